@@ -1,0 +1,237 @@
+"""The options that say what to inspect, shared by every command that traces."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from jaxresid.errors import InputsError, SpecError, TargetError
+from jaxresid.specs import parse_spec
+from jaxresid.targets import Loaded, default_inputs, load, load_reference
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """The options as given."""
+
+    target: str
+    inputs: str | None
+    concrete_inputs: bool
+    arg: tuple[str, ...]
+    kwarg: tuple[str, ...]
+    build: bool
+    argnums: tuple[int, ...] | None
+    has_aux: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function and its abstract arguments, ready to trace."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds TARGET and its options; the command receives them as one `TargetOptions`."""
+
+    @click.argument("target")
+    @click.option(
+        "--inputs",
+        metavar="REF",
+        help="Function that returns the inputs: module:attr, or a name in the target's module."
+        " Called under jax.eval_shape. Default: <fn>_inputs or example_inputs, if there is one.",
+    )
+    @click.option(
+        "--concrete-inputs",
+        is_flag=True,
+        help="Call the --inputs function plainly, for those that cannot be traced.",
+    )
+    @click.option(
+        "--arg",
+        multiple=True,
+        metavar="SPEC",
+        help="One positional argument: f32[64,512], key[], '{\"w\": f32[4,4]}', or a Python"
+        " literal, which is static. Repeat for more.",
+    )
+    @click.option("--kwarg", multiple=True, metavar="NAME=SPEC", help="One keyword argument.")
+    @click.option(
+        "--build",
+        is_flag=True,
+        help="TARGET is a factory that returns (fun, args) or (fun, args, kwargs).",
+    )
+    @click.option(
+        "--argnums",
+        metavar="N,...",
+        callback=_argnums,
+        help="Positional arguments to differentiate. Default: every float or complex leaf.",
+    )
+    @click.option("--has-aux", is_flag=True, help="The function returns (output, aux).")
+    @click.option(
+        "--traceback", is_flag=True, expose_value=False, help="Show tracebacks of errors."
+    )
+    @functools.wraps(command)
+    def wrapped(**options: Any) -> Any:
+        names = TargetOptions.__dataclass_fields__
+        chosen = TargetOptions(**{name: options.pop(name) for name in names})
+        return command(chosen, **options)
+
+    return wrapped
+
+
+def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds --format and --output."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "-o", "--output", metavar="FILE", help="Write there instead of to stdout."
+        )(command)
+        return click.option(
+            "-f",
+            "--format",
+            "format_",
+            type=click.Choice(formats),
+            default=formats[0],
+            show_default=True,
+            help="Output format.",
+        )(command)
+
+    return decorate
+
+
+def call_of(options: TargetOptions) -> Call:
+    """Loads the target and makes its arguments abstract.
+
+    Raises:
+      JaxresidError: whatever is wrong with the target or its inputs.
+    """
+    # Tracing needs no memory of a GPU that another process may be using.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    _check_combination(options)
+    # Parsed first: a typo in a SPEC is found without importing anything.
+    args = [_spec("--arg", text) for text in options.arg]
+    kwargs = dict(_kwarg(text) for text in options.kwarg)
+    from jaxresid.inspector import _jax
+
+    _jax.import_jax()
+    from jaxresid.inspector import abstract, tracing
+
+    loaded = load(options.target)
+    fun: Callable[..., Any] = loaded.fun
+    warnings: list[str] = []
+    if options.build:
+        fun, inputs = abstract.from_build(loaded.fun, options.target)
+    elif options.inputs:
+        inputs = _from_reference(options, load_reference(options.inputs, loaded.module))
+    elif args or kwargs:
+        inputs, warnings = abstract.from_specs(args, kwargs)
+    else:
+        make = default_inputs(loaded)
+        if make is not None:
+            inputs = _from_reference(options, make)
+        elif _takes_arguments(loaded):
+            raise InputsError(_missing(options.target, loaded))
+        else:
+            inputs, warnings = abstract.from_specs((), {})
+    tracing.bind(fun, inputs.args, inputs.kwargs)
+    return Call(fun, tuple(inputs.args), dict(inputs.kwargs), tuple(warnings))
+
+
+def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
+    from jaxresid.inspector import abstract
+
+    name = str(options.inputs or getattr(make, "__name__", "inputs"))
+    parameters = _required(make)
+    if parameters:
+        raise InputsError(
+            f"{name} is called with no arguments to make the inputs, but needs"
+            f" {', '.join(parameters)}"
+        )
+    if options.concrete_inputs:
+        return abstract.from_concrete(make, name)
+    return abstract.from_function(make, name)
+
+
+def _check_combination(options: TargetOptions) -> None:
+    given = [
+        name
+        for name, value in (
+            ("--build", options.build),
+            ("--inputs", options.inputs),
+            ("--arg/--kwarg", options.arg or options.kwarg),
+        )
+        if value
+    ]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other: inputs come from one")
+    if options.concrete_inputs and given not in ([], ["--inputs"]):
+        raise click.UsageError(f"--concrete-inputs goes with --inputs, not with {given[0]}")
+
+
+def _argnums(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of positions; write e.g. 0,2") from None
+
+
+def _spec(option: str, text: str) -> Any:
+    try:
+        return parse_spec(text)
+    except SpecError as e:
+        raise InputsError(f"{option}: {e}") from e
+
+
+def _kwarg(text: str) -> tuple[str, Any]:
+    name, found, spec = text.partition("=")
+    if not found or not name.isidentifier():
+        raise InputsError(f"--kwarg {text!r} is not NAME=SPEC; write e.g. mask=bool[64]")
+    return name, _spec(f"--kwarg {name}", spec)
+
+
+def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fun)
+    except (TypeError, ValueError):
+        return None
+
+
+def _required(fun: Callable[..., Any]) -> list[str]:
+    signature = _signature(fun)
+    return [
+        p.name
+        for p in (signature.parameters.values() if signature else ())
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def _takes_arguments(loaded: Loaded) -> bool:
+    return bool(_required(loaded.fun)) or _signature(loaded.fun) is None
+
+
+def _missing(target: str, loaded: Loaded) -> str:
+    signature = _signature(loaded.fun)
+    shown = f"{loaded.attribute}{signature}" if signature else f"{loaded.attribute}(...)"
+    each = " ".join("--arg 'f32[...]'" for _ in _required(loaded.fun)) or "--arg 'f32[...]'"
+    name = loaded.attribute.rpartition(".")[2]
+    return (
+        f"no inputs for {shown}\n"
+        f"  give one SPEC per argument:  jaxresid report {target} {each}\n"
+        f"  or name a function that returns them:  --inputs make_inputs\n"
+        f"  or define {name}_inputs() or example_inputs() in {loaded.module.__name__}"
+    )
+
+
+__all__ = ["Call", "TargetError", "TargetOptions", "call_of", "output_options", "target_options"]

@@ -1,0 +1,178 @@
+"""From argv to an exit code: errors, interrupts, closed pipes, progress, output."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxresid.errors import JaxresidError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+EXIT_FAILED = 2
+EXIT_INTERRUPTED = 130
+_PROGRESS_AFTER_S = 1.0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs the command line.
+
+    Returns:
+      0 reported, 2 could not (one clear message on stderr), 130 interrupted.
+    """
+    from jaxresid.cli import cli
+
+    try:
+        return _run(cli, argv)
+    except BrokenPipeError:
+        # Whoever read us has seen enough. Python would complain once more when it flushes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+
+
+def _run(cli: click.Command, argv: Sequence[str]) -> int:
+    try:
+        code = cli.main(args=list(argv), prog_name="jaxresid", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.ClickException as e:
+        e.show()
+        return e.exit_code
+    except JaxresidError as e:
+        if "--traceback" in argv:
+            traceback.print_exc()
+        click.echo(f"jaxresid: error: {e}", err=True)
+        return EXIT_FAILED
+    except (BrokenPipeError, KeyboardInterrupt, click.Abort):
+        raise
+    except Exception as e:
+        if "--traceback" in argv:
+            traceback.print_exc()
+        click.echo(
+            f"jaxresid: internal error: {type(e).__name__}: {e}\n"
+            "  this is a bug in jaxresid; --traceback shows where, please report it",
+            err=True,
+        )
+        return EXIT_FAILED
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows `what` with elapsed time on stderr after a second, on a terminal only; and keeps what
+    the user's code prints out of our output, by sending it to stderr."""
+    with contextlib.redirect_stdout(sys.stderr), _progress(what):
+        yield
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        if done.wait(_PROGRESS_AFTER_S):
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            progress.add_task(what)
+            done.wait()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def write(text: str, output: str | None) -> None:
+    """Writes the finished text to stdout or, all or nothing, to a file.
+
+    Raises:
+      JaxresidError: the file cannot be written.
+    """
+    if not text.endswith("\n"):
+        text += "\n"
+    if output is None or output == "-":
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # × in an ASCII locale is no reason to fail
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(output)
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
+            path.write_text(text, encoding="utf-8")
+            return
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as e:
+        raise JaxresidError(f"cannot write {output}: {e.strerror or e}") from e
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def rendered(renderable: RenderableType, output: str | None) -> str:
+    """A rich renderable as text: coloured on a terminal only, plain for pipes and files.
+
+    The width is the terminal's, else $COLUMNS, else 80.
+    """
+    from rich.console import Console
+
+    to_stdout = output is None or output == "-"
+    is_terminal = to_stdout and sys.stdout.isatty()
+    options: dict[str, Any] = {}
+    if is_terminal:
+        options["force_terminal"] = True
+    elif not to_stdout:
+        options["no_color"] = True
+    console = Console(
+        file=io.StringIO(), highlight=False, soft_wrap=False, width=_width(is_terminal), **options
+    )
+    console.print(renderable)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _width(is_terminal: bool) -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    if is_terminal:
+        with contextlib.suppress(OSError):
+            return os.get_terminal_size(sys.stdout.fileno()).columns
+    return 80

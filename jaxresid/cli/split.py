@@ -1,0 +1,69 @@
+"""`jaxresid split`."""
+
+from __future__ import annotations
+
+import click
+
+from jaxresid.cli.inputs import TargetOptions, call_of, output_options, target_options
+from jaxresid.cli.running import rendered, working, write
+
+
+@click.command()
+@target_options
+@output_options(("text", "json"))
+@click.option("--source", is_flag=True, help="Show the source line of each eqn.")
+@click.option(
+    "--max-eqns",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="Show at most N eqns of each jaxpr.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Show nested jaxprs down to this depth; deeper ones are folded.",
+)
+def split(
+    options: TargetOptions,
+    format_: str,
+    output: str | None,
+    source: bool,
+    max_eqns: int,
+    depth: int,
+) -> None:
+    """Show the forward and the backward jaxpr of TARGET, residuals numbered in both.
+
+    Side by side where the terminal has the room, else one above the other.
+    """
+    with working(f"tracing {options.target}"):
+        call = call_of(options)
+        from jaxresid.inspector import inspection
+        from jaxresid.inspector.listing import split_of
+
+        found = split_of(
+            inspection(
+                call.fun,
+                call.args,
+                call.kwargs,
+                argnums=options.argnums,
+                has_aux=options.has_aux,
+                name=options.target,
+                warnings=call.warnings,
+            ),
+            max_eqns=max_eqns,
+            depth=depth,
+        )
+    if format_ == "json":
+        from jaxresid.render.json import split_json
+
+        text = split_json(found)
+    else:
+        from jaxresid.render.split import render_split
+
+        text = rendered(render_split(found, source=source), output)
+    write(text, output)

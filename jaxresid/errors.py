@@ -1,0 +1,38 @@
+"""What can go wrong, as exceptions whose message is written for the user.
+
+The command line prints the message after `jaxresid: error:` and exits 2; it shows no traceback
+unless `--traceback` asks for it. The first line says what was wrong and, where there is one
+answer, what to write instead; further lines may show a signature or a caret.
+"""
+
+
+class JaxresidError(Exception):
+    """Any failure with a message for the user."""
+
+
+class MissingJaxError(JaxresidError):
+    """A command needs jax and none (or one too old) is installed."""
+
+
+class TargetError(JaxresidError):
+    """The target does not name a function that can be loaded."""
+
+
+class InputsError(JaxresidError):
+    """The inputs are missing, ambiguous, or do not fit the target."""
+
+
+class SpecError(InputsError):
+    """A SPEC of `--arg` or `--kwarg` does not parse.
+
+    Attributes:
+      column: 0-based offset of the offending character in the SPEC.
+    """
+
+    def __init__(self, spec: str, column: int, reason: str) -> None:
+        self.column = column
+        super().__init__(f"{reason}\n  {spec}\n  {' ' * column}^")
+
+
+class TraceError(JaxresidError):
+    """JAX could not trace or differentiate the target."""

@@ -1,0 +1,158 @@
+"""Every difference between JAX versions, each with the version that needs it.
+
+The only module that may import `jax._src`. At present nothing needs it: jaxprs, eqns, params and
+tracebacks are reached from `jax.stages.Traced`, which is public. Primitives are known by name,
+never by import, since the module that holds them moves between versions.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from jaxresid.errors import MissingJaxError
+
+MINIMUM = (0, 7)
+
+# Flags that change which values are residuals. Absent ones are left out of the report.
+_FLAGS = (
+    "jax_enable_x64",
+    "jax_remat3",  # 0.10.2
+    "jax_use_direct_linearize",  # default on since 0.7.0
+    "jax_custom_vjp3",  # 0.9.1
+    "jax_custom_jvp3",  # 0.11
+    "jax_scan3",  # 0.10.0
+    "jax_remat_barrier_no_cotangents",  # 0.11
+)
+
+# One name for what has several. remat: `remat2` since 0.4, `checkpoint` as printed by some
+# versions, RematTraced with jax_remat3. name: CheckpointName with jax_remat3.
+_ALIASES = {
+    "remat2": "remat",
+    "checkpoint": "remat",
+    "RematTraced": "remat",
+    "CheckpointName": "name",
+    "pjit": "jit",
+}
+
+
+@functools.cache
+def import_jax() -> types.ModuleType:
+    """The installed jax, if it is new enough.
+
+    Raises:
+      MissingJaxError: saying in one line what to install.
+    """
+    try:
+        import jax
+    except ModuleNotFoundError as e:
+        if e.name not in ("jax", "jaxlib"):
+            raise
+        raise MissingJaxError(
+            f"{e.name} is not installed here; install it with: pip install 'jaxresid[jax]'"
+            " (or install the jax build that your machine needs)"
+        ) from None
+    version = jax_version()
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if numbers < MINIMUM:
+        raise MissingJaxError(
+            f"jax {version} is too old; jaxresid needs jax >= {MINIMUM[0]}.{MINIMUM[1]}:"
+            " pip install -U jax"
+        )
+    return jax  # type: ignore[no-any-return]
+
+
+def jax_version() -> str:
+    import jax
+
+    return getattr(jax, "__version__", None) or importlib.metadata.version("jax")
+
+
+def flags() -> dict[str, bool]:
+    """The values of those flags that change residuals and exist in this version."""
+    config = import_jax().config
+    values = {name: getattr(config, name, None) for name in _FLAGS}
+    return {name: bool(value) for name, value in values.items() if value is not None}
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr with its eqns. Until 0.10 `Traced.jaxpr` and eqn params hold a ClosedJaxpr around
+    it; since 0.11 a Jaxpr carries its constants itself."""
+    return jaxpr if hasattr(jaxpr, "eqns") and hasattr(jaxpr, "invars") else jaxpr.jaxpr
+
+
+def is_jaxpr(value: Any) -> bool:
+    return (hasattr(value, "eqns") and hasattr(value, "outvars")) or (
+        hasattr(value, "jaxpr") and hasattr(value, "consts")
+    )
+
+
+def primitive_name(eqn: Any) -> str:
+    """The primitive's name, the same on every version and with either remat."""
+    name: str = eqn.primitive.name
+    if name == "call_hi_primitive":  # jax_remat3: the real primitive is a param
+        name = type(eqn.params["_prim"]).__name__
+    return _ALIASES.get(name, name)
+
+
+def params(eqn: Any) -> Mapping[str, Any]:
+    """The eqn's params; those of the real primitive under `call_hi_primitive`."""
+    if eqn.primitive.name == "call_hi_primitive":
+        return getattr(eqn.params["_prim"], "params", {})
+    return eqn.params  # type: ignore[no-any-return]
+
+
+def is_literal(var: Any) -> bool:
+    return hasattr(var, "val")
+
+
+def literal_text(var: Any) -> str:
+    """The value of a Literal, short. Since 0.8 it may be a TypedInt or a TypedNdArray."""
+    import numpy as np
+
+    try:
+        array = np.asarray(var.val)
+    except Exception:  # a PRNG key has no numpy form
+        return str(var.aval)
+    return str(array) if array.ndim == 0 else f"{array.dtype}{list(array.shape)}"
+
+
+def is_dropped(var: Any) -> bool:
+    return type(var).__name__ == "DropVar"
+
+
+def traceback(eqn: Any) -> Any | None:
+    """The eqn's `Traceback` (hashable, compared by frames), if JAX recorded one."""
+    return eqn.source_info.traceback
+
+
+def name_stack(eqn: Any) -> str:
+    return str(eqn.source_info.name_stack)
+
+
+def traced_function(jaxpr: Any) -> str | None:
+    """`name at file:line` of the Python function that was traced into this jaxpr, if known."""
+    return getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None)
+
+
+def memory_space(aval: Any) -> str:
+    """`host` for pinned host memory, else `device`.
+
+    Avals know their memory since 0.7.2; before that only the `device_put` that moved the value
+    does, see `moved_to`.
+    """
+    space = getattr(aval, "memory_space", None)
+    return "host" if getattr(space, "name", str(space)).lower().endswith("host") else "device"
+
+
+def moved_to(eqn: Any) -> str | None:
+    """For a `device_put`: `host` or `device` where it names a memory kind, else None."""
+    for device in params(eqn).get("devices", ()):
+        kind = getattr(device, "memory_kind", None) or getattr(device, "name", None)
+        if kind is not None:  # TransferToMemoryKind until 0.7.1, MemorySpace since
+            return "host" if "host" in str(kind).lower() else "device"
+    return None

@@ -1,0 +1,147 @@
+"""What a user gives as inputs -> abstract arguments, with nothing allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxresid.errors import InputsError
+from jaxresid.inputs import Inputs
+from jaxresid.inspector import _jax
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.tracing import Static
+from jaxresid.specs import ArraySpec
+
+
+def from_specs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[str]]:
+    """Parsed SPECs -> arguments, and warnings. Literals in them are static, floats too."""
+    warnings: list[str] = []
+    return Inputs(
+        tuple(_structs(a, warnings) for a in args),
+        {name: _structs(a, warnings) for name, a in kwargs.items()},
+    ), list(dict.fromkeys(warnings))
+
+
+def from_function(make: Callable[[], Any], name: str) -> Inputs:
+    """Calls `make()` under `jax.eval_shape`: its arrays become abstract and are never computed.
+
+    Everything else that it returns (bools, strings, numbers, None, callables,
+    ShapeDtypeStructs) is carried around the trace and keeps its value.
+
+    Raises:
+      InputsError: `make` cannot be traced, or returns something that is no set of inputs.
+    """
+    jax = _jax.import_jax()
+    carried: list[Any] = []
+    structure: list[Any] = []
+
+    def arrays() -> list[Any]:
+        leaves, treedef = jax.tree.flatten(_parts(make(), name))
+        structure.append(treedef)
+        found = []
+        for leaf in leaves:
+            is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+            if is_array and not isinstance(leaf, jax.ShapeDtypeStruct):
+                carried.append(None)
+                found.append(leaf)
+            else:
+                carried.append((leaf,))
+        return found
+
+    try:
+        shapes = iter(jax.eval_shape(arrays))
+    except InputsError:
+        raise
+    except Exception as e:
+        raise InputsError(
+            f"{name}() cannot be traced: {summary(e)}\n"
+            "  --concrete-inputs calls it plainly instead (its arrays are then really made)"
+        ) from e
+    leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
+    args, kwargs = jax.tree.unflatten(structure[-1], leaves)
+    return Inputs(args, kwargs)
+
+
+def from_concrete(make: Callable[[], Any], name: str) -> Inputs:
+    """Calls `make()` plainly.
+
+    Raises:
+      InputsError: it raises, or returns something that is no set of inputs.
+    """
+    try:
+        result = make()
+    except Exception as e:
+        raise InputsError(f"{name}() fails: {summary(e)}") from e
+    args, kwargs = _parts(result, name)
+    return Inputs(args, kwargs)
+
+
+def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any], Inputs]:
+    """Calls a factory, which returns `(fun, args)` or `(fun, args, kwargs)`.
+
+    Raises:
+      InputsError: it raises, or returns something else.
+    """
+    try:
+        built = factory()
+    except Exception as e:
+        raise InputsError(f"{name}() fails: {summary(e)}") from e
+    if not (isinstance(built, tuple) and len(built) in (2, 3) and callable(built[0])):
+        raise InputsError(
+            f"with --build, {name}() must return (fun, args) or (fun, args, kwargs),"
+            f" not {_describe(built)}"
+        )
+    fun, args, kwargs = (*built, {})[:3]
+    if not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+        raise InputsError(
+            f"with --build, {name}() must return its args as a tuple and its kwargs as a dict,"
+            f" not {_describe(args)} and {_describe(kwargs)}"
+        )
+    return fun, Inputs(tuple(args), kwargs)
+
+
+def _parts(result: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(result, Inputs):
+        return tuple(result.args), dict(result.kwargs)
+    if type(result) is tuple:
+        return result, {}
+    if type(result) is dict and all(isinstance(k, str) for k in result):
+        return (), result
+    raise InputsError(
+        f"{name}() must return a tuple (positional arguments), a dict (keyword arguments) or"
+        f" jaxresid.Inputs, not {_describe(result)}"
+    )
+
+
+def _describe(value: Any) -> str:
+    length = f" of length {len(value)}" if isinstance(value, tuple) else ""
+    return f"a value of type {type(value).__name__}{length}"
+
+
+def _structs(value: Any, warnings: list[str]) -> Any:
+    """SPEC values -> arguments; Python floats become static by wrapping."""
+    if isinstance(value, ArraySpec):
+        return _struct(value, warnings)
+    if isinstance(value, dict):
+        return {k: _structs(v, warnings) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_structs(v, warnings) for v in value)
+    return Static(value) if isinstance(value, float | complex) else value
+
+
+def _struct(spec: ArraySpec, warnings: list[str]) -> Any:
+    jax = _jax.import_jax()
+    if spec.dtype == "key":
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.ShapeDtypeStruct(spec.shape, key.dtype)
+    try:
+        dtype = jax.numpy.dtype(spec.dtype)
+    except TypeError:
+        raise InputsError(f"this jax has no dtype {spec.dtype}") from None
+    canonical = jax.dtypes.canonicalize_dtype(dtype)
+    if canonical != dtype:
+        warnings.append(
+            f"{dtype} inputs are {canonical} here, since jax_enable_x64 is off"
+            " (set JAX_ENABLE_X64=1)"
+        )
+    return jax.ShapeDtypeStruct(spec.shape, canonical)

@@ -1,0 +1,99 @@
+"""An exception from tracing -> one clear message: its error, the user's line, what to try."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jaxresid.errors import TraceError
+from jaxresid.inspector import _jax
+from jaxresid.inspector.frames import Frame, Frames, from_exception
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.tracing import Arguments, BackwardError
+from jaxresid.model import Location
+
+_NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
+_LENGTH = 300
+
+
+def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
+    """The message for an exception raised while `name` was traced."""
+    if isinstance(error, BackwardError):
+        cause = error.__cause__ or error
+        lines = [f"{name} cannot be differentiated: {_summary(cause)}"]
+        lines += _at(_while_loops(error.forward, frames))
+    else:
+        lines = [f"{name} fails to trace: {_summary(error)}"]
+        lines += _at([_user_line(error, frames)])
+        lines += _hint(error, arguments)
+    return TraceError("\n".join(lines))
+
+
+def summary(error: BaseException) -> str:
+    """`Type: message`, one line, without JAX's explanations."""
+    return _summary(error)
+
+
+def needs_static(error: Exception) -> bool:
+    """Whether the function wanted the value of something that was traced."""
+    return bool(_NEEDS_STATIC.search(type(error).__name__))
+
+
+def _summary(error: BaseException) -> str:
+    text = str(error).strip()
+    first = re.split(r"\n\s*\n|\nThe error occurred|\nSee https|\nThis concrete", text)[0]
+    first = re.sub(r"\s+", " ", first)
+    if len(first) > _LENGTH:
+        first = first[: _LENGTH - 1] + "…"
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _at(locations: list[Location | None]) -> list[str]:
+    found = dict.fromkeys(loc for loc in locations if loc is not None)
+    return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in found]
+
+
+def _user_line(error: Exception, frames: Frames) -> Location | None:
+    raw = from_exception(error.__traceback__)
+    found: list[Frame] = []
+    for code, lasti in raw:
+        kind = frames.kind(code.co_filename, code.co_qualname)
+        if kind == "root":
+            found.clear()  # what lies above is whoever called us
+        elif kind in ("user", "library", "jax"):
+            found.append(Frame(code, lasti, kind))
+    return frames.innermost_user(found)
+
+
+def _while_loops(forward: Any, frames: Frames) -> list[Location | None]:
+    levels = Levels(frames)
+    found = []
+    todo = [Level(forward)]
+    while todo:
+        level = todo.pop()
+        for eqn in level.jaxpr.eqns:
+            if _jax.primitive_name(eqn) == "while":
+                found.append(levels.location(level, eqn))
+            todo += [levels.enter(level, eqn, i) for i in range(len(levels.nests(eqn)))]
+    return found
+
+
+def _hint(error: Exception, arguments: Arguments) -> list[str]:
+    if needs_static(error):
+        traced = [arguments.paths[i] for i in arguments.dynamic]
+        return [
+            "  a traced argument was used where Python needs its value; give that argument as a"
+            f" Python literal, which stays static (traced here: {_some(traced)})"
+        ]
+    static = [
+        f"{arguments.paths[i]} = {arguments.leaves[i]!r:.40}"
+        for i in arguments.having("static")
+        if arguments.leaves[i] is not None and not callable(arguments.leaves[i])
+    ]
+    if static and isinstance(error, AttributeError | TypeError):
+        return [f"  static here: {_some(static)}; to trace a number, write it as f32[] or i32[]"]
+    return []
+
+
+def _some(items: list[str]) -> str:
+    return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")

@@ -1,0 +1,208 @@
+"""JAX tracebacks -> the user's frames.
+
+A traceback holds raw frames, innermost first, down to the interpreter's start. We keep what lies
+below our own call of the target, without JAX's machinery, and tell the user's own code from the
+libraries that it calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import os
+import site
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.model import Location
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+# The parts of jax that are a library of functions to call, not machinery that calls functions.
+_JAX_LIBRARY = tuple(
+    os.path.join(*path.split("/"))
+    for path in (
+        *("_src/nn", "_src/numpy", "_src/scipy", "_src/image", "_src/random", "_src/cudnn"),
+        *("nn", "numpy", "scipy", "random", "experimental"),
+    )
+)
+# Where `a * b` and `jnp.multiply` lead: the user's own line says it better.
+_OPERATORS = tuple(
+    os.path.join("_src", "numpy", name)
+    for name in ("array_methods", "ufunc", "tensor_contractions")
+)
+# Machinery that a user's word stands for: file and function of jax -> how to call it in `within`.
+_TRANSFORMS = {
+    ("custom_derivatives", "custom_vjp.__call__"): "custom_vjp",
+    ("ad", "process_custom_vjp_call"): "custom_vjp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stack. `kind` is `user`, `library` or `jax` (jax.nn, jax.numpy, ...)."""
+
+    code: CodeType
+    lasti: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Frames of one eqn, outermost first.
+
+    `rooted` says that the traceback reaches our own call of the target; without it JAX cut the
+    frames above the innermost traced function (0.7.1 and later) or cached another caller's.
+    `transforms` are transforms seen only as JAX frames.
+    """
+
+    frames: tuple[Frame, ...]
+    rooted: bool
+    whole: bool
+    transforms: tuple[str, ...]
+
+
+EMPTY = Stack((), False, False, ())
+
+
+class Frames:
+    """Reads tracebacks; `own` are directories that count as the user's code wherever they are.
+
+    One instance per report: it caches by traceback, and a program of identical layers has few
+    distinct ones.
+    """
+
+    def __init__(self, own: Iterable[str] = (), cwd: str | None = None) -> None:
+        self.own = tuple(os.path.join(os.path.abspath(path), "") for path in own)
+        self.cwd = os.path.join(cwd or os.getcwd(), "")
+        self.stack = functools.cache(self._stack)
+        self.kind = functools.cache(self._kind)
+        self.location = functools.cache(self._location)
+
+    def of(self, eqn: Any) -> Stack:
+        """The stack of an eqn, as JAX recorded it."""
+        tb = _jax.traceback(eqn)
+        return EMPTY if tb is None else self.stack(tb)
+
+    def innermost_user(self, frames: Iterable[Frame]) -> Location | None:
+        """The innermost frame of the user's own code; without one, the innermost library frame."""
+        ordered = list(frames)[::-1]
+        for kind in ("user", "library", "jax"):
+            for frame in ordered:
+                if frame.kind == kind:
+                    return self.location(frame)
+        return None
+
+    def library_call(self, frames: Iterable[Frame]) -> Location | None:
+        """What the user's innermost line called: the innermost frame of a library below it, or
+        the outermost of jax.nn, jax.numpy and the like."""
+        below = list(itertools.takewhile(lambda f: f.kind != "user", list(frames)[::-1]))
+        for frame in below:
+            if frame.kind == "library":
+                return self.location(frame)
+        return self.location(below[-1]) if below else None
+
+    def _stack(self, tb: Any) -> Stack:
+        codes, lastis = tb.raw_frames()
+        frames: list[Frame] = []
+        transforms: list[str] = []
+        rooted = False
+        for code, lasti in zip(codes, lastis, strict=True):
+            kind = self.kind(code.co_filename, code.co_qualname)
+            if kind == "root":
+                rooted = True
+                break
+            if kind.startswith("transform "):
+                transforms.append(kind.removeprefix("transform "))
+            elif kind != "machinery":
+                frames.append(Frame(code, lasti, kind))
+        # An uncut traceback goes down to the interpreter's start.
+        whole = rooted or (bool(codes) and codes[-1].co_name == "<module>")
+        return Stack(
+            tuple(reversed(frames)), rooted, whole, tuple(dict.fromkeys(reversed(transforms)))
+        )
+
+    def _kind(self, file: str, function: str) -> str:
+        if file.startswith(_PACKAGE):
+            return "root" if file.endswith(f"inspector{os.sep}tracing.py") else "machinery"
+        if any(file.startswith(own) for own in self.own):
+            return "user"
+        if file.startswith(_jax_roots()):
+            stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]
+            transform = _TRANSFORMS.get((stem, function)) or _TRANSFORMS.get((stem, last))
+            if transform:
+                return f"transform {transform}"
+            tail = file.removeprefix(_jax_roots()[0])
+            is_library = tail.startswith(_JAX_LIBRARY) and not tail.startswith(_OPERATORS)
+            return "jax" if is_library else "machinery"
+        if file.startswith(_site_roots()) or f"{os.sep}site-packages{os.sep}" in file:
+            return "library"
+        if file.startswith(_stdlib_roots()) or file.startswith("<frozen"):
+            return "machinery"
+        return "user"
+
+    def _location(self, frame: Frame) -> Location:
+        line, column = _position(frame.code, frame.lasti)
+        file = frame.code.co_filename
+        text = linecache.getline(file, line)
+        if column is not None:  # CPython counts UTF-8 bytes
+            column = len(text.encode()[:column].decode(errors="replace"))
+        return Location(
+            file=file.removeprefix(self.cwd),
+            line=line,
+            column=column,
+            function=frame.code.co_qualname.replace(".<locals>", ""),
+            code=text.strip(),
+        )
+
+
+def from_exception(tb: Any) -> list[tuple[CodeType, int]]:
+    """The raw frames of a Python traceback, outermost first."""
+    found = []
+    while tb is not None:
+        found.append((tb.tb_frame.f_code, tb.tb_lasti))
+        tb = tb.tb_next
+    return found
+
+
+@functools.cache
+def _positions(code: CodeType) -> tuple[tuple[int | None, ...], ...]:
+    return tuple(code.co_positions())
+
+
+def _position(code: CodeType, lasti: int) -> tuple[int, int | None]:
+    positions = _positions(code)
+    at = lasti // 2
+    if 0 <= at < len(positions):
+        line, _, column, _ = positions[at]
+        if line is not None:
+            return line, column
+    return code.co_firstlineno, None
+
+
+@functools.cache
+def _jax_roots() -> tuple[str, ...]:
+    jax = _jax.import_jax()
+    import jaxlib
+
+    return tuple(
+        os.path.join(os.path.dirname(os.path.abspath(str(module.__file__))), "")
+        for module in (jax, jaxlib)
+    )
+
+
+@functools.cache
+def _site_roots() -> tuple[str, ...]:
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    return tuple(os.path.join(os.path.realpath(p), "") for p in paths)
+
+
+@functools.cache
+def _stdlib_roots() -> tuple[str, ...]:
+    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    return tuple(os.path.join(os.path.realpath(p), "") for p in paths)

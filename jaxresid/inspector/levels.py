@@ -1,0 +1,172 @@
+"""Where in the nest of jaxprs an eqn stands, and what that says of it: stack, scope, enclosures.
+
+A `Level` is one jaxpr reached by descending from the top through eqns. JAX keeps no frames above
+the innermost traced function (since 0.7.1; before, it kept its first caller's), so an eqn's stack
+is put together from the eqns that enclose it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.callsites import CallSites
+from jaxresid.inspector.frames import Frame, Frames, Stack
+from jaxresid.inspector.nesting import Nest, label, nests
+from jaxresid.model import Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A jaxpr and the way to it.
+
+    Attributes:
+      parent, eqn, nest: the level above, its eqn that holds this jaxpr, and how they line up.
+      frames: the stack of `eqn`, outermost first.
+      within: enclosing loops, calls and transforms, outermost first.
+      scope: name-stack scopes, joined.
+      primal: the same place in the primal jaxpr, where the checkpoints still stand.
+    """
+
+    jaxpr: Any
+    parent: Level | None = None
+    eqn: Any = None
+    nest: Nest | None = None
+    frames: tuple[Frame, ...] = ()
+    within: tuple[str, ...] = ()
+    scope: str = ""
+    primal: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the position of one eqn says of it."""
+
+    frames: tuple[Frame, ...]
+    within: tuple[str, ...]
+    scope: str
+
+
+class Levels:
+    """Descends into eqns; caches what is asked again for each of them."""
+
+    def __init__(self, frames: Frames, sites: CallSites | None = None) -> None:
+        self.frames = frames
+        self.sites = sites
+        self._children: dict[tuple[int, int, int], Level] = {}
+        self._producers: dict[int, dict[Any, tuple[Any, int]]] = {}
+        self._invars: dict[int, dict[Any, int]] = {}
+        self._readers: dict[int, dict[Any, list[tuple[Any, int]]]] = {}
+        self._nests: dict[int, tuple[Nest, ...]] = {}
+
+    def nests(self, eqn: Any) -> tuple[Nest, ...]:
+        found = self._nests.get(id(eqn))
+        if found is None:
+            found = self._nests[id(eqn)] = nests(eqn)
+        return found
+
+    def producer(self, level: Level, var: Any) -> tuple[Any, int] | None:
+        """The eqn that makes `var` and which of its results it is; None for inputs."""
+        jaxpr = level.jaxpr
+        index = self._producers.get(id(jaxpr))
+        if index is None:
+            index = {v: (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
+            self._producers[id(jaxpr)] = index
+        return index.get(var)
+
+    def invar(self, level: Level, var: Any) -> int | None:
+        """Which invar of the level `var` is; None for a constant."""
+        jaxpr = level.jaxpr
+        index = self._invars.get(id(jaxpr))
+        if index is None:
+            index = self._invars[id(jaxpr)] = {v: i for i, v in enumerate(jaxpr.invars)}
+        return index.get(var)
+
+    def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
+        """The eqns that read `var`, and as which operand."""
+        jaxpr = level.jaxpr
+        index = self._readers.get(id(jaxpr))
+        if index is None:
+            index = self._readers[id(jaxpr)] = {}
+            for eqn in jaxpr.eqns:
+                for i, v in enumerate(eqn.invars):
+                    if not _jax.is_literal(v):
+                        index.setdefault(v, []).append((eqn, i))
+        return index.get(var, [])
+
+    def enter(self, level: Level, eqn: Any, which: int) -> Level:
+        """The level of the eqn's inner jaxpr number `which`."""
+        key = (id(level), id(eqn), which)
+        child = self._children.get(key)
+        if child is None:
+            place = self.place(level, eqn)
+            nest = self.nests(eqn)[which]
+            name = label(eqn)
+            twin = self.sites.find(level.primal, level.jaxpr, eqn).twin if self.sites else None
+            twins = nests(twin) if twin is not None else ()
+            child = self._children[key] = Level(
+                jaxpr=nest.jaxpr,
+                parent=level,
+                eqn=eqn,
+                nest=nest,
+                frames=place.frames,
+                within=place.within + ((name,) if name else ()),
+                scope=place.scope,
+                primal=twins[which].jaxpr if which < len(twins) else None,
+            )
+        return child
+
+    def place(self, level: Level, eqn: Any) -> Place:
+        """The stack, enclosures and scope of an eqn of this level."""
+        stack = self.frames.of(eqn)
+        below = _below(level, stack)
+        within = list(level.within)
+        if self.sites is not None:
+            site = self.sites.find(level.primal, level.jaxpr, eqn)
+            within += ["remat"] * site.depth
+            if not stack.rooted:
+                below = site.frames + below
+        within += [t for t in stack.transforms if t not in level.within]
+        names = _jax.name_stack(eqn)
+        if "vmap(" in names:
+            within.append("vmap")
+        scope = scope_of(names)
+        return Place(
+            frames=level.frames + below,
+            within=tuple(within),
+            scope="/".join(s for s in (level.scope, scope) if s),
+        )
+
+    def location(self, level: Level, eqn: Any) -> Location | None:
+        """The innermost line of the user's own code."""
+        return self.frames.innermost_user(self.place(level, eqn).frames)
+
+
+def _below(level: Level, stack: Stack) -> tuple[Frame, ...]:
+    """The frames of an eqn's stack that lie below the call which its level is the inside of."""
+    frames = stack.frames
+    if level.parent is None or not stack.whole:
+        return frames
+    # A whole traceback (JAX 0.7.0): ours, or that of whoever called this cached function first.
+    if frames[: len(level.frames)] == level.frames:
+        return frames[len(level.frames) :]
+    name, _, where = (_jax.traced_function(level.jaxpr) or "").partition(" at ")
+    file, _, line = where.rpartition(":")
+    for i, frame in enumerate(frames):
+        code = frame.code
+        if (code.co_filename, str(code.co_firstlineno)) == (file, line) and code.co_name == name:
+            return frames[i:]
+    return frames[-1:]
+
+
+@functools.cache
+def scope_of(name_stack: str) -> str:
+    """`jvp(trunk)/vmap(attn)/mlp` -> `trunk/attn/mlp`: the scopes without the transforms."""
+    text = re.sub(r"\b\w+\(", "(", name_stack)
+    parts = re.split(r"[()/]+", text)
+    drop = ("", "rematted_computation", "checkpoint")
+    return "/".join(p for p, _ in itertools.groupby(p for p in parts if p not in drop))

@@ -1,0 +1,133 @@
+"""Jaxprs -> `Listing`s: named variables, the params that matter, residuals numbered."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxresid.inspector import Inspection, _jax
+from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.model import Equation, Listing, Split, Value
+
+_PARAM_LENGTH = 60
+_SILENT: tuple[Any, ...] = (None, False, (), {}, "")
+
+
+def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
+    """Forward and backward of an inspection.
+
+    Args:
+      max_eqns: show at most so many eqns of each jaxpr.
+      depth: show nested jaxprs down to this depth; 0 folds them all.
+    """
+    trace, report = inspection.trace, inspection.report
+    kept = trace.forward.outvars[trace.num_outputs :]
+    ahead: dict[Any, int] = {}
+    for i, var in enumerate(kept):
+        if not _jax.is_literal(var):
+            ahead.setdefault(var, i)
+    back = {var: i for i, var in enumerate(trace.backward.invars[: trace.num_residuals])}
+    frames = inspection.frames
+    return Split(
+        target=report.target,
+        jax=report.jax,
+        forward=_Lister(frames, max_eqns, depth).listing(Level(trace.forward), ahead, 0),
+        backward=_Lister(frames, max_eqns, depth).listing(Level(trace.backward), back, 0),
+        residuals=report.residuals,
+    )
+
+
+class _Lister:
+    def __init__(self, frames: Frames, max_eqns: int, depth: int) -> None:
+        self.levels = Levels(frames)
+        self.max_eqns = max_eqns
+        self.depth = depth
+        self.names: dict[Any, str] = {}
+        self.fresh = _letters()
+
+    def listing(self, level: Level, residuals: Mapping[Any, int], depth: int) -> Listing:
+        """A level as it reads; `residuals` numbers those of its variables that are kept."""
+        jaxpr = level.jaxpr
+        shown = jaxpr.eqns[: self.max_eqns]
+        return Listing(
+            inputs=tuple(self.value(v, residuals) for v in [*jaxpr.constvars, *jaxpr.invars]),
+            equations=tuple(self.equation(level, eqn, residuals, depth) for eqn in shown),
+            outputs=tuple(self.value(v, residuals) for v in jaxpr.outvars),
+            hidden=len(jaxpr.eqns) - len(shown),
+        )
+
+    def equation(
+        self, level: Level, eqn: Any, residuals: Mapping[Any, int], depth: int
+    ) -> Equation:
+        inputs = tuple(self.value(v, residuals) for v in eqn.invars)
+        outputs = tuple(self.value(v, residuals) for v in eqn.outvars)
+        nests = self.levels.nests(eqn)
+        inner: list[Listing] = []
+        if depth < self.depth:
+            for which, nest in enumerate(nests):
+                child = self.levels.enter(level, eqn, which)
+                inside = {
+                    var: residuals[eqn.invars[operand]]
+                    for var, operand in zip(nest.jaxpr.invars, nest.operands, strict=True)
+                    if not _jax.is_literal(eqn.invars[operand]) and eqn.invars[operand] in residuals
+                } | {
+                    var: residuals[eqn.outvars[result]]
+                    for var, result in zip(nest.jaxpr.outvars, nest.results, strict=True)
+                    if result is not None
+                    and not _jax.is_literal(var)
+                    and eqn.outvars[result] in residuals
+                }
+                inner.append(self.listing(child, inside, depth + 1))
+        return Equation(
+            primitive=_jax.primitive_name(eqn),
+            params=tuple(_shown_params(_jax.params(eqn))),
+            inputs=inputs,
+            outputs=outputs,
+            location=self.levels.location(level, eqn),
+            inner=tuple(inner),
+            folded=0 if inner else sum(len(nest.jaxpr.eqns) for nest in nests),
+        )
+
+    def value(self, var: Any, residuals: Mapping[Any, int]) -> Value:
+        if _jax.is_literal(var):
+            return Value(_jax.literal_text(var), aval_of(var))
+        if _jax.is_dropped(var):
+            return Value("_", aval_of(var))
+        name = self.names.get(var)
+        if name is None:
+            name = self.names[var] = next(self.fresh)
+        return Value(name, aval_of(var), residuals.get(var))
+
+
+def _letters() -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            yield "".join(letters)
+
+
+def _shown_params(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The params a reader can use: short, set, no jaxprs, functions or shardings."""
+    for name, value in params.items():
+        if any(value is s or (type(value) is type(s) and value == s) for s in _SILENT):
+            continue
+        text = str(value)
+        is_plain = isinstance(value, bool | int | float | str | tuple) or hasattr(value, "itemsize")
+        if _jax.is_jaxpr(value) or not is_plain or "\n" in text or len(text) > _PARAM_LENGTH:
+            continue
+        if any(mark in text for mark in (" at 0x", "UnspecifiedValue", "Sharding", "jaxpr")):
+            continue
+        if isinstance(value, tuple) and not any(v not in (None, False) for v in _flat(value)):
+            continue
+        yield name, text
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value

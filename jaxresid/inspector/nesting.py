@@ -1,0 +1,181 @@
+"""How the inside of an eqn lines up with its outside.
+
+One table says, for each primitive that holds jaxprs, which operand becomes which inner invar and
+which inner outvar becomes which result. Provenance walks it inwards from results, consumers walk
+it inwards from operands. Unknown primitives with one inner jaxpr of matching arity are calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+
+# Results and operands line up one to one with the inner jaxpr's.
+_CALLS = {
+    "jit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "eval_jaxpr": "jaxpr",  # 0.12, in place of closed_call
+    "remat": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "shard_map": "jaxpr",
+    "custom_lin": "call_jaxpr",
+}
+
+# Primitives seen without any jaxpr among their params: most, and asked for each of their eqns.
+_PLAIN: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """One inner jaxpr of an eqn.
+
+    Attributes:
+      jaxpr: the inner jaxpr, opened.
+      kind: `call`, `scan`, `while` or `branch`.
+      operands: for each inner invar the eqn's operand that it is (for a loop's carry the initial
+        one).
+      carries: for a loop, inner invar index -> inner outvar index of the same carry.
+      slices: for a scan, inner invars that are one slice per trip of their operand.
+      results: for each inner outvar the eqn's result that it becomes (None: none).
+      stacked: for a scan, inner outvars whose result stacks all trips.
+      length: trips of a scan; None where unknown (while).
+    """
+
+    jaxpr: Any
+    kind: str
+    operands: tuple[int, ...]
+    results: tuple[int | None, ...]
+    carries: dict[int, int]
+    slices: frozenset[int]
+    stacked: frozenset[int]
+    length: int | None = 1
+
+
+def nests(eqn: Any) -> tuple[Nest, ...]:
+    """The inner jaxprs of an eqn with their alignment; empty for a plain primitive."""
+    name = _jax.primitive_name(eqn)
+    params = _jax.params(eqn)
+    if name == "scan":
+        return (_scan(eqn, params),)
+    if name == "while":
+        return (_while(eqn, params),)
+    if name == "cond":
+        return tuple(_branch(eqn, branch) for branch in params["branches"])
+    if name in _CALLS and _CALLS[name] in params:
+        return (_call(eqn, _jax.open_jaxpr(params[_CALLS[name]])),)
+    return () if eqn.primitive.name in _PLAIN else tuple(_unknown(eqn, params))
+
+
+def _call(eqn: Any, jaxpr: Any) -> Nest:
+    # The last operands line up: some versions put constants of the callee in front.
+    extra = len(eqn.invars) - len(jaxpr.invars)
+    return Nest(
+        jaxpr,
+        "call",
+        tuple(i + extra for i in range(len(jaxpr.invars))),
+        tuple(range(len(jaxpr.outvars))),
+        {},
+        frozenset(),
+        frozenset(),
+    )
+
+
+def _branch(eqn: Any, branch: Any) -> Nest:
+    jaxpr = _jax.open_jaxpr(branch)
+    return Nest(
+        jaxpr,
+        "branch",
+        tuple(i + 1 for i in range(len(jaxpr.invars))),  # operand 0 is the index
+        tuple(range(len(jaxpr.outvars))),
+        {},
+        frozenset(),
+        frozenset(),
+    )
+
+
+def _scan(eqn: Any, params: Any) -> Nest:
+    # Told apart by rank, not by params: 0.12 replaced num_consts and num_carry by ft_in and ft_out.
+    jaxpr = _jax.open_jaxpr(params["jaxpr"])
+    stacked = frozenset(
+        i
+        for i, (inner, outer) in enumerate(zip(jaxpr.outvars, eqn.outvars, strict=True))
+        if _rank(outer) > _rank(inner)
+    )
+    slices = frozenset(
+        i
+        for i, (inner, outer) in enumerate(zip(jaxpr.invars, eqn.invars, strict=True))
+        if _rank(outer) > _rank(inner)
+    )
+    num_carry = len(jaxpr.outvars) - len(stacked)
+    num_consts = len(jaxpr.invars) - len(slices) - num_carry
+    return Nest(
+        jaxpr,
+        "scan",
+        tuple(range(len(jaxpr.invars))),
+        tuple(range(len(jaxpr.outvars))),
+        {num_consts + i: i for i in range(num_carry)},
+        slices,
+        stacked,
+        params["length"],
+    )
+
+
+def _while(eqn: Any, params: Any) -> Nest:
+    jaxpr = _jax.open_jaxpr(params["body_jaxpr"])
+    cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
+    return Nest(
+        jaxpr,
+        "while",
+        tuple(cond_consts + i for i in range(len(jaxpr.invars))),
+        tuple(range(len(jaxpr.outvars))),
+        {body_consts + i: i for i in range(len(jaxpr.outvars))},
+        frozenset(),
+        frozenset(),
+        None,
+    )
+
+
+def _unknown(eqn: Any, params: Any) -> Iterator[Nest]:
+    inner = [_jax.open_jaxpr(v) for v in params.values() if _jax.is_jaxpr(v)]
+    if not inner:
+        _PLAIN.add(eqn.primitive.name)
+    elif len(inner) == 1 and _lines_up(inner[0], eqn):
+        yield _call(eqn, inner[0])
+
+
+def _lines_up(jaxpr: Any, eqn: Any) -> bool:
+    """Whether a jaxpr's inputs and outputs are the eqn's. Those of lax.reduce are as many, but
+    single elements."""
+    inside, outside = [*jaxpr.invars, *jaxpr.outvars], [*eqn.invars, *eqn.outvars]
+    return len(jaxpr.invars) == len(eqn.invars) and [_shape(v) for v in inside] == [
+        _shape(v) for v in outside
+    ]
+
+
+def _rank(var: Any) -> int:
+    return len(_shape(var))
+
+
+def _shape(var: Any) -> tuple[int, ...]:
+    return tuple(getattr(var.aval, "shape", ()))
+
+
+def label(eqn: Any) -> str | None:
+    """How the eqn reads as an enclosure: `scan ×48`, `jit f`, `cond`; None for those that only
+    carry a body and mean nothing to a user."""
+    name = _jax.primitive_name(eqn)
+    params = _jax.params(eqn)
+    if name == "scan":
+        return f"scan ×{params['length']}"
+    if name == "jit":
+        return f"jit {params.get('name', '')}".rstrip()
+    if name in ("custom_vjp_call", "custom_vjp_call_jaxpr"):
+        return "custom_vjp"
+    if name in ("closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_lin"):
+        return None
+    return name

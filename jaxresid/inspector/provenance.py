@@ -1,0 +1,209 @@
+"""A residual of the forward jaxpr -> its origin.
+
+One rule does most: result i of a jit, scan, cond or remat is outvar i of its body, and invar i of
+the body is operand i outside. The walk goes through eqns that only move, cast, name or reshape a
+value, to say what it really is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
+
+# What such an eqn makes is its operand in another shape, type or memory.
+TRANSPARENT = frozenset(
+    {
+        *("reduce_precision", "convert_element_type", "bitcast_convert_type"),
+        *("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims"),
+        *("copy", "copy_p", "device_put", "stop_gradient", "sharding_constraint"),
+        *("pvary", "mesh_cast", "reshard", "layout_constraint"),
+    }
+)
+# Of these, those whose result is the very same value in the same memory space.
+_ALIASES = frozenset({"copy", "copy_p", "device_put", "stop_gradient", "sharding_constraint"})
+_FILLS = frozenset({"broadcast_in_dim", "empty", "empty2", "full", "zeros_like"})
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What the walk from a residual to its maker has met."""
+
+    level: Level
+    var: Any
+    through: list[str] = field(default_factory=list)
+    last: tuple[Level, Any] | None = None
+    name: str | None = None
+    named: tuple[Level, Any] | None = None
+    trips: int = 1
+    stacked: Level | None = None
+    memory: str | None = None
+    carry: bool = False
+    carries: set[Any] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """An origin with what the way to it told. `memory` is set only where a transfer named it."""
+
+    origin: Origin
+    trips: int
+    marks: tuple[Mark, ...]
+    memory: str | None
+
+
+def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str]) -> Provenance:
+    """Where the value of `var`, a variable of the `top` level, comes from.
+
+    Args:
+      paths: the pytree path of each invar of the top level.
+    """
+    walk = _Walk(top, var)
+    while True:
+        if _jax.is_literal(walk.var):
+            return _end(levels, walk, Literal(_jax.literal_text(walk.var)))
+        made = levels.producer(walk.level, walk.var)
+        if made is None:
+            source = _outwards(levels, walk, paths)
+            if source is not None:
+                return _end(levels, walk, source)
+            continue
+        eqn, i = made
+        if levels.nests(eqn):
+            _inwards(levels, walk, eqn, i)
+        elif not _look_through(walk, eqn, i):
+            return _computed(levels, walk, eqn, None)
+
+
+def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str]) -> Origin | None:
+    """Steps from an invar to what it is outside; returns the origin at the top."""
+    level = walk.level
+    i = levels.invar(level, walk.var)
+    if i is None:
+        return Constant()
+    if level.parent is None or level.nest is None:
+        return Argument(paths[i])
+    nest = level.nest
+    if i in nest.carries:
+        out = level.jaxpr.outvars[nest.carries[i]]
+        if out is not walk.var and walk.var not in walk.carries:
+            # What enters a trip is what the trip before it made.
+            walk.carries.add(walk.var)
+            walk.carry = True
+            walk.var = out
+            return None
+    walk.var = level.eqn.invars[nest.operands[i]]
+    walk.level = level.parent
+    return None
+
+
+def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
+    """Steps from a result of an eqn to the inner outvar that it is."""
+    found = levels.nests(eqn)
+    which = next((n for n, nest in enumerate(found) if not _is_fill(nest.jaxpr, i)), 0)
+    nest = found[which]
+    walk.level = levels.enter(walk.level, eqn, which)
+    walk.var = nest.jaxpr.outvars[nest.results.index(i)]
+    if i in nest.stacked:
+        walk.trips *= nest.length or 1
+        walk.stacked = walk.level
+
+
+def _is_fill(jaxpr: Any, i: int) -> bool:
+    """Whether outvar i of a branch only fills the place of another branch's residual."""
+    var = jaxpr.outvars[i]
+    if _jax.is_literal(var):
+        return True
+    for eqn in reversed(jaxpr.eqns):
+        if var in eqn.outvars:
+            return _jax.primitive_name(eqn) in _FILLS and not any(_size(v) > 1 for v in eqn.invars)
+    return False
+
+
+def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
+    """Steps through an eqn that only names, casts, moves or reshapes; False at a maker."""
+    primitive = _jax.primitive_name(eqn)
+    if primitive == "optimization_barrier":
+        walk.var = eqn.invars[i]
+        return True
+    if primitive == "name":
+        if walk.name is None:
+            walk.name = str(_jax.params(eqn)["name"])
+            walk.named = (walk.level, eqn)
+    elif primitive in TRANSPARENT:
+        operand = eqn.invars[0]
+        if _jax.is_literal(operand) or (
+            primitive == "broadcast_in_dim" and _size(operand) == 1 < _size(walk.var)
+        ):
+            return False
+        if primitive == "device_put" and walk.memory is None:
+            walk.memory = _jax.moved_to(eqn)
+        walk.through.append(primitive)
+    else:
+        return False
+    walk.last = (walk.level, eqn)
+    walk.var = eqn.invars[0]
+    return True
+
+
+def _end(levels: Levels, walk: _Walk, source: Origin) -> Provenance:
+    """The walk came to an input: an alias of it, or a value made of it alone."""
+    aliased = walk.name is None and all(p in _ALIASES for p in walk.through)
+    if aliased and walk.memory != "host" and walk.trips == 1:
+        return Provenance(source, 1, (), walk.memory)
+    if walk.last is None:  # a loop stacked it as it is
+        level = walk.stacked
+        assert level is not None
+        assert level.parent is not None
+        walk.level, eqn = level.parent, level.eqn
+    else:
+        walk.level, eqn = walk.last
+    return _computed(levels, walk, eqn, source.path if isinstance(source, Argument) else None)
+
+
+def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Provenance:
+    place = levels.place(walk.level, eqn)
+    frames = levels.frames
+    location = frames.innermost_user(place.frames)
+    library = frames.library_call(place.frames)
+    marks = []
+    if walk.carry:
+        marks.append(Mark.CARRY)
+    within = place.within
+    if walk.stacked is not None and not _inside(walk.level, walk.stacked):
+        # Made outside the loop, stacked by it: the loop is why it takes its bytes.
+        marks.append(Mark.INVARIANT)
+        within = walk.stacked.within
+    if walk.memory == "host":
+        marks.append(Mark.OFFLOADED)
+    primitive = _jax.primitive_name(eqn)
+    origin = Computed(
+        primitive=primitive,
+        location=location,
+        library=library if library != location else None,
+        stack=tuple(frames.location(f) for f in place.frames if f.kind != "jax"),
+        scope=place.scope,
+        name=walk.name,
+        named_at=levels.location(*walk.named) if walk.named else None,
+        within=within,
+        through=tuple(p for p in walk.through if walk.last is None or p != primitive or not path),
+        path=path,
+    )
+    return Provenance(origin, walk.trips, tuple(marks), walk.memory)
+
+
+def _inside(level: Level | None, outer: Level) -> bool:
+    while level is not None:
+        if level is outer:
+            return True
+        level = level.parent
+    return False
+
+
+def _size(var: Any) -> int:
+    return math.prod(getattr(var.aval, "shape", ()))

@@ -1,0 +1,289 @@
+"""A function and abstract arguments -> its forward and backward jaxprs.
+
+Public API only: `jax.vjp` under `jax.jit(...).trace` on ShapeDtypeStructs. Nothing is computed and
+no buffer is allocated; the residuals are the leaves of the vjp function in the traced output.
+
+Frames of this module mark, in every recorded traceback, where the target was called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.errors import InputsError
+from jaxresid.inspector import _jax
+
+
+class Static:
+    """A number that stays static where a bare one would be traced."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: complex) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The leaves of a call, sorted by what tracing does with them.
+
+    Attributes:
+      paths: the path of each leaf, `params['layers'][3]['w']`.
+      leaves: the leaves; arrays as ShapeDtypeStructs, static ones as they are.
+      roles: for each leaf `differentiated`, `traced` or `static`.
+      treedef: of `(args, kwargs)`.
+    """
+
+    paths: tuple[str, ...]
+    leaves: tuple[Any, ...]
+    roles: tuple[str, ...]
+    treedef: Any
+
+    def having(self, role: str) -> tuple[int, ...]:
+        return tuple(i for i, r in enumerate(self.roles) if r == role)
+
+    @property
+    def dynamic(self) -> tuple[int, ...]:
+        """Leaves that are invars, in the order of the forward jaxpr's invars."""
+        return self.having("differentiated") + self.having("traced")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The jaxprs of one differentiated function.
+
+    Attributes:
+      forward: invars are `arguments.dynamic`; outvars are the primal outputs, then the residuals.
+      backward: invars are the residuals, then the cotangents.
+      num_outputs: how many of the forward's outvars are primal outputs.
+      num_residuals: how many are residuals.
+      primal: traces the function itself, where the checkpoints still stand.
+    """
+
+    arguments: Arguments
+    forward: Any
+    backward: Any
+    num_outputs: int
+    num_residuals: int
+    primal: Callable[[], Any]
+
+
+class BackwardError(Exception):
+    """The forward pass traced and its transposition failed; the cause says why."""
+
+    def __init__(self, forward: Any) -> None:
+        self.forward = forward
+        super().__init__("the backward pass cannot be traced")
+
+
+def arguments(
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    argnums: Sequence[int] | None,
+) -> Arguments:
+    """Flattens a call and decides which leaves are differentiated.
+
+    Args:
+      argnums: positional arguments to differentiate; None: every float or complex leaf.
+
+    Raises:
+      InputsError: the arguments do not fit the signature, or nothing can be differentiated.
+    """
+    jax = _jax.import_jax()
+    names = _argument_names(fun, args, kwargs)
+    positions = None if argnums is None else _checked_argnums(argnums, args, names)
+    with_paths, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    paths, leaves, roles = [], [], []
+    for path, leaf in with_paths:
+        where, which = path[0].idx, path[1]
+        name = names[which.idx] if where == 0 else which.key
+        chosen = positions is None or (where == 0 and which.idx in positions)
+        abstract, role = _role(leaf, chosen)
+        paths.append(name + jax.tree_util.keystr(path[2:]))
+        leaves.append(abstract)
+        roles.append(role)
+    found = Arguments(tuple(paths), tuple(leaves), tuple(roles), treedef)
+    if not found.having("differentiated"):
+        raise InputsError(_nothing_to_differentiate(found, positions, names))
+    return found
+
+
+def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace:
+    """Traces forward and backward.
+
+    Raises:
+      BackwardError: the forward pass traced, its transposition failed.
+      InputsError: the outputs have no gradient.
+      Exception: whatever the function raises while JAX traces it.
+    """
+    jax = _jax.import_jax()
+    diff = arguments.having("differentiated")
+    rest = arguments.having("traced")
+
+    def call(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
+        dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
+        return called(fun, arguments, dict(dynamic))
+
+    def forward(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
+        def primal(diff_leaves: Sequence[Any]) -> Any:
+            return call(diff_leaves, rest_leaves)
+
+        if has_aux:
+            y, vjp, aux = jax.vjp(primal, diff_leaves, has_aux=True)
+        else:
+            y, vjp = jax.vjp(primal, diff_leaves)
+            aux = ()
+        return (y, aux), vjp
+
+    operands = [arguments.leaves[i] for i in diff], [arguments.leaves[i] for i in rest]
+    traced = jax.jit(forward).trace(*operands)
+    (y, aux), vjp = traced.out_info
+    _check_differentiable(y)
+
+    def backward(vjp: Any, cotangents: Sequence[Any]) -> Any:
+        found = iter(cotangents)
+        return vjp(jax.tree.map(lambda s: next(found) if is_inexact(s) else _float0(s), y))
+
+    cotangents = [_struct(leaf) for leaf in jax.tree.leaves(y) if is_inexact(leaf)]
+    try:
+        traced_back = jax.jit(backward).trace(vjp, cotangents)
+    except Exception as e:
+        raise BackwardError(_jax.open_jaxpr(traced.jaxpr)) from e
+    return Trace(
+        arguments=arguments,
+        forward=_jax.open_jaxpr(traced.jaxpr),
+        backward=_jax.open_jaxpr(traced_back.jaxpr),
+        num_outputs=len(jax.tree.leaves((y, aux))),
+        num_residuals=len(jax.tree.leaves(vjp)),
+        primal=lambda: _jax.open_jaxpr(jax.jit(call).trace(*operands).jaxpr),
+    )
+
+
+def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
+    """Calls the function with the leaves of `dynamic`, by index, in place of the abstract ones."""
+    leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
+    leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
+    args, kwargs = _jax.import_jax().tree.unflatten(arguments.treedef, leaves)
+    return fun(*args, **kwargs)
+
+
+def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fun)
+    except (TypeError, ValueError):
+        return None
+
+
+def bind(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Checks that the arguments fit the function's signature.
+
+    Raises:
+      InputsError: naming what is missing or too much, and the signature.
+    """
+    signature = signature_of(fun)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as e:
+        given = ", ".join(
+            [f"{len(args)} positional"] * bool(args or not kwargs) + [f"{k}=" for k in kwargs]
+        )
+        raise InputsError(
+            f"the inputs do not fit: {e} (given: {given})\n"
+            f"  {getattr(fun, '__name__', 'the target')}{signature}"
+        ) from None
+
+
+def _argument_names(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[str]:
+    bind(fun, args, kwargs)
+    signature = signature_of(fun)
+    names: list[str] = []
+    for parameter in signature.parameters.values() if signature else ():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(len(args) - len(names))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return names + [f"args[{i}]" for i in range(len(names), len(args))]
+
+
+def _checked_argnums(argnums: Sequence[int], args: Sequence[Any], names: list[str]) -> set[int]:
+    chosen = set()
+    for n in argnums:
+        if not -len(args) <= n < len(args):
+            listed = ", ".join(f"{i} {name}" for i, name in enumerate(names[: len(args)]))
+            raise InputsError(
+                f"argnums {n} is out of range: the call has {len(args)} positional"
+                f" argument{'s' * (len(args) != 1)} ({listed})"
+            )
+        chosen.add(n % len(args))
+    return chosen
+
+
+def _role(leaf: Any, chosen: bool) -> tuple[Any, str]:
+    if isinstance(leaf, float | complex) and not hasattr(leaf, "dtype"):
+        # A Python float is a weakly typed scalar, as jax.vjp takes it.
+        return leaf, "differentiated" if chosen else "traced"
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        return leaf, "static"
+    return _struct(leaf), "differentiated" if chosen and is_inexact(leaf) else "traced"
+
+
+def _struct(leaf: Any) -> Any:
+    jax = _jax.import_jax()
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    return jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False))
+    )
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is a float or complex array or number."""
+    jnp = _jax.import_jax().numpy
+    if not hasattr(leaf, "dtype"):
+        return isinstance(leaf, float | complex)
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def _float0(leaf: Any) -> Any:
+    import numpy as np
+
+    return np.zeros(leaf.shape, _jax.import_jax().dtypes.float0)
+
+
+def _check_differentiable(y: Any) -> None:
+    leaves = _jax.import_jax().tree.leaves(y)
+    if any(is_inexact(leaf) for leaf in leaves):
+        return
+    if not leaves:
+        raise InputsError("the function returns no array, so there is nothing to differentiate")
+    dtypes = ", ".join(sorted({str(leaf.dtype) for leaf in leaves}))
+    raise InputsError(
+        f"the function returns only {dtypes}, which has no gradient; return a float or complex one"
+    )
+
+
+def _nothing_to_differentiate(found: Arguments, argnums: set[int] | None, names: list[str]) -> str:
+    def describe(i: int) -> str:
+        leaf = found.leaves[i]
+        what = str(leaf.dtype) if found.roles[i] == "traced" else f"static {leaf!r:.40}"
+        return f"{found.paths[i]} ({what})"
+
+    if argnums is not None:
+        chosen = ", ".join(names[i] for i in sorted(argnums))
+        which = f"argnums selects {chosen}, which holds no float or complex array"
+    else:
+        which = "no argument is a float or complex array, so there is nothing to differentiate"
+    listed = ", ".join(describe(i) for i in range(min(len(found.paths), 6)))
+    more = len(found.paths) - 6
+    return which + (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")

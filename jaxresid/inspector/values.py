@@ -1,0 +1,131 @@
+"""Which variables of a jaxpr hold the same value, and which are cheaper to make than to keep."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.levels import Level, Levels
+
+# Results that equal their operand, bit for bit.
+_SAME = frozenset({"name", "copy", "copy_p", "stop_gradient", "reduce_precision"})
+# Operations that a compiler folds into the consumer of their result.
+_CHEAP = frozenset(
+    {
+        *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "iota"),
+        *("convert_element_type", "reduce_precision", "copy", "copy_p", "name", "stop_gradient"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n"),
+        *("add", "sub", "mul", "neg", "max", "min", "concatenate", "slice", "pad"),
+        *("full", "empty", "empty2", "zeros_like"),
+    }
+)
+# How far back a value is followed; causal masks are some ten operations deep.
+_DEPTH = 32
+
+
+class Numbering:
+    """Value numbers: equal for variables that the same operations make of the same values.
+
+    Common subexpressions, found within a jaxpr and through the calls in it. An eqn with effects
+    is equal to nothing.
+    """
+
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+        self._numbers: dict[Any, int] = {}
+        self._jaxprs: dict[int, dict[Any, int]] = {}
+
+    def of(self, jaxpr: Any) -> dict[Any, int]:
+        """The number of every variable of a jaxpr; comparable within this jaxpr only."""
+        found = self._jaxprs.get(id(jaxpr))
+        if found is None:
+            found = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
+        return found
+
+    def _intern(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _number(self, jaxpr: Any) -> dict[Any, int]:
+        numbers: dict[Any, int] = {}
+        for i, var in enumerate([*jaxpr.constvars, *jaxpr.invars]):
+            numbers[var] = self._intern(("input", id(jaxpr), i))
+
+        def operand(var: Any) -> Any:
+            if _jax.is_literal(var):
+                return ("literal", var.aval, str(var.val))
+            return numbers[var]
+
+        for eqn in jaxpr.eqns:
+            operands = tuple(operand(v) for v in eqn.invars)
+            name = _jax.primitive_name(eqn)
+            if name in _SAME and _same_aval(eqn):
+                numbers[eqn.outvars[0]] = (
+                    operands[0] if isinstance(operands[0], int) else self._intern(operands)
+                )
+                continue
+            what = self._what(eqn, name)
+            nest = next(iter(self._levels.nests(eqn)), None)
+            inner = self.of(nest.jaxpr) if nest is not None and nest.kind != "branch" else None
+            for i, var in enumerate(eqn.outvars):
+                result: Any = i
+                if inner is not None and nest is not None:
+                    out = nest.jaxpr.outvars[i]
+                    if not _jax.is_literal(out):
+                        result = ("inner", inner[out])
+                numbers[var] = self._intern((what, operands, result, var.aval))
+        return numbers
+
+    def _what(self, eqn: Any, name: str) -> Any:
+        if eqn.effects:
+            return ("unlike", id(eqn))
+        key = (name, *((k, v) for k, v in eqn.params.items()))
+        try:
+            hash(key)
+        except TypeError:
+            return ("unlike", id(eqn))
+        return key
+
+
+def is_free(levels: Levels, level: Level, var: Any) -> bool:
+    """Whether a value is made of literals, iota and single elements alone, by elementwise and
+    shape operations: a mask, a fill, a broadcast scalar. `var` has more than one element."""
+    return math.prod(getattr(var.aval, "shape", ())) > 1 and _is_free(levels, level, var, _DEPTH)
+
+
+def _is_free(levels: Levels, level: Level, var: Any, depth: int) -> bool:
+    if _jax.is_literal(var):
+        return True
+    if depth == 0:
+        return False
+    made = levels.producer(level, var)
+    if made is None:
+        i, nest = levels.invar(level, var), level.nest
+        if i is not None and nest is not None and level.parent and nest.kind == "call":
+            outside = level.eqn.invars[nest.operands[i]]
+            return _is_free(levels, level.parent, outside, depth - 1)
+        return math.prod(getattr(var.aval, "shape", ())) == 1
+    eqn, i = made
+    if levels.nests(eqn):
+        nest = levels.nests(eqn)[0]
+        if nest.kind == "branch":
+            return False
+        child = levels.enter(level, eqn, 0)
+        return _is_free(levels, child, nest.jaxpr.outvars[i], depth - 1)
+    if math.prod(getattr(var.aval, "shape", ())) == 1:
+        return True
+    return _jax.primitive_name(eqn) in _CHEAP and all(
+        _is_free(levels, level, v, depth - 1) for v in eqn.invars
+    )
+
+
+def _same_aval(eqn: Any) -> bool:
+    a, b = eqn.invars[0].aval, eqn.outvars[0].aval
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    if _jax.primitive_name(eqn) != "reduce_precision":
+        return True
+    # The identity where it keeps every bit that the type has, as legacy remat inserts it.
+    finfo = _jax.import_jax().numpy.finfo(a.dtype)
+    params = _jax.params(eqn)
+    return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)

@@ -1,0 +1,1 @@
+"""Values -> text, one module per format. Never jax, never libcst."""

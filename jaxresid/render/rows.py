@@ -1,0 +1,177 @@
+"""A report -> the rows that a reader sees: folded, grouped, sorted, cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from jaxresid.model import Computed, Report, Residual
+from jaxresid.render.words import aval_text, short_path
+
+GROUPS = ("line", "function", "name", "primitive", "scope", "argument", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which rows to show.
+
+    Attributes:
+      group_by: one of `GROUPS`; None folds identical residuals only.
+      top: at most so many rows; None: all.
+      min_bytes: leave out smaller rows.
+      all: show arguments and literals too.
+    """
+
+    group_by: str | None = None
+    top: int | None = 20
+    min_bytes: int = 0
+    all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One or more residuals that read as one.
+
+    `title` is set for groups; a row of identical residuals speaks through its `first`.
+    """
+
+    residuals: tuple[Residual, ...]
+    title: str | None = None
+
+    @property
+    def first(self) -> Residual:
+        return self.residuals[0]
+
+    @property
+    def count(self) -> int:
+        return len(self.residuals)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(r.nbytes for r in self.residuals)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows to show, biggest first, and what was left out."""
+
+    shown: tuple[Row, ...]
+    hidden: tuple[Row, ...]
+
+    @property
+    def hidden_nbytes(self) -> int:
+        return sum(row.nbytes for row in self.hidden)
+
+
+def rows(report: Report, view: View) -> Rows:
+    """The rows of a report under a view."""
+    key, title = _GROUPINGS[view.group_by]
+    groups: dict[Hashable, list[Residual]] = {}
+    for i, residual in enumerate(report.residuals):
+        if view.all or _is_shown(residual, view.group_by):
+            groups.setdefault(key(residual, i), []).append(residual)
+    found = [Row(tuple(g), title(g[0]) if title else None) for g in groups.values()]
+    found.sort(key=lambda row: -row.nbytes)  # stable: equal ones stay in the vjp's order
+    big = [row for row in found if row.nbytes >= view.min_bytes]
+    small = [row for row in found if row.nbytes < view.min_bytes]
+    top = len(big) if view.top is None else view.top
+    return Rows(tuple(big[:top]), tuple(big[top:] + small))
+
+
+def path_pattern(path: str) -> str:
+    """`params['layers'][3]['w']` -> `params['layers'][*]['w']`: what repeated layers share."""
+    return re.sub(r"\d+", "*", path)
+
+
+def _is_shown(residual: Residual, group_by: str | None) -> bool:
+    kind = residual.origin.kind
+    return kind in ("computed", "constant") or (kind == "argument" and group_by == "argument")
+
+
+def _identity(residual: Residual, i: int) -> Hashable:
+    o = residual.origin
+    key: tuple[Hashable, ...] = (o.kind, residual.aval, residual.trips, residual.marks)
+    if isinstance(o, Computed):
+        return (
+            *key,
+            *(o.primitive, o.location, o.library, o.name, o.named_at, o.within, o.through),
+            path_pattern(o.scope),
+            path_pattern(o.path or ""),
+        )
+    return (*key, path_pattern(getattr(o, "path", "")))
+
+
+def _kind(residual: Residual) -> str:
+    return {
+        "argument": "(arguments)",
+        "constant": "(constants)",
+        "literal": "(literals)",
+        "computed": "(no line known)",
+    }[residual.origin.kind]
+
+
+def _line(residual: Residual) -> str:
+    location = getattr(residual.origin, "location", None)
+    if location is None:
+        return _kind(residual)
+    return f"{short_path(location.file)}:{location.line} {location.function}"
+
+
+def _function(residual: Residual) -> str:
+    location = getattr(residual.origin, "location", None)
+    if location is None:
+        return _kind(residual)
+    return f"{short_path(location.file)} {location.function}"
+
+
+def _name(residual: Residual) -> str:
+    name = getattr(residual.origin, "name", None)
+    return f"named {name!r}" if name else "(without a name)"
+
+
+def _primitive(residual: Residual) -> str:
+    return getattr(residual.origin, "primitive", None) or _kind(residual)
+
+
+def _scope(residual: Residual) -> str:
+    if residual.origin.kind != "computed":
+        return _kind(residual)
+    return residual.origin.scope or "(no scope)"
+
+
+def _argument(residual: Residual) -> str:
+    path = getattr(residual.origin, "path", None)
+    return path_pattern(path) if path else "(computed by the forward pass)"
+
+
+def _titled(
+    title: Callable[[Residual], str],
+) -> tuple[Callable[[Residual, int], Hashable], Callable[[Residual], str]]:
+    return lambda residual, i: title(residual), title
+
+
+_GROUPINGS: dict[
+    str | None,
+    tuple[Callable[[Residual, int], Hashable], Callable[[Residual], str] | None],
+] = {
+    None: (_identity, None),
+    "none": (lambda residual, i: i, None),
+    "line": _titled(_line),
+    "function": _titled(_function),
+    "name": _titled(_name),
+    "primitive": _titled(_primitive),
+    "scope": _titled(_scope),
+    "argument": _titled(_argument),
+}
+
+
+def shapes_text(row: Row, at_most: int = 3) -> str:
+    """The distinct avals of a row with their counts: `f32[4,8] ×2, bf16[4]`."""
+    counts: dict[str, int] = {}
+    for residual in sorted(row.residuals, key=lambda r: -r.nbytes):
+        text = aval_text(residual.aval)
+        counts[text] = counts.get(text, 0) + 1
+    listed = [text + (f" ×{n}" if n > 1 else "") for text, n in counts.items()]
+    more = f" and {len(listed) - at_most} more" if len(listed) > at_most else ""
+    return ", ".join(listed[:at_most]) + more

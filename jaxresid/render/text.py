@@ -1,0 +1,223 @@
+"""The report for a terminal: what is kept, biggest first, with the line that keeps it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Computed, Location, Report, Residual
+from jaxresid.render.rows import Row, Rows, View, path_pattern, rows, shapes_text
+from jaxresid.render.words import (
+    aval_text,
+    called_text,
+    mark_text,
+    percent,
+    place_text,
+)
+from jaxresid.units import format_bytes
+
+_NOT_PEAK = "Residual bytes are what autodiff keeps; they are not the program's peak memory."
+
+
+def render_report(report: Report, view: View) -> RenderableType:
+    """The whole text report."""
+    found = rows(report, view)
+    parts: list[RenderableType] = [_heading(report), _headline(report), Text()]
+    if found.shown:
+        parts += [_table(report, found), Text()]
+    parts += _footer(report, found, view)
+    return Group(*parts)
+
+
+def _heading(report: Report) -> Text:
+    flags = [name for name, on in report.jax.flags.items() if on and name != _DEFAULT_ON]
+    flags += [f"{_DEFAULT_ON}=False"] * (report.jax.flags.get(_DEFAULT_ON) is False)
+    jax = " ".join([f"jax {report.jax.version}", *flags])
+    heading = Text()
+    heading.append(report.target.name, style="bold")
+    heading.append(f"  {jax}\n", style="dim")
+    heading.append("differentiated: ", style="dim")
+    heading.append(_differentiated(report.target.differentiated))
+    heading.append("\n")
+    return heading
+
+
+_DEFAULT_ON = "jax_use_direct_linearize"
+
+
+def _differentiated(paths: Iterable[str]) -> str:
+    counts: dict[str, int] = {}
+    for path in paths:
+        name = re.split(r"[\[.]", path, maxsplit=1)[0]
+        if name == "args":
+            name = path[: path.find("]") + 1]
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{name} ({n} leaves)" if n > 1 else name for name, n in counts.items())
+
+
+def _headline(report: Report) -> Table:
+    totals = report.totals
+    count: dict[str, int] = {"computed": 0, "host": 0, "argument": 0, "constant": 0, "literal": 0}
+    for r in report.residuals:
+        is_host = r.origin.kind == "computed" and r.aval.memory == "host"
+        count["host" if is_host else r.origin.kind] += 1
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    lines = [
+        (totals.computed_nbytes, "kept for the backward pass", "computed", "bold"),
+        (totals.arguments_nbytes, "arguments that it needs, alive anyway", "argument", ""),
+        (totals.host_nbytes, "kept in host memory", "host", ""),
+        (totals.constants_nbytes, "constants", "constant", ""),
+    ]
+    for nbytes, what, kind, style in lines:
+        n = count[kind]
+        plural = "residual" if n == 1 else "residuals"
+        table.add_row(
+            Text(format_bytes(nbytes), style=style or ("dim" if not nbytes else "")),
+            Text.assemble((what, style), (f"  {n} {plural}" if n else "", "dim")),
+        )
+    return table
+
+
+def _table(report: Report, found: Rows) -> Table:
+    totals = report.totals
+    kept = totals.computed_nbytes + totals.host_nbytes
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in found.shown:
+        counted = [r for r in row.residuals if r.origin.kind == "computed"]
+        share = percent(sum(r.nbytes for r in counted), kept) if counted else ""
+        table.add_row(
+            Text(format_bytes(row.nbytes), style="cyan"),
+            Text(share, style="dim"),
+            Group(*(_group_lines(row) if row.title else _lines(row))),
+        )
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A line of source: beside its location where both fit, else under it."""
+
+    location: Location
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        where = Text(f"{place_text(self.location)} {self.location.function}")
+        code = Text(self.location.code, style="green")
+        if where.cell_len + 2 + code.cell_len <= options.max_width:
+            yield Text.assemble(where, "  ", code)
+        else:
+            yield where
+            yield Padding(code, (0, 0, 0, 2))
+
+
+def _group_lines(row: Row) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(str(row.title), style="bold")]
+    location = getattr(row.first.origin, "location", None)
+    if location is not None and row.title and f":{location.line} " in row.title:
+        lines.append(Padding(Text(location.code, style="green"), (0, 0, 0, 2)))
+    lines.append(Text(shapes_text(row), style="dim"))
+    return lines
+
+
+def row_text(row: Row) -> str:
+    """The first line of a row of identical residuals, plain."""
+    return _first_line(row).plain
+
+
+def _first_line(row: Row) -> Text:
+    residual, origin = row.first, row.first.origin
+    line = Text()
+    if row.count > 1:
+        line.append(f"×{row.count} ", style="bold magenta")
+    line.append(aval_text(residual.aval), style="bold")
+    line.append("  " + _what(row))
+    if isinstance(origin, Computed) and origin.within:
+        line.append("  in " + " › ".join(origin.within), style="dim")
+    return line
+
+
+def _lines(row: Row) -> list[RenderableType]:
+    origin = row.first.origin
+    lines: list[RenderableType] = [_first_line(row)]
+    if not isinstance(origin, Computed):
+        return lines
+    if origin.location is not None:
+        lines.append(_Place(origin.location))
+    notes = list(_notes(row, origin))
+    if notes:
+        lines.append(Text(" · ".join(notes), style="dim"))
+    return lines
+
+
+def _what(row: Row) -> str:
+    origin = row.first.origin
+    if origin.kind == "argument":
+        path = origin.path
+        return f"argument {path_pattern(path) if row.count > 1 else path}"
+    if origin.kind == "literal":
+        return f"literal {origin.value}"
+    if origin.kind == "constant":
+        return "constant that the function closes over"
+    what = origin.primitive
+    if origin.path:
+        path = path_pattern(origin.path) if row.count > 1 else origin.path
+        what = f"{what} of {path}"
+    for step in reversed(origin.through):
+        # JAX puts reduce_precision, an identity, on every float that a checkpoint saves.
+        what += f" → {step}" if step != "reduce_precision" else ""
+    return f"named {origin.name!r}: {what}" if origin.name else what
+
+
+def _notes(row: Row, origin: Computed) -> Iterable[str]:
+    residual = row.first
+    for mark in residual.marks:
+        yield mark_text(mark)
+    if origin.library is not None:
+        yield f"in {called_text(origin.library)}"
+    if origin.scope:
+        yield f"scope {path_pattern(origin.scope) if row.count > 1 else origin.scope}"
+    if origin.named_at is not None and origin.named_at.line != getattr(origin.location, "line", 0):
+        yield f"named at {place_text(origin.named_at)}"
+    read = _readers(residual, origin)
+    if read:
+        yield "needed by " + read
+
+
+def _readers(residual: Residual, origin: Computed, at_most: int = 2) -> str:
+    """The lines whose backward pass reads it, where that is another line than its own."""
+    places: dict[str, list[str]] = {}
+    for consumer in residual.consumers:
+        if consumer.location is not None:
+            primitives = places.setdefault(place_text(consumer.location), [])
+            if consumer.primitive not in primitives:
+                primitives.append(consumer.primitive)
+    if origin.location is not None and set(places) == {place_text(origin.location)}:
+        return ""
+    listed = [f"{place} ({', '.join(p[:2])})" for place, p in list(places.items())[:at_most]]
+    more = len(places) - at_most
+    return ", ".join(listed) + (f" and {more} more lines" if more > 0 else "")
+
+
+def _footer(report: Report, found: Rows, view: View) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if found.hidden:
+        n = len(found.hidden)
+        plural = "row" if n == 1 else "rows"
+        how = "--min-bytes hides them" if view.all and view.top is None else "--all shows them"
+        lines.append(
+            Text(f"{n} smaller {plural}, {format_bytes(found.hidden_nbytes)}; {how}.", style="dim")
+        )
+    for warning in report.warnings:
+        lines.append(Text(f"warning: {warning}", style="yellow"))
+    lines.append(Text(_NOT_PEAK, style="dim"))
+    return lines

@@ -1,0 +1,214 @@
+"""The SPEC of `--arg` and `--kwarg`: array types, and containers and literals around them.
+
+    f32[64,512]   bf16[8,128]   i32[]   key[]   float32[3]
+    {"w": f32[4,4], "b": f32[4]}   [f32[2], None, 3, "adam"]   (f32[2], True)
+
+Parsing needs no jax: an array becomes an `ArraySpec`, everything else the Python value itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.errors import SpecError
+
+# Short names as jaxprs print them -> the names that jax.numpy knows.
+_SHORT_DTYPES = {
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "bf16": "bfloat16",
+    "c64": "complex64",
+    "c128": "complex128",
+    "bool": "bool",
+    "pred": "bool",
+    "key": "key",
+    **{f"i{n}": f"int{n}" for n in (2, 4, 8, 16, 32, 64)},
+    **{f"u{n}": f"uint{n}" for n in (2, 4, 8, 16, 32, 64)},
+    **{f"s{n}": f"int{n}" for n in (2, 4, 8, 16, 32, 64)},
+}
+_LONG_DTYPES = frozenset(_SHORT_DTYPES.values())
+_FLOAT8 = re.compile(r"(?:f8|float8|f4|float4|f6|float6)_\w+")
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<string>[rb]?"(?:[^"\\]|\\.)*"|[rb]?'(?:[^'\\]|\\.)*')
+    | (?P<number>[+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?j?)
+    | (?P<name>[+-]?[A-Za-z_][A-Za-z_0-9]*)
+    | (?P<mark>[\[\](){}:,])
+    )""",
+    re.VERBOSE,
+)
+_CONSTANTS = {"None": None, "True": True, "False": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An abstract array: a dtype name that `jax.numpy` knows (or `key`) and a shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    column: int
+
+
+def parse_spec(text: str) -> Any:
+    """The value of a SPEC: `ArraySpec`s inside Python containers and literals.
+
+    Raises:
+      SpecError: naming the place that does not parse.
+    """
+    parser = _Parser(text)
+    value = parser.value()
+    parser.end()
+    return value
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _tokens(text)
+        self.at = 0
+
+    def fail(self, reason: str, token: _Token | None = None) -> SpecError:
+        column = (token or self.peek()).column
+        return SpecError(self.text, column, reason)
+
+    def peek(self) -> _Token:
+        return self.tokens[self.at]
+
+    def take(self) -> _Token:
+        token = self.tokens[self.at]
+        self.at += token.kind != "end"
+        return token
+
+    def accept(self, mark: str) -> bool:
+        if self.peek().text == mark and self.peek().kind == "mark":
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, mark: str, where: str) -> None:
+        if not self.accept(mark):
+            raise self.fail(f"expected {mark!r} {where}")
+
+    def end(self) -> None:
+        if self.peek().kind != "end":
+            raise self.fail(f"unexpected {self.peek().text!r} after the value")
+
+    def value(self) -> Any:
+        token = self.take()
+        if token.kind in ("string", "number"):
+            return self.python_literal(token)
+        if token.kind == "name":
+            if token.text in _CONSTANTS:
+                return _CONSTANTS[token.text]
+            return self.array(token)
+        if token.text == "[":
+            return list(self.items("]", "list"))
+        if token.text == "(":
+            return self.tuple_or_value()
+        if token.text == "{":
+            return dict(self.pairs())
+        if token.kind == "end":
+            raise self.fail("a value is missing; write an array like f32[64,512]", token)
+        raise self.fail(f"unexpected {token.text!r}; expected an array like f32[64,512]", token)
+
+    def python_literal(self, token: _Token) -> Any:
+        try:
+            return ast.literal_eval(token.text)
+        except (ValueError, SyntaxError):
+            raise self.fail(f"not a Python literal: {token.text}", token) from None
+
+    def items(self, close: str, what: str) -> list[Any]:
+        values: list[Any] = []
+        while not self.accept(close):
+            values.append(self.value())
+            if not self.accept(","):
+                self.expect(close, f"or ',' in the {what}")
+                break
+        return values
+
+    def tuple_or_value(self) -> Any:
+        values = self.items(")", "tuple")
+        had_comma = self.tokens[self.at - 2].text == ","
+        return values[0] if len(values) == 1 and not had_comma else tuple(values)
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        pairs: list[tuple[Any, Any]] = []
+        while not self.accept("}"):
+            token = self.take()
+            if token.kind not in ("string", "number"):
+                raise self.fail('expected a quoted key, as in {"w": f32[4,4]}', token)
+            key = self.python_literal(token)
+            self.expect(":", "after the key")
+            pairs.append((key, self.value()))
+            if not self.accept(","):
+                self.expect("}", "or ',' in the dict")
+                break
+        return pairs
+
+    def array(self, token: _Token) -> ArraySpec:
+        dtype = _dtype_name(token.text)
+        if dtype is None:
+            raise self.fail(
+                f"unknown dtype {token.text!r}; use one of {' '.join(sorted(_SHORT_DTYPES))}"
+                " (strings need quotes)",
+                token,
+            )
+        if not self.accept("["):
+            raise self.fail(
+                f"{token.text} needs a shape: {token.text}[] for a scalar, {token.text}[64,512]"
+            )
+        dims: list[int] = []
+        while not self.accept("]"):
+            dims.append(self.dimension())
+            if not self.accept(","):
+                self.expect("]", "or ',' in the shape")
+                break
+        return ArraySpec(dtype, tuple(dims))
+
+    def dimension(self) -> int:
+        token = self.take()
+        if token.kind == "end":
+            raise self.fail("the shape is not closed; add ']'", token)
+        if not re.fullmatch(r"\d[\d_]*", token.text):
+            raise self.fail(
+                f"a dimension must be a whole number of at least 0, not {token.text}", token
+            )
+        return int(token.text)
+
+
+def _dtype_name(text: str) -> str | None:
+    if text in _SHORT_DTYPES:
+        return _SHORT_DTYPES[text]
+    if text in _LONG_DTYPES:
+        return text
+    if _FLOAT8.fullmatch(text):
+        return re.sub(r"^f(?=\d)", "float", text)
+    return None
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            column = at + len(text[at:]) - len(text[at:].lstrip())
+            if text[column] in "'\"":
+                raise SpecError(text, column, "the string is not closed")
+            raise SpecError(text, column, f"unexpected character {text[column]!r}")
+        group = match.lastgroup
+        tokens.append(_Token(group, match.group(group), match.start(group)))
+        at = match.end()
+    tokens.append(_Token("end", "", end))
+    return tokens

@@ -1,0 +1,189 @@
+"""`pkg.mod:fn` or `path/to/file.py:fn` -> the Python object that it names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jaxresid.errors import InputsError, TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A target: the callable, its module, and the dotted name inside the module."""
+
+    fun: Callable[..., Any]
+    module: ModuleType
+    attribute: str
+
+
+def load(target: str) -> Loaded:
+    """Imports the module and finds the attribute; the working directory is importable.
+
+    Raises:
+      TargetError: naming the part that cannot be found, with the nearest name that can.
+    """
+    place, colon, attribute = target.rpartition(":")
+    if not colon or not place or not attribute:
+        raise TargetError(
+            f"{target!r} does not name a function; write module:function,"
+            " e.g. train.model:loss or train/model.py:loss"
+        )
+    module = _import(place)
+    fun = _attribute(module, attribute, place)
+    if not callable(fun):
+        raise TargetError(f"{target} is not callable: its type is {type(fun).__name__}")
+    return Loaded(fun, module, attribute)
+
+
+def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
+    """The function of `--inputs`: `module:attr`, or a bare name in the target's module."""
+    if ":" in reference:
+        return load(reference).fun
+    fun = _attribute(module, reference, module.__name__)
+    if not callable(fun):
+        raise InputsError(
+            f"--inputs {reference} is no function but of type {type(fun).__name__}; it must take no"
+            " arguments and returns the inputs"
+        )
+    return fun  # type: ignore[no-any-return]
+
+
+def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
+    """`<fn>_inputs` or `example_inputs` of the target's module, if it has one."""
+    own = loaded.attribute.replace(".", "_") + "_inputs"
+    last = loaded.attribute.rpartition(".")[2] + "_inputs"
+    for name in (own, last, "example_inputs"):
+        found = getattr(loaded.module, name, None)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def _import(place: str) -> ModuleType:
+    if place.endswith(".py") or os.sep in place:
+        return _import_file(place)
+    _importable(os.getcwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as e:
+        missing = e.name or ""
+        if place == missing or place.startswith(missing + "."):
+            raise TargetError(_no_module(place, missing)) from e
+        raise TargetError(_failed(place, e)) from e
+    except (Exception, SystemExit) as e:
+        raise TargetError(_failed(place, e)) from e
+
+
+def _import_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, _python_files(path.parent), n=1)
+        hint = f"; did you mean {os.path.join(os.path.dirname(place), near[0])}?" if near else ""
+        raise TargetError(f"no such file: {place}{hint}")
+    # A file inside a package is imported by its dotted name, so that its relative imports work.
+    root, names = path.parent, [path.stem]
+    while (root / "__init__.py").is_file():
+        names.insert(0, root.name)
+        root = root.parent
+    _importable(os.getcwd())
+    _importable(str(root))
+    if names[-1] == "__init__":
+        names.pop()
+    name = ".".join(names)
+    known = sys.modules.get(name)
+    if known is not None and _same_file(known, path):
+        return known
+    try:
+        if len(names) > 1:
+            return importlib.import_module(name)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        if known is None:
+            sys.modules[name] = module
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as e:
+        if known is None:
+            sys.modules.pop(name, None)
+        raise TargetError(_failed(place, e)) from e
+    return module
+
+
+def _importable(path: str) -> None:
+    if path not in sys.path:
+        sys.path.insert(0, path)
+
+
+def _same_file(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path
+
+
+def _python_files(folder: Path) -> list[str]:
+    return [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
+
+
+def _no_module(place: str, missing: str) -> str:
+    hint = ""
+    if "/" in place or os.path.exists(place.replace(".", os.sep) + ".py"):
+        hint = f"; for a file write {place.replace('.', os.sep)}.py:function"
+    else:
+        near = difflib.get_close_matches(
+            missing, [f.removesuffix(".py") for f in _python_files(Path.cwd())], n=1
+        )
+        if near:
+            hint = f"; did you mean {near[0]}?"
+    return f"no module named {missing!r} (looked in the working directory and sys.path){hint}"
+
+
+def _failed(place: str, error: BaseException) -> str:
+    """The module's own error, short, with the line of the file that raised it."""
+    where = ""
+    tb = error.__traceback__
+    while tb is not None:
+        file = tb.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen") and file != __file__:
+            where = f" ({os.path.relpath(file)}, line {tb.tb_lineno})"
+        tb = tb.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" ({os.path.relpath(error.filename)}, line {error.lineno})"
+        error = SyntaxError(error.msg)
+    first = str(error).strip().splitlines()
+    text = f": {first[0]}" if first else ""
+    return f"{place} fails to import: {type(error).__name__}{text}{where}"
+
+
+def _module_of(value: Any) -> str:
+    return getattr(value, "__module__", None) or ""
+
+
+def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
+    found: Any = module
+    walked = place
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            callables = {n: getattr(found, n, None) for n in dir(found) if not n.startswith("_")}
+            names = [n for n, value in callables.items() if callable(value)]
+            near = difflib.get_close_matches(part, names, n=1, cutoff=0.5)
+            own = [n for n in names if _module_of(callables[n]) == module.__name__]
+            if near:
+                hint = f"; did you mean {near[0]}?"
+            elif own:
+                hint = f"; it has {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
+            else:
+                hint = ""
+            raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
+        walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
+    return found

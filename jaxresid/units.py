@@ -1,0 +1,35 @@
+"""Bytes as people write and read them: binary units out, binary or decimal units in."""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_FACTORS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY)} | {
+    unit.lower(): 1000**i for i, unit in enumerate(("B", "kB", "MB", "GB", "TB", "PB", "EB"))
+}
+_BYTES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)")
+
+
+def format_bytes(nbytes: int) -> str:
+    """`12.38 GiB`: two decimals, none for bytes."""
+    value = float(nbytes)
+    for unit in _BINARY:
+        # 1023.996 would print as 1024.00
+        if value < 1023.995 or unit == _BINARY[-1]:
+            break
+        value /= 1024
+    return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def parse_bytes(text: str) -> int:
+    """`1MiB`, `1.5 GiB`, `2GB`, `4096` -> bytes.
+
+    Raises:
+      ValueError: with a message for the user.
+    """
+    match = _BYTES.fullmatch(text.strip())
+    factor = _FACTORS.get((match.group(2) or "B").lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{text!r} is not a size; write bytes or a unit, e.g. 1MiB, 1.5GiB, 4096")
+    return int(float(match.group(1)) * factor)

@@ -189,14 +189,9 @@ class Report:
 
     def print(self, *, group_by: str | None = None, top: int = 20, all: bool = False) -> None:
         """Prints the text report to stdout; the options are those of `jaxresid report`."""
-        from rich.console import Console
+        from jaxresid.render.text import print_report
 
-        from jaxresid.render.rows import View
-        from jaxresid.render.text import render_report
-
-        Console(highlight=False).print(
-            render_report(self, View(group_by=group_by, top=None if all else top, all=all))
-        )
+        print_report(self, group_by=group_by, top=None if all else top, all=all)
 
     def to_json(self) -> str:
         """The report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""

@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of
-from jaxresid.inspector.callsites import CallSites, contains_remat
+from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.tracing import Arguments, Trace, arguments, trace
-from jaxresid.inspector.values import Numbering, is_free
+from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import Computed, JaxInfo, Mark, Report, Residual, Target
 
 
@@ -73,7 +74,7 @@ def inspection(
     _jax.import_jax()
     if isinstance(argnums, int):
         argnums = (argnums,)
-    name = name or getattr(fun, "__qualname__", None) or type(fun).__name__
+    name = name or _name_of(fun)
     frames = Frames(own=own_code(fun))
     call, traced, more = _traced(fun, arguments(fun, args, kwargs, argnums), has_aux, name, frames)
     paths = call.paths
@@ -90,15 +91,15 @@ def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
     """The residuals of a trace, in the order of the vjp function's leaves."""
     forward, call = traced.forward, traced.arguments
     sites, primal = None, None
-    if contains_remat(traced.backward) or contains_remat(forward):
+    has_remat3 = _jax.flags().get("jax_remat3", False)
+    if contains_remat(traced.backward) or (has_remat3 and is_inlined(forward, frames)):
         sites, primal = CallSites(frames), traced.primal()
     ahead = Levels(frames, sites)
     top = Level(forward, primal=primal)
     back, top_back = Levels(frames), Level(traced.backward)
     paths = [call.paths[i] for i in call.dynamic]
     kept = forward.outvars[traced.num_outputs :]
-    numbering = Numbering(ahead)
-    numbers = numbering.of(forward)
+    numbers, free = Numbering(ahead).of(forward), Free(ahead)
     outputs = {numbers[v] for v in forward.outvars[: traced.num_outputs] if not _jax.is_literal(v)}
     gradients = {v for v in traced.backward.outvars if not _jax.is_literal(v)}
     seen: set[int] = set()
@@ -116,7 +117,7 @@ def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
             if number in seen:
                 marks.append(Mark.DUPLICATE)
             seen.add(number)
-            if is_free(ahead, top, var):
+            if (top, var) in free:
                 marks.append(Mark.FREE)
         if (
             aval.memory == "host"
@@ -163,17 +164,25 @@ def _floats_held(call: Arguments) -> Arguments:
     return replace(call, roles=roles)
 
 
+def _name_of(fun: Any) -> str:
+    owner = getattr(fun, "__self__", None)
+    if owner is not None and not isinstance(owner, type | ModuleType):
+        return f"{type(owner).__name__}.{fun.__name__}"
+    return getattr(fun, "__qualname__", None) or type(fun).__name__
+
+
 def own_code(fun: Any) -> tuple[str, ...]:
     """The directories whose code counts as the user's even inside site-packages: the package that
-    the target is defined in."""
+    the target is defined in, for a bound method or a callable object that of its class."""
     while hasattr(fun, "func"):  # functools.partial
         fun = fun.func
-    module = sys.modules.get(getattr(fun, "__module__", None) or "")
-    top = sys.modules.get(module.__name__.partition(".")[0]) if module else None
-    file = getattr(top, "__file__", None)
-    if not file or top is None or top.__name__ in ("jax", "jaxlib", "flax", "equinox", "haiku"):
+    owner = getattr(fun, "__self__", None)
+    home = fun if owner is None or isinstance(owner, ModuleType) else type(owner)
+    name = getattr(home, "__module__", None) or type(fun).__module__
+    package = sys.modules.get(name.partition(".")[0])
+    if package is None or not hasattr(package, "__path__") or not package.__file__:
         return ()
-    return (os.path.dirname(os.path.abspath(file)),) if hasattr(top, "__path__") else ()
+    return (os.path.dirname(os.path.abspath(package.__file__)),)
 
 
 __all__ = ["Inspection", "inspect", "inspection", "own_code", "residuals", "summary"]

@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.frames import Frame, Frames
+from jaxresid.inspector.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.nesting import nests
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The checkpoints around an eqn, within its level.
+    """Where an eqn stood before it was inlined into its level.
 
     Attributes:
-      depth: how many checkpoints.
-      frames: the stack of the innermost one's call; empty where it cannot be told.
+      labels: the checkpoints around it, `remat` each, and `vmap` around a mapped one.
+      frames: the stack of the call that it was inlined from; empty where it cannot be told.
+      jaxpr: the jaxpr that it was inlined from.
       twin: the primal eqn, where it can be told.
     """
 
-    depth: int = 0
+    labels: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
+    jaxpr: Any = None
     twin: Any = None
 
 
@@ -43,26 +45,29 @@ class CallSites:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._found: dict[tuple[int, int], dict[int, Site]] = {}
+        self._found: dict[tuple[int, int, tuple[Frame, ...]], dict[int, Site]] = {}
 
-    def find(self, primal: Any, forward: Any, eqn: Any) -> Site:
-        """The site of an eqn of `forward`, whose place in the primal jaxpr is `primal`."""
+    def find(self, primal: Any, forward: Any, above: tuple[Frame, ...], eqn: Any) -> Site:
+        """The site of an eqn of `forward`, whose twin in the primal jaxpr is `primal` and which
+        is called with the frames `above`."""
         if primal is None:
             return _NONE
-        key = (id(primal), id(forward))
+        key = (id(primal), id(forward), above)
         sites = self._found.get(key)
         if sites is None:
-            sites = self._found[key] = self._match(primal, forward)
+            sites = self._found[key] = self._match(primal, forward, above)
         return sites.get(id(eqn), _NONE)
 
-    def _match(self, primal: Any, forward: Any) -> dict[int, Site]:
+    def _match(self, primal: Any, forward: Any, above: tuple[Frame, ...]) -> dict[int, Site]:
         twins: dict[_Key, list[Site]] = defaultdict(list)
         by_frames: dict[tuple[Frame, ...], list[Site]] = defaultdict(list)
-        for site in self._flat(primal, _NONE):
+        eqns = [(e, self._frames.of(e).frames, _jax.primitive_name(e)) for e in forward.eqns]
+        # Of a checkpoint within a checkpoint, the inner one still stands in the forward jaxpr.
+        standing = {self._frames.of(e) for e, _, name in eqns if name == "remat"}
+        for site in self._flat(primal, above, _NONE, standing):
             frames = self._frames.of(site.twin).frames
             twins[frames, _jax.primitive_name(site.twin)].append(site)
             by_frames[frames].append(site)
-        eqns = [(e, self._frames.of(e).frames, _jax.primitive_name(e)) for e in forward.eqns]
         seen: dict[_Key, Iterator[Site]] = {}
         count: dict[_Key, int] = defaultdict(int)
         for _, frames, name in eqns:
@@ -78,21 +83,31 @@ class CallSites:
                 site = _common(candidates)
             else:  # made by a derivative rule: it stands beside the eqn that it differentiates
                 site = latest.get(frames) or _common(by_frames.get(frames, []))
-                site = Site(site.depth, site.frames)
-            if site is not _NONE:
+                site = replace(site, twin=None)
+            if site != _NONE:
                 sites[id(eqn)] = site
         return sites
 
-    def _flat(self, jaxpr: Any, around: Site) -> Iterator[Site]:
-        """The eqns of a primal jaxpr with those of its checkpoints in place."""
+    def _flat(
+        self,
+        jaxpr: Any,
+        above: tuple[Frame, ...],
+        around: Site,
+        standing: Set[Stack],
+    ) -> Iterator[Site]:
+        """The eqns of a primal jaxpr with those of its checkpoints in place of the checkpoints,
+        but for those that stand."""
         for eqn in jaxpr.eqns:
-            if _jax.primitive_name(eqn) == "remat":
-                frames = around.frames + self._frames.of(eqn).frames
-                inner = Site(around.depth + 1, frames)
+            stack = self._frames.of(eqn)
+            if _jax.primitive_name(eqn) == "remat" and stack not in standing:
+                frames = around.frames + below(stack, above + around.frames, jaxpr)
+                is_mapped = "vmap(" in _jax.name_stack(eqn) and "vmap" not in around.labels
+                labels = ("vmap", "remat") if is_mapped else ("remat",)
                 for nest in nests(eqn):
-                    yield from self._flat(nest.jaxpr, inner)
+                    inner = Site(around.labels + labels, frames, nest.jaxpr)
+                    yield from self._flat(nest.jaxpr, above, inner, standing)
             else:
-                yield Site(around.depth, around.frames, eqn)
+                yield replace(around, twin=eqn)
 
 
 def _common(sites: list[Site]) -> Site:
@@ -103,7 +118,14 @@ def _common(sites: list[Site]) -> Site:
     for site in sites[1:]:
         pairs = zip(frames, site.frames, strict=False)
         frames = tuple(a for a, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
-    return Site(min(s.depth for s in sites), frames)
+    labels = min((s.labels for s in sites), key=len)
+    return Site(labels, frames, sites[0].jaxpr)
+
+
+def is_inlined(forward: Any, frames: Frames) -> bool:
+    """Whether an eqn of the outermost forward jaxpr lost the frames that lead to it."""
+    stacks = (frames.of(eqn) for eqn in forward.eqns)
+    return any(stack.frames and not stack.rooted for stack in stacks)
 
 
 def contains_remat(jaxpr: Any) -> bool:

@@ -130,8 +130,6 @@ class Frames:
     def _kind(self, file: str, function: str) -> str:
         if file.startswith(_PACKAGE):
             return "root" if file.endswith(f"inspector{os.sep}tracing.py") else "machinery"
-        if any(file.startswith(own) for own in self.own):
-            return "user"
         if file.startswith(_jax_roots()):
             stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]
             transform = _TRANSFORMS.get((stem, function)) or _TRANSFORMS.get((stem, last))
@@ -140,6 +138,8 @@ class Frames:
             tail = file.removeprefix(_jax_roots()[0])
             is_library = tail.startswith(_JAX_LIBRARY) and not tail.startswith(_OPERATORS)
             return "jax" if is_library else "machinery"
+        if file.startswith(self.own):
+            return "user"
         if file.startswith(_site_roots()) or f"{os.sep}site-packages{os.sep}" in file:
             return "library"
         if file.startswith(_stdlib_roots()) or file.startswith("<frozen"):
@@ -159,6 +159,33 @@ class Frames:
             function=frame.code.co_qualname.replace(".<locals>", ""),
             code=text.strip(),
         )
+
+
+def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Any) -> tuple[Frame, ...]:
+    """The frames of an eqn of `jaxpr` that lie below the call of it, whose own frames are `above`.
+
+    Where the stack is whole (JAX 0.7.0), it is ours or that of whoever called a cached function
+    first.
+    """
+    if stack.whole and stack.frames[: len(above)] == above:
+        return stack.frames[len(above) :]
+    return inside(stack, jaxpr)
+
+
+def inside(stack: Stack, jaxpr: Any) -> tuple[Frame, ...]:
+    """The frames from the function on that was traced into `jaxpr`.
+
+    A stack that JAX cut starts there; in a whole one (0.7.0) the function is looked up.
+    """
+    if not stack.whole:
+        return stack.frames
+    name, _, where = (_jax.traced_function(jaxpr) or "").partition(" at ")
+    file, _, line = where.rpartition(":")
+    for i, frame in enumerate(stack.frames):
+        code = frame.code
+        if (code.co_filename, str(code.co_firstlineno), code.co_name) == (file, line, name):
+            return stack.frames[i:]
+    return stack.frames[-1:]
 
 
 def from_exception(tb: Any) -> list[tuple[CodeType, int]]:
@@ -199,10 +226,14 @@ def _jax_roots() -> tuple[str, ...]:
 @functools.cache
 def _site_roots() -> tuple[str, ...]:
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
-    return tuple(os.path.join(os.path.realpath(p), "") for p in paths)
+    return _folders(paths)
 
 
 @functools.cache
 def _stdlib_roots() -> tuple[str, ...]:
-    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    return tuple(os.path.join(os.path.realpath(p), "") for p in paths)
+    return _folders({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+def _folders(paths: Iterable[str]) -> tuple[str, ...]:
+    """The paths as code may name them, links followed or not."""
+    return tuple({os.path.join(p, "") for path in paths for p in (path, os.path.realpath(path))})

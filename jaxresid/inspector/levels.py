@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.callsites import CallSites
-from jaxresid.inspector.frames import Frame, Frames, Stack
+from jaxresid.inspector.frames import Frame, Frames, below, inside
 from jaxresid.inspector.nesting import Nest, label, nests
 from jaxresid.model import Location
 
@@ -62,6 +64,7 @@ class Levels:
         self._invars: dict[int, dict[Any, int]] = {}
         self._readers: dict[int, dict[Any, list[tuple[Any, int]]]] = {}
         self._nests: dict[int, tuple[Nest, ...]] = {}
+        self._functions: dict[int, dict[str | None, Any]] = {}
 
     def nests(self, eqn: Any) -> tuple[Nest, ...]:
         found = self._nests.get(id(eqn))
@@ -106,7 +109,9 @@ class Levels:
             place = self.place(level, eqn)
             nest = self.nests(eqn)[which]
             name = label(eqn)
-            twin = self.sites.find(level.primal, level.jaxpr, eqn).twin if self.sites else None
+            twin = None
+            if self.sites is not None:
+                twin = self.sites.find(level.primal, level.jaxpr, level.frames, eqn).twin
             twins = nests(twin) if twin is not None else ()
             child = self._children[key] = Level(
                 jaxpr=nest.jaxpr,
@@ -123,50 +128,70 @@ class Levels:
     def place(self, level: Level, eqn: Any) -> Place:
         """The stack, enclosures and scope of an eqn of this level."""
         stack = self.frames.of(eqn)
-        below = _below(level, stack)
+        under = below(stack, level.frames, level.jaxpr)
+        if level.parent is None and not stack.rooted and stack.frames:
+            under = self._called(level, stack.frames[0]) + under
         within = list(level.within)
+        site = None
         if self.sites is not None:
-            site = self.sites.find(level.primal, level.jaxpr, eqn)
-            within += ["remat"] * site.depth
-            if not stack.rooted:
-                below = site.frames + below
+            site = self.sites.find(level.primal, level.jaxpr, level.frames, eqn)
+            within += site.labels
+            if site.jaxpr is not None:
+                under = site.frames + inside(stack, site.jaxpr)
         within += [t for t in stack.transforms if t not in level.within]
         names = _jax.name_stack(eqn)
-        if "vmap(" in names:
+        if "vmap(" in names and (site is None or "vmap" not in site.labels):
             within.append("vmap")
         scope = scope_of(names)
         return Place(
-            frames=level.frames + below,
+            frames=level.frames + under,
             within=tuple(within),
             scope="/".join(s for s in (level.scope, scope) if s),
         )
+
+    def _called(self, level: Level, start: Frame) -> tuple[Frame, ...]:
+        """The frames of the call of a function whose eqns stand outside it: differentiation moves
+        what does not change from trip to trip out of a scan."""
+        index = self._functions.get(id(level.jaxpr))
+        if index is None:
+            index = self._functions[id(level.jaxpr)] = {}
+            for eqn in level.jaxpr.eqns:
+                for nest in self.nests(eqn):
+                    index.setdefault(_jax.traced_function(nest.jaxpr), eqn)
+        code = start.code
+        caller = index.get(f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}")
+        return () if caller is None else self.frames.of(caller).frames
 
     def location(self, level: Level, eqn: Any) -> Location | None:
         """The innermost line of the user's own code."""
         return self.frames.innermost_user(self.place(level, eqn).frames)
 
 
-def _below(level: Level, stack: Stack) -> tuple[Frame, ...]:
-    """The frames of an eqn's stack that lie below the call which its level is the inside of."""
-    frames = stack.frames
-    if level.parent is None or not stack.whole:
-        return frames
-    # A whole traceback (JAX 0.7.0): ours, or that of whoever called this cached function first.
-    if frames[: len(level.frames)] == level.frames:
-        return frames[len(level.frames) :]
-    name, _, where = (_jax.traced_function(level.jaxpr) or "").partition(" at ")
-    file, _, line = where.rpartition(":")
-    for i, frame in enumerate(frames):
-        code = frame.code
-        if (code.co_filename, str(code.co_firstlineno)) == (file, line) and code.co_name == name:
-            return frames[i:]
-    return frames[-1:]
-
-
 @functools.cache
 def scope_of(name_stack: str) -> str:
-    """`jvp(trunk)/vmap(attn)/mlp` -> `trunk/attn/mlp`: the scopes without the transforms."""
+    """`jvp(trunk)/vmap(attn)/mlp` -> `trunk/attn/mlp`: the scopes without the transforms.
+
+    Left out too: those of jnp.einsum (`bhqk,bkhd->bqhd`), and Equinox's, which name its own layers
+    (`eqx.nn.Linear`) without the model around them; `module_path` tells more.
+    """
     text = re.sub(r"\b\w+\(", "(", name_stack)
     parts = re.split(r"[()/]+", text)
     drop = ("", "rematted_computation", "checkpoint")
-    return "/".join(p for p, _ in itertools.groupby(p for p in parts if p not in drop))
+    kept = (p for p in parts if p not in drop and "->" not in p and not p.startswith("eqx."))
+    return "/".join(p for p, _ in itertools.groupby(kept))
+
+
+def module_path(frames: Iterable[Frame]) -> str:
+    """`Transformer/Block/Linear`: the classes whose methods are on the stack.
+
+    Stands in for the scope where the name stack is empty: Flax linen names its modules there, Flax
+    nnx and Equinox do not.
+    """
+    names = (
+        frame.code.co_qualname.split(".")[-2]
+        for frame in frames
+        if frame.code.co_varnames[:1] == ("self",)
+        and "." in frame.code.co_qualname
+        and (frame.kind == "user" or f"{os.sep}nn{os.sep}" in frame.code.co_filename)
+    )
+    return "/".join(name for name, _ in itertools.groupby(names))

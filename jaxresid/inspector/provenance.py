@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.levels import Level, Levels, module_path
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
 # What such an eqn makes is its operand in another shape, type or memory.
@@ -187,7 +187,7 @@ def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Proven
         location=location,
         library=library if library != location else None,
         stack=tuple(frames.location(f) for f in place.frames if f.kind != "jax"),
-        scope=place.scope,
+        scope=place.scope or module_path(place.frames),
         name=walk.name,
         named_at=levels.location(*walk.named) if walk.named else None,
         within=within,

@@ -106,6 +106,8 @@ def arguments(
         name = names[which.idx] if where == 0 else which.key
         chosen = positions is None or (where == 0 and which.idx in positions)
         abstract, role = _role(leaf, chosen)
+        if role != "static" and abstract is leaf and _is_setting(leaf, path):
+            role = "static"
         paths.append(name + jax.tree_util.keystr(path[2:]))
         leaves.append(abstract)
         roles.append(role)
@@ -227,6 +229,13 @@ def _checked_argnums(argnums: Sequence[int], args: Sequence[Any], names: list[st
             )
         chosen.add(n % len(args))
     return chosen
+
+
+def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
+    """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
+    dropout: a setting that the object's code may look at, where an array is a parameter."""
+    attribute = _jax.import_jax().tree_util.GetAttrKey
+    return not hasattr(leaf, "dtype") and any(isinstance(key, attribute) for key in path)
 
 
 def _role(leaf: Any, chosen: bool) -> tuple[Any, str]:

@@ -16,7 +16,7 @@ _CHEAP = frozenset(
         *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "iota"),
         *("convert_element_type", "reduce_precision", "copy", "copy_p", "name", "stop_gradient"),
         *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n"),
-        *("add", "sub", "mul", "neg", "max", "min", "concatenate", "slice", "pad"),
+        *("add", "sub", "mul", "neg", "max", "min"),
         *("full", "empty", "empty2", "zeros_like"),
     }
 )
@@ -87,36 +87,56 @@ class Numbering:
         return key
 
 
-def is_free(levels: Levels, level: Level, var: Any) -> bool:
-    """Whether a value is made of literals, iota and single elements alone, by elementwise and
-    shape operations: a mask, a fill, a broadcast scalar. `var` has more than one element."""
-    return math.prod(getattr(var.aval, "shape", ())) > 1 and _is_free(levels, level, var, _DEPTH)
+class Free:
+    """Which values are made of literals, iota and single elements alone, by elementwise and shape
+    operations: masks, fills, broadcast scalars. Values of one element do not count."""
 
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+        self._known: dict[tuple[int, Any], bool] = {}
 
-def _is_free(levels: Levels, level: Level, var: Any, depth: int) -> bool:
-    if _jax.is_literal(var):
-        return True
-    if depth == 0:
-        return False
-    made = levels.producer(level, var)
-    if made is None:
-        i, nest = levels.invar(level, var), level.nest
-        if i is not None and nest is not None and level.parent and nest.kind == "call":
-            outside = level.eqn.invars[nest.operands[i]]
-            return _is_free(levels, level.parent, outside, depth - 1)
-        return math.prod(getattr(var.aval, "shape", ())) == 1
-    eqn, i = made
-    if levels.nests(eqn):
-        nest = levels.nests(eqn)[0]
-        if nest.kind == "branch":
+    def __contains__(self, value: tuple[Level, Any]) -> bool:
+        level, var = value
+        return not _is_single(var) and self._is_free(level, var, _DEPTH)
+
+    def _is_free(self, level: Level, var: Any, depth: int) -> bool:
+        if _jax.is_literal(var):
+            return True
+        if depth == 0:
             return False
-        child = levels.enter(level, eqn, 0)
-        return _is_free(levels, child, nest.jaxpr.outvars[i], depth - 1)
-    if math.prod(getattr(var.aval, "shape", ())) == 1:
-        return True
-    return _jax.primitive_name(eqn) in _CHEAP and all(
-        _is_free(levels, level, v, depth - 1) for v in eqn.invars
-    )
+        key = (id(level), var)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._decide(level, var, depth)
+        return known
+
+    def _decide(self, level: Level, var: Any, depth: int) -> bool:
+        levels = self._levels
+        made = levels.producer(level, var)
+        if made is None:
+            i, nest = levels.invar(level, var), level.nest
+            if i is not None and nest is not None and level.parent and nest.kind == "call":
+                outside = level.eqn.invars[nest.operands[i]]
+                return self._is_free(level.parent, outside, depth - 1)
+            return _is_single(var)
+        eqn, i = made
+        if levels.nests(eqn):
+            nest = levels.nests(eqn)[0]
+            if nest.kind == "branch":
+                return False
+            out = nest.jaxpr.outvars[i]
+            if i in nest.stacked and _is_single(out) and not _jax.is_literal(out):
+                return False  # another number each trip
+            return self._is_free(levels.enter(level, eqn, 0), out, depth - 1)
+        if _is_single(var):
+            return True
+        return _jax.primitive_name(eqn) in _CHEAP and all(
+            self._is_free(level, v, depth - 1) for v in eqn.invars
+        )
+
+
+def _is_single(var: Any) -> bool:
+    return math.prod(getattr(var.aval, "shape", ())) == 1
 
 
 def _same_aval(eqn: Any) -> bool:

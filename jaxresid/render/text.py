@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Computed, Location, Report, Residual
-from jaxresid.render.rows import Row, Rows, View, path_pattern, rows, shapes_text
+from jaxresid.render.rows import GROUPS, Row, Rows, View, path_pattern, rows, shapes_text
 from jaxresid.render.words import (
     aval_text,
     called_text,
@@ -33,6 +33,18 @@ def render_report(report: Report, view: View) -> RenderableType:
         parts += [_table(report, found), Text()]
     parts += _footer(report, found, view)
     return Group(*parts)
+
+
+def print_report(report: Report, *, group_by: str | None, top: int | None, all: bool) -> None:
+    """Prints the report to stdout, or into the notebook's cell.
+
+    Raises:
+      ValueError: there is no such grouping.
+    """
+    if group_by is not None and group_by not in GROUPS:
+        raise ValueError(f"group_by must be one of {', '.join(GROUPS)}, not {group_by!r}")
+    view = View(group_by=group_by, top=top, all=all)
+    Console(highlight=False).print(render_report(report, view))
 
 
 def _heading(report: Report) -> Text:

@@ -1,0 +1,105 @@
+"""Time of a report against the bare trace of forward and backward, measured in the same run.
+
+    python tests/benchmarks/report_time.py            48 layers, scanned and unrolled
+    python tests/benchmarks/report_time.py --long     also 100 to 1,000 unrolled layers
+
+A report is tracing, provenance, consumers and the rendered text. The two are timed in turn, with
+JAX's caches cleared before each, and the median of the pairwise ratios is printed: machines are
+noisy, seconds of two runs do not compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import io
+import math
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import jax
+from rich.console import Console
+
+from fixtures.inspect import gpt
+from jaxresid import inspect
+from jaxresid.render.rows import View
+from jaxresid.render.text import render_report
+
+
+def bare(fun, args):
+    traced = jax.jit(lambda *a: jax.vjp(fun, *a)).trace(*args)
+    y, vjp = traced.out_info
+    jax.jit(lambda v, ct: v(ct)).trace(vjp, y)
+
+
+def report(fun, args):
+    Console(file=io.StringIO(), width=80).print(render_report(inspect(fun, *args), View()))
+
+
+def seconds(run, *args):
+    jax.clear_caches()
+    gc.collect()
+    start = time.perf_counter()
+    run(*args)
+    return time.perf_counter() - start
+
+
+def compare(name, fun, args, rounds):
+    pairs = [(seconds(bare, fun, args), seconds(report, fun, args)) for _ in range(rounds)]
+    traces, reports = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = sorted(b / a for a, b in pairs)
+    print(
+        f"{name:<28} trace {traces:7.2f} s  report {reports:7.2f} s  "
+        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        flush=True,
+    )
+    return traces, reports
+
+
+def checkpointed(layers, x):
+    layer = jax.checkpoint(gpt.layer)
+    return functools.reduce(layer, layers, x).astype("float32").sum()
+
+
+def unrolled(n):
+    return [gpt.weights() for _ in range(n)], gpt.tokens()
+
+
+def exponent(sizes, times):
+    """Slope of log time over log size, by least squares."""
+    xs, ys = [math.log(n) for n in sizes], [math.log(t) for t in times]
+    mx, my = statistics.fmean(xs), statistics.fmean(ys)
+    return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum(
+        (x - mx) ** 2 for x in xs
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--long", action="store_true", help="100 to 1,000 unrolled layers too")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print(f"jax {jax.__version__}, python {sys.version.split()[0]}")
+    scanned = gpt.weights(gpt.WIDTH, 48), gpt.tokens()
+    seconds(report, gpt.loss_scan, scanned)  # imports
+    compare("48 layers, scanned", gpt.loss_scan, scanned, options.rounds)
+    compare("48 layers, unrolled", gpt.loss, unrolled(48), options.rounds)
+    compare("48 layers, each checkpointed", checkpointed, unrolled(48), options.rounds)
+    if options.long:
+        sizes = (100, 200, 400, 1000)
+        found = [compare(f"{n} layers, unrolled", gpt.loss, unrolled(n), 1) for n in sizes]
+        traces, reports = zip(*found, strict=True)
+        print(f"exponent from {sizes[0]} to {sizes[-1]} layers: ", end="")
+        print(f"trace {exponent(sizes, traces):.2f}, report {exponent(sizes, reports):.2f}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of this process: {peak:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

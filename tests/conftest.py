@@ -1,0 +1,20 @@
+"""What every test of the inspector needs: the CPU backend, and the JAX that runs."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+
+@pytest.fixture(scope="session")
+def jax_version():
+    """`(0, 12, 0)`, to key what legitimately differs between versions of JAX."""
+    return tuple(int(n) for n in jax.__version__.split(".")[:3])
+
+
+@pytest.fixture(scope="session")
+def one_minus_square(jax_version):
+    """Whether tanh keeps `one_minus_square` alone (0.11.2) or `tanh` and `sub` (before)."""
+    return jax_version >= (0, 11, 2)

@@ -1,0 +1,99 @@
+"""What may import what. Each promise is tested in a fresh interpreter, and the test is tested."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "jaxresid"
+
+# Packages and top-level modules of jaxresid -> what of jaxresid they may import.
+ALLOWED = {
+    "errors": set(),
+    "model": {"render"},  # Report.print and to_json call the renderers when they are called
+    "units": set(),
+    "inputs": set(),
+    "specs": {"errors"},
+    "targets": {"errors"},
+    "inspector": {"errors", "model", "inputs", "specs"},
+    "render": {"model", "units"},
+    "cli": {"errors", "model", "specs", "targets", "units", "inspector", "render"},
+    "__main__": {"cli"},
+    "__init__": {"errors", "inputs", "model", "inspector"},
+}
+OUTSIDE = {
+    "model": set(),
+    "specs": set(),
+    "targets": set(),
+    "units": set(),
+    "render": {"rich"},
+    "inspector": {"jax", "jaxlib", "numpy"},
+    "cli": {"click", "rich"},
+}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module
+            if node.module == "jaxresid":
+                yield from (f"jaxresid.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path, path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize(("path", "part"), modules(), ids=lambda v: getattr(v, "name", v))
+def test_arrows_run_one_way(path, part):
+    for name in imports(path):
+        top, _, rest = name.partition(".")
+        inner = rest.partition(".")[0]
+        if top == "jaxresid":
+            if inner and inner != "__version__":
+                assert inner in ALLOWED[part] | {part}, f"{path.name} imports {name}"
+        elif top not in sys.stdlib_module_names and part in OUTSIDE:
+            assert top in OUTSIDE[part], f"{path.name} imports {name}"
+
+
+def test_jax_internals_stay_in_one_module():
+    for path, _ in modules():
+        if path.name != "_jax.py":
+            assert not any(name.startswith("jax._src") for name in imports(path)), path
+
+
+def loaded_by(code):
+    script = (
+        f"import sys\n{code}\nprint('modules:', *sorted(m for m in sys.modules if '.' not in m))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.rpartition("modules:")[2].split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import jaxresid",
+        "import jaxresid.cli, jaxresid.render.text, jaxresid.render.split, jaxresid.targets",
+        "from jaxresid.cli.running import run\nrun(['report', '--help'])",
+        "from jaxresid.cli.running import run\nrun(['--version'])",
+        "from jaxresid.cli.running import run\nrun(['split', '-h'])",
+    ],
+)
+def test_no_jax_before_it_is_needed(code):
+    assert not {"jax", "jaxlib", "libcst", "numpy"} & loaded_by(code)
+
+
+def test_that_the_probe_sees_jax():
+    assert "jax" in loaded_by("import jaxresid\njaxresid.inspect\nimport jax")
+
+
+def test_the_package_itself_is_light():
+    assert not {"rich", "click"} & loaded_by("import jaxresid, jaxresid.model, jaxresid.specs")

@@ -1,0 +1,84 @@
+"""README tells the truth: every command that it shows runs, and prints what it shows."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import jax
+import pytest
+from update_readme import PICTURE, README, ROOT, blocks, environment, output, picture
+
+TEXT = README.read_text()
+BLOCKS = blocks(TEXT)
+SHOWN = [block for block in BLOCKS if block.mark is None]
+
+# The JAX that README's outputs were made with; others give other residuals.
+MADE_WITH = re.search(r"jax (\d+\.\d+\.\d+)$", TEXT, re.MULTILINE)[1]
+same_jax = pytest.mark.skipif(
+    jax.__version__ != MADE_WITH or os.environ.get("JAX_REMAT3", "0") == "1",
+    reason=f"README shows the output of jax {MADE_WITH}",
+)
+
+
+def test_readme_shows_commands():
+    assert len(SHOWN) >= 5
+    assert [block.mark for block in BLOCKS if block.mark] == ["install", "test"]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda b: b.command)
+def test_command_runs(block):
+    shown = output(block.command)
+    assert shown.strip()
+    if jax.__version__ == MADE_WITH:
+        assert shown == block.output, "run python tests/update_readme.py"
+
+
+def test_output_fits_80_columns():
+    for block in SHOWN:
+        if "-f jax" not in block.command:
+            assert max(map(len, block.output.splitlines())) <= 80
+
+
+@same_jax
+def test_picture_is_of_this_version():
+    assert PICTURE.read_text() == picture(), "run python tests/update_readme.py"
+
+
+def test_options_named_in_readme_exist():
+    """An option that README names and no command has is a promise broken."""
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
+    helps = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "jaxresid", *command],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment(),
+        ).stdout
+        for command in (["--help"], ["report", "--help"], ["split", "--help"])
+    )
+    assert named <= set(re.findall(r"--[a-z][a-z-]+", helps))
+
+
+@pytest.mark.slow
+def test_install_command_on_a_bare_clone(tmp_path):
+    """The first of the two commands, with nothing but Python; the second is what .ci/run ends with."""
+    (install,) = (block.command for block in BLOCKS if block.mark == "install")
+    clone = tmp_path / "clone"
+    ignored = shutil.ignore_patterns(".git", ".venv*", "envs", "*_cache", "__pycache__")
+    shutil.copytree(ROOT, clone, ignore=ignored)
+    base = os.path.join(sys.base_prefix, "bin")
+    path = f"{base}{os.pathsep}{os.environ['PATH']}"
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        ["bash", "-c", install],
+        cwd=clone,
+        env={**clean, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "kept for the backward pass" in done.stdout

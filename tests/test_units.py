@@ -1,0 +1,41 @@
+import pytest
+
+from jaxresid.units import format_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (int(12.38 * 1024**3), "12.38 GiB"),
+        (5 * 1024**4, "5.00 TiB"),
+        (2048 * 1024**6, "2048.00 EiB"),
+    ],
+)
+def test_formats(nbytes, text):
+    assert format_bytes(nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("4096", 4096),
+        ("1MiB", 1024**2),
+        ("1.5 GiB", 3 * 1024**3 // 2),
+        ("2GB", 2 * 10**9),
+        ("1kb", 1000),
+        (".5KiB", 512),
+        ("7B", 7),
+    ],
+)
+def test_parses(text, nbytes):
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1XB", "-1MiB", "1 2", "1e9", "nan"])
+def test_refuses(text):
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_bytes(text)

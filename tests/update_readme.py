@@ -1,0 +1,101 @@
+"""Makes the outputs in README and its picture again, by running what README shows.
+
+    python tests/update_readme.py
+
+Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PICTURE = ROOT / "fixtures" / "readme" / "report.svg"
+_BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```console\n\$ (.*)\n((?:.*\n)*?)```\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A command of README; `mark` is `install`, `test` or None, `output` what it printed."""
+
+    mark: str | None
+    command: str
+    output: str
+    span: tuple[int, int]
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(m[1], m[2], m[3], m.span(3)) for m in _BLOCK.finditer(text)]
+
+
+def environment() -> dict[str, str]:
+    """As a reader's terminal of 80 columns, with this interpreter's jaxresid."""
+    scripts = Path(sys.executable).parent
+    drop = ("FORCE_COLOR", "NO_COLOR", "JAX_REMAT3")
+    kept = {k: v for k, v in os.environ.items() if k not in drop}
+    path = f"{scripts}{os.pathsep}{kept.get('PATH', '')}"
+    return {**kept, "COLUMNS": "80", "PYTHONPATH": str(ROOT), "PATH": path}
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of README at the root of the project."""
+    if command.startswith("jaxresid "):
+        command = f"{sys.executable} -m {command}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def output(command: str) -> str:
+    done = run(command)
+    if done.returncode:
+        raise SystemExit(f"{command}\n{done.stderr}")
+    # print_saved_residuals prints absolute paths; a reader's differ.
+    return done.stdout.replace(f"{ROOT}{os.sep}", "")
+
+
+def updated(text: str) -> str:
+    for block in reversed(blocks(text)):
+        if block.mark is None:
+            start, end = block.span
+            text = text[:start] + output(block.command) + text[end:]
+    return text
+
+
+def picture() -> str:
+    """The report of the first block's target, as a terminal shows it."""
+    from rich.console import Console
+
+    sys.path.insert(0, str(ROOT))
+    os.chdir(ROOT)
+    from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
+    from jaxresid.inspector import inspection
+    from jaxresid.render.rows import View
+    from jaxresid.render.text import render_report
+
+    name = "fixtures/inspect/gpt.py:loss_scan"
+    report = inspection(loss_scan, loss_scan_inputs(), {}, name=name).report
+    console = Console(record=True, width=88, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console.print(render_report(report, View(top=6)))
+    return console.export_svg(title=f"jaxresid report {name} --top 6", unique_id="jaxresid")
+
+
+def main() -> None:
+    README.write_text(updated(README.read_text()))
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture())
+
+
+if __name__ == "__main__":
+    main()

@@ -48,7 +48,7 @@ def test_print_groups(capsys, group_by):
 
 
 def test_print_refuses_an_unknown_group():
-    with pytest.raises(ValueError, match="group_by must be one of line, .* not 'colour'"):
+    with pytest.raises(ValueError, match=r"group_by must be one of line, .* not 'colour'"):
         jaxresid.inspect(loss, PARAMS, X).print(group_by="colour")
 
 

@@ -130,11 +130,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fixture(name):
+def test_fixture(name, jax_version):
     fun, inputs = CASES[name]
-    args = ones(inputs)
     report = jaxresid.inspect(fun, *inputs)
     check(report)
+    if name == "docs.save_offload_recompute" and jax_version < (0, 7, 2):
+        # The CPU has no pinned_host memory yet, so that the transfer traces but does not run.
+        _, kept = jax.eval_shape(lambda *args: jax.vjp(fun, *args), *inputs)
+        assert rows_of(report) == Counter(map(row, jax.tree.leaves(kept)))
+        return
+    args = ones(inputs)
     check_rows(report, leaves_of(fun, args), fun, args)
 
 

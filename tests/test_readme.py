@@ -64,7 +64,7 @@ def test_options_named_in_readme_exist():
 
 @pytest.mark.slow
 def test_install_command_on_a_bare_clone(tmp_path):
-    """The first of the two commands, with nothing but Python; the second is what .ci/run ends with."""
+    """The first of the two commands, with Python alone; .ci/run ends with the second."""
     (install,) = (block.command for block in BLOCKS if block.mark == "install")
     clone = tmp_path / "clone"
     ignored = shutil.ignore_patterns(".git", ".venv*", "envs", "*_cache", "__pycache__")

@@ -97,7 +97,9 @@ def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
     ahead = Levels(frames, sites)
     top = Level(forward, primal=primal)
     back, top_back = Levels(frames), Level(traced.backward)
-    paths = [call.paths[i] for i in call.dynamic]
+    # Invars in front of the arguments are constants, or tracers that the function leaked.
+    extra = len(forward.invars) - len(call.dynamic)
+    paths = [*[None] * extra, *(call.paths[i] for i in call.dynamic)]
     kept = forward.outvars[traced.num_outputs :]
     numbers, free = Numbering(ahead).of(forward), Free(ahead)
     outputs = {numbers[v] for v in forward.outvars[: traced.num_outputs] if not _jax.is_literal(v)}

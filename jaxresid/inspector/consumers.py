@@ -18,17 +18,18 @@ def consumers(levels: Levels, top: Level, var: Any) -> tuple[Consumer, ...]:
 
     Readers of one primitive at one line count once.
     """
-    return tuple(dict.fromkeys(_read(levels, top, var, recomputing=False)))
+    return tuple(dict.fromkeys(_read(levels, top, var, set())))
 
 
-def _read(levels: Levels, level: Level, var: Any, recomputing: bool) -> Iterator[Consumer]:
+def _read(levels: Levels, level: Level, var: Any, seen: set[tuple[int, Any]]) -> Iterator[Consumer]:
+    if (id(level), var) in seen:  # once round a loop's carry is enough
+        return
+    seen.add((id(level), var))
     for eqn, i in levels.readers(level, var):
         primitive = _jax.primitive_name(eqn)
-        # The tag stands on each recomputed eqn, or with jax_remat3 on the remat eqn around them.
-        recomputed = recomputing or "rematted_computation" in _jax.name_stack(eqn)
         if primitive in _HANDS_ON:
             out = eqn.outvars[i if primitive == "optimization_barrier" else 0]
-            yield from _read(levels, level, out, recomputing)
+            yield from _read(levels, level, out, seen)
             continue
         inner = [
             (which, position)
@@ -38,12 +39,35 @@ def _read(levels: Levels, level: Level, var: Any, recomputing: bool) -> Iterator
         ]
         for which, position in inner:
             child = levels.enter(level, eqn, which)
-            yield from _read(levels, child, child.jaxpr.invars[position], recomputed)
+            yield from _read(levels, child, child.jaxpr.invars[position], seen)
         if not inner:
             place = levels.place(level, eqn)
             yield Consumer(
                 primitive,
                 levels.frames.innermost_user(place.frames),
                 place.within,
-                "recompute" if recomputed else "backward",
+                "recompute" if _recomputes(level, eqn) else "backward",
             )
+    if level.parent is None or level.nest is None:
+        return
+    # What a body hands back as it is, is read outside; jax_remat3 does so with what it moves to
+    # the device.
+    for position, out in enumerate(level.jaxpr.outvars):
+        if out is not var:
+            continue
+        result = level.nest.results[position]
+        if result is not None:
+            yield from _read(levels, level.parent, level.eqn.outvars[result], seen)
+        for entering, leaving in level.nest.carries.items():
+            if leaving == position:
+                yield from _read(levels, level, level.jaxpr.invars[entering], seen)
+
+
+def _recomputes(level: Level, eqn: Any) -> bool:
+    """Whether the eqn, or one around it, re-creates forward values.
+
+    The tag stands on each recomputed eqn, or with jax_remat3 on the remat eqn around them.
+    """
+    if "rematted_computation" in _jax.name_stack(eqn):
+        return True
+    return level.parent is not None and _recomputes(level.parent, level.eqn)

@@ -57,11 +57,11 @@ class Provenance:
     memory: str | None
 
 
-def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str]) -> Provenance:
+def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]) -> Provenance:
     """Where the value of `var`, a variable of the `top` level, comes from.
 
     Args:
-      paths: the pytree path of each invar of the top level.
+      paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
     walk = _Walk(top, var)
     while True:
@@ -80,14 +80,15 @@ def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str]) -> Pr
             return _computed(levels, walk, eqn, None)
 
 
-def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str]) -> Origin | None:
+def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str | None]) -> Origin | None:
     """Steps from an invar to what it is outside; returns the origin at the top."""
     level = walk.level
     i = levels.invar(level, walk.var)
     if i is None:
         return Constant()
     if level.parent is None or level.nest is None:
-        return Argument(paths[i])
+        path = paths[i]
+        return Constant() if path is None else Argument(path)
     nest = level.nest
     if i in nest.carries:
         out = level.jaxpr.outvars[nest.carries[i]]

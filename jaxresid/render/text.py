@@ -200,16 +200,17 @@ def _notes(row: Row, origin: Computed) -> Iterable[str]:
         yield f"scope {path_pattern(origin.scope) if row.count > 1 else origin.scope}"
     if origin.named_at is not None and origin.named_at.line != getattr(origin.location, "line", 0):
         yield f"named at {place_text(origin.named_at)}"
-    read = _readers(residual, origin)
-    if read:
-        yield "needed by " + read
+    for phase, words in (("backward", "needed by"), ("recompute", "needed to recompute")):
+        read = _readers(residual, origin, phase)
+        if read:
+            yield f"{words} {read}"
 
 
-def _readers(residual: Residual, origin: Computed, at_most: int = 2) -> str:
-    """The lines whose backward pass reads it, where that is another line than its own."""
+def _readers(residual: Residual, origin: Computed, phase: str, at_most: int = 2) -> str:
+    """The lines whose backward pass reads it, where they are not its own line alone."""
     places: dict[str, list[str]] = {}
     for consumer in residual.consumers:
-        if consumer.location is not None:
+        if consumer.location is not None and consumer.phase == phase:
             primitives = places.setdefault(place_text(consumer.location), [])
             if consumer.primitive not in primitives:
                 primitives.append(consumer.primitive)

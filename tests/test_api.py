@@ -108,6 +108,23 @@ def test_nothing_runs():
     assert called == []
 
 
+def test_arguments_in_host_memory(jax_version):
+    if jax_version < (0, 7, 2):
+        pytest.skip("avals know their memory since 0.7.2")
+    device = jax.devices()[0]
+
+    def on(memory):
+        return jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
+
+    @jax.checkpoint
+    def layer(w):
+        return jnp.sin(jax.device_put(w, on("device")))
+
+    report = jaxresid.inspect(lambda w: layer(w).sum(), jax.device_put(X, on("pinned_host")))
+    (kept,) = report.residuals
+    assert (kept.origin.kind, kept.aval.memory) == ("argument", "host")
+
+
 def test_names():
     assert set(jaxresid.__all__) <= set(dir(jaxresid))
     for name in jaxresid.__all__:

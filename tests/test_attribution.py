@@ -512,6 +512,19 @@ class TestMarks:
         dots = [r for r in kept(twice, f32(3, 3), f32(3)) if r.origin.primitive == "dot_general"]
         assert [Mark.DUPLICATE in r.marks for r in dots] == [False, True]
 
+    def test_duplicate_under_another_name(self):
+        def named(W, x):
+            return jnp.cos(checkpoint_name(W @ x, "product"))
+
+        saving_name = jax.checkpoint(named, policy=cp.save_only_these_names("product"))
+
+        def twice(W, x):
+            return saving_name(W, x) + saving_dots(W, x)
+
+        dots = [r for r in kept(twice, f32(3, 3), f32(3)) if r.origin.primitive == "dot_general"]
+        assert [r.origin.name for r in dots] == ["product", None]
+        assert [Mark.DUPLICATE in r.marks for r in dots] == [False, True]
+
     def test_different_values_are_no_duplicates(self):
         def twice(W, x):
             return saving_dots(W, x) + saving_dots(W.T, x)

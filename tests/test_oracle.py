@@ -65,7 +65,9 @@ def check(report):
         if isinstance(r.origin, Computed):
             by_kind["host" if r.aval.memory == "host" else "computed"] += r.nbytes
             assert r.origin.location is not None or r.origin.path is not None
-            assert r.origin.primitive not in ("scan", "jit", "cond", "remat", "closed_call")
+            assert r.origin.primitive not in ("jit", "cond", "remat", "closed_call")
+            # A scan makes no value of its own, but it may stack one that comes from outside.
+            assert r.origin.primitive != "scan" or Mark.INVARIANT in r.marks
             loops = [int(w.removeprefix("scan ×")) for w in r.origin.within if "scan ×" in w]
             assert r.trips <= int(np.prod(loops, dtype=int))
             if not r.origin.through:
@@ -183,7 +185,7 @@ def test_program(program, output):
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=600)
+@settings(QUICK, max_examples=300)
 @given(programs.programs, programs.outputs)
 def test_many_programs(program, output):
     check_program(program, output)

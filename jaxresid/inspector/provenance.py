@@ -106,7 +106,7 @@ def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str | None]) -> Origi
 def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
     """Steps from a result of an eqn to the inner outvar that it is."""
     found = levels.nests(eqn)
-    which = next((n for n, nest in enumerate(found) if not _is_fill(nest.jaxpr, i)), 0)
+    which = min(range(len(found)), key=lambda n: _emptiness(found[n].jaxpr, i))
     nest = found[which]
     walk.level = levels.enter(walk.level, eqn, which)
     walk.var = nest.jaxpr.outvars[nest.results.index(i)]
@@ -115,15 +115,17 @@ def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
         walk.stacked = walk.level
 
 
-def _is_fill(jaxpr: Any, i: int) -> bool:
-    """Whether outvar i of a branch only fills the place of another branch's residual."""
+def _emptiness(jaxpr: Any, i: int) -> int:
+    """How little a branch has to do with its outvar i: 0 it computes it, 1 it hands an input on,
+    2 it only fills the place of another branch's residual."""
     var = jaxpr.outvars[i]
     if _jax.is_literal(var):
-        return True
+        return 2
     for eqn in reversed(jaxpr.eqns):
         if var in eqn.outvars:
-            return _jax.primitive_name(eqn) in _FILLS and not any(_size(v) > 1 for v in eqn.invars)
-    return False
+            is_fill = _jax.primitive_name(eqn) in _FILLS
+            return 2 * (is_fill and not any(_size(v) > 1 for v in eqn.invars))
+    return 1
 
 
 def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:

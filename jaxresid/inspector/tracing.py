@@ -249,11 +249,29 @@ def _role(leaf: Any, chosen: bool) -> tuple[Any, str]:
 
 def _struct(leaf: Any) -> Any:
     jax = _jax.import_jax()
-    if isinstance(leaf, jax.ShapeDtypeStruct):
+    sharding = _host_sharding(leaf)
+    if isinstance(leaf, jax.ShapeDtypeStruct) and sharding is None:
         return leaf
     return jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False))
+        leaf.shape,
+        leaf.dtype,
+        sharding=sharding,
+        weak_type=bool(getattr(leaf, "weak_type", False)),
     )
+
+
+def _host_sharding(leaf: Any) -> Any | None:
+    """The sharding of a leaf in host memory, as the kind that JAX reads the memory space from: an
+    aval made of a struct knows it for a NamedSharding alone."""
+    jax = _jax.import_jax()
+    sharding = getattr(leaf, "sharding", None)
+    kind = getattr(sharding, "memory_kind", None)
+    if kind != "pinned_host":
+        return None
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding
+    mesh = jax.sharding.Mesh(sorted(sharding.device_set, key=lambda d: d.id)[:1], "device")
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind=kind)
 
 
 def is_inexact(leaf: Any) -> bool:

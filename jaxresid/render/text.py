@@ -181,8 +181,10 @@ def _what(row: Row) -> str:
     if origin.kind == "constant":
         return "constant that the function closes over"
     what = origin.primitive
-    if origin.path:
-        path = path_pattern(origin.path) if row.count > 1 else origin.path
+    path = path_pattern(origin.path or "") if row.count > 1 else origin.path
+    if what == "scan":  # it makes nothing of its own but copies of what comes from outside
+        what = f"stacked copies of {path or 'a constant'}"
+    elif path:
         what = f"{what} of {path}"
     for step in reversed(origin.through):
         # JAX puts reduce_precision, an identity, on every float that a checkpoint saves.

@@ -264,7 +264,7 @@ def _host_sharding(leaf: Any) -> Any | None:
     """The sharding of a leaf in host memory, as the kind that JAX reads the memory space from: an
     aval made of a struct knows it for a NamedSharding alone."""
     jax = _jax.import_jax()
-    sharding = getattr(leaf, "sharding", None)
+    sharding: Any = getattr(leaf, "sharding", None)
     kind = getattr(sharding, "memory_kind", None)
     if kind != "pinned_host":
         return None

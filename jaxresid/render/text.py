@@ -181,7 +181,7 @@ def _what(row: Row) -> str:
     if origin.kind == "constant":
         return "constant that the function closes over"
     what = origin.primitive
-    path = path_pattern(origin.path or "") if row.count > 1 else origin.path
+    path = path_pattern(origin.path or "") if row.count > 1 else origin.path or ""
     if what == "scan":  # it makes nothing of its own but copies of what comes from outside
         what = f"stacked copies of {path or 'a constant'}"
     elif path:

@@ -7,13 +7,16 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxresid.errors import InputsError, SpecError, TargetError
+from jaxresid.errors import InputsError, SpecError
 from jaxresid.specs import parse_spec
 from jaxresid.targets import Loaded, default_inputs, load, load_reference
+
+if TYPE_CHECKING:
+    from jaxresid.inspector import Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +31,6 @@ class TargetOptions:
     build: bool
     argnums: tuple[int, ...] | None
     has_aux: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function and its abstract arguments, ready to trace."""
-
-    fun: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    warnings: tuple[str, ...]
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,11 +100,11 @@ def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], C
     return decorate
 
 
-def call_of(options: TargetOptions) -> Call:
-    """Loads the target and makes its arguments abstract.
+def inspected(options: TargetOptions) -> Inspection:
+    """Loads the target, makes its arguments abstract and inspects it.
 
     Raises:
-      JaxresidError: whatever is wrong with the target or its inputs.
+      JaxresidError: whatever is wrong with the target, its inputs or its trace.
     """
     # Tracing needs no memory of a GPU that another process may be using.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -122,7 +115,7 @@ def call_of(options: TargetOptions) -> Call:
     from jaxresid.inspector import _jax
 
     _jax.import_jax()
-    from jaxresid.inspector import abstract, tracing
+    from jaxresid.inspector import abstract, inspection
 
     loaded = load(options.target)
     fun: Callable[..., Any] = loaded.fun
@@ -137,12 +130,19 @@ def call_of(options: TargetOptions) -> Call:
         make = default_inputs(loaded)
         if make is not None:
             inputs = _from_reference(options, make)
-        elif _takes_arguments(loaded):
+        elif _required(loaded.fun) or _signature(loaded.fun) is None:
             raise InputsError(_missing(options.target, loaded))
         else:
             inputs, warnings = abstract.from_specs((), {})
-    tracing.bind(fun, inputs.args, inputs.kwargs)
-    return Call(fun, tuple(inputs.args), dict(inputs.kwargs), tuple(warnings))
+    return inspection(
+        fun,
+        inputs.args,
+        inputs.kwargs,
+        argnums=options.argnums,
+        has_aux=options.has_aux,
+        name=options.target,
+        warnings=warnings,
+    )
 
 
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
@@ -217,10 +217,6 @@ def _required(fun: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _takes_arguments(loaded: Loaded) -> bool:
-    return bool(_required(loaded.fun)) or _signature(loaded.fun) is None
-
-
 def _missing(target: str, loaded: Loaded) -> str:
     signature = _signature(loaded.fun)
     shown = f"{loaded.attribute}{signature}" if signature else f"{loaded.attribute}(...)"
@@ -232,6 +228,3 @@ def _missing(target: str, loaded: Loaded) -> str:
         f"  or name a function that returns them:  --inputs make_inputs\n"
         f"  or define {name}_inputs() or example_inputs() in {loaded.module.__name__}"
     )
-
-
-__all__ = ["Call", "TargetError", "TargetOptions", "call_of", "output_options", "target_options"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.inputs import TargetOptions, call_of, output_options, target_options
+from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.running import rendered, working, write
 from jaxresid.render.rows import GROUPS, View
 from jaxresid.units import parse_bytes
@@ -58,22 +58,11 @@ def report(
         all=all_,
     )
     with working(f"tracing {options.target}"):
-        call = call_of(options)
-        from jaxresid.inspector import inspection
-
-        found = inspection(
-            call.fun,
-            call.args,
-            call.kwargs,
-            argnums=options.argnums,
-            has_aux=options.has_aux,
-            name=options.target,
-            warnings=call.warnings,
-        )
+        found = inspected(options)
         if format_ == "jax":
             from jaxresid.inspector.saved import saved_residual_lines
 
-            lines = saved_residual_lines(call.fun, found.trace.arguments, options.has_aux)
+            lines = saved_residual_lines(found.fun, found.trace.arguments, options.has_aux)
     if format_ == "json":
         from jaxresid.render.json import report_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.inputs import TargetOptions, call_of, output_options, target_options
+from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.running import rendered, working, write
 
 
@@ -41,23 +41,10 @@ def split(
     Side by side where the terminal has the room, else one above the other.
     """
     with working(f"tracing {options.target}"):
-        call = call_of(options)
-        from jaxresid.inspector import inspection
+        inspection = inspected(options)
         from jaxresid.inspector.listing import split_of
 
-        found = split_of(
-            inspection(
-                call.fun,
-                call.args,
-                call.kwargs,
-                argnums=options.argnums,
-                has_aux=options.has_aux,
-                name=options.target,
-                warnings=call.warnings,
-            ),
-            max_eqns=max_eqns,
-            depth=depth,
-        )
+        found = split_of(inspection, max_eqns=max_eqns, depth=depth)
     if format_ == "json":
         from jaxresid.render.json import split_json
 

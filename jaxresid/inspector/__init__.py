@@ -25,8 +25,9 @@ from jaxresid.model import Computed, JaxInfo, Mark, Report, Residual, Target
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A report together with the jaxprs that it was made from."""
+    """A report together with the function and the jaxprs that it was made from."""
 
+    fun: Callable[..., Any]
     report: Report
     trace: Trace
     frames: Frames
@@ -84,53 +85,40 @@ def inspection(
         residuals=residuals(traced, frames),
         warnings=(*warnings, *more),
     )
-    return Inspection(report, traced, frames)
+    return Inspection(fun, report, traced, frames)
 
 
 def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
     """The residuals of a trace, in the order of the vjp function's leaves."""
-    forward, call = traced.forward, traced.arguments
+    forward, backward = traced.forward, traced.backward
     sites, primal = None, None
     has_remat3 = _jax.flags().get("jax_remat3", False)
-    if contains_remat(traced.backward) or (has_remat3 and is_inlined(forward, frames)):
+    if contains_remat(backward) or (has_remat3 and is_inlined(forward, frames)):
         sites, primal = CallSites(frames), traced.primal()
-    ahead = Levels(frames, sites)
-    top = Level(forward, primal=primal)
-    back, top_back = Levels(frames), Level(traced.backward)
-    # Invars in front of the arguments are constants, or tracers that the function leaked.
-    extra = len(forward.invars) - len(call.dynamic)
-    paths = [*[None] * extra, *(call.paths[i] for i in call.dynamic)]
-    kept = forward.outvars[traced.num_outputs :]
+    ahead, top = Levels(frames, sites), Level(forward, primal=primal)
+    back, top_back = Levels(frames), Level(backward)
+    paths = traced.inputs
     numbers, free = Numbering(ahead).of(forward), Free(ahead)
     outputs = {numbers[v] for v in forward.outvars[: traced.num_outputs] if not _jax.is_literal(v)}
-    gradients = {v for v in traced.backward.outvars if not _jax.is_literal(v)}
+    gradients = {v for v in backward.outvars if not _jax.is_literal(v)}
     seen: set[int] = set()
     found = []
-    for var, inside in zip(kept, traced.backward.invars, strict=False):
-        origin = provenance(ahead, top, var, paths)
+    for var, inside in zip(traced.kept, traced.read, strict=True):
+        made = provenance(ahead, top, var, paths)
         aval = aval_of(var)
-        if origin.memory == "host":
+        if made.memory == "host":
             aval = replace(aval, memory="host")
-        marks = list(origin.marks)
-        if isinstance(origin.origin, Computed):
+        marks = list(made.marks)
+        if isinstance(made.origin, Computed):
             number = numbers[var]
-            if number in outputs:
-                marks.append(Mark.PRIMAL_OUTPUT)
-            if number in seen:
-                marks.append(Mark.DUPLICATE)
+            marks += [Mark.PRIMAL_OUTPUT] * (number in outputs)
+            marks += [Mark.DUPLICATE] * (number in seen)
+            marks += [Mark.FREE] * ((top, var) in free)
+            marks += [Mark.OFFLOADED] * (aval.memory == "host")
             seen.add(number)
-            if (top, var) in free:
-                marks.append(Mark.FREE)
-        if (
-            aval.memory == "host"
-            and Mark.OFFLOADED not in marks
-            and origin.origin.kind == "computed"
-        ):
-            marks.append(Mark.OFFLOADED)
         read = consumers(back, top_back, inside)
-        if not read and inside not in gradients:
-            marks.append(Mark.UNREAD)
-        found.append(Residual(aval, origin.origin, origin.trips, read, tuple(marks)))
+        marks += [Mark.UNREAD] * (not read and inside not in gradients)
+        found.append(Residual(aval, made.origin, made.trips, read, tuple(marks)))
     return tuple(found)
 
 

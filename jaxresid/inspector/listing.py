@@ -25,12 +25,11 @@ def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
       depth: show nested jaxprs down to this depth; 0 folds them all.
     """
     trace, report = inspection.trace, inspection.report
-    kept = trace.forward.outvars[trace.num_outputs :]
     ahead: dict[Any, int] = {}
-    for i, var in enumerate(kept):
+    for i, var in enumerate(trace.kept):
         if not _jax.is_literal(var):
             ahead.setdefault(var, i)
-    back = {var: i for i, var in enumerate(trace.backward.invars[: trace.num_residuals])}
+    back = {var: i for i, var in enumerate(trace.read)}
     frames = inspection.frames
     return Split(
         target=report.target,

@@ -182,8 +182,6 @@ def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Proven
         # Made outside the loop, stacked by it: the loop is why it takes its bytes.
         marks.append(Mark.INVARIANT)
         within = walk.stacked.within
-    if walk.memory == "host":
-        marks.append(Mark.OFFLOADED)
     primitive = _jax.primitive_name(eqn)
     origin = Computed(
         primitive=primitive,

@@ -63,6 +63,7 @@ class Trace:
       backward: invars are the residuals, then the cotangents.
       num_outputs: how many of the forward's outvars are primal outputs.
       num_residuals: how many are residuals.
+      num_cotangents: how many of the backward's invars are cotangents.
       primal: traces the function itself, where the checkpoints still stand.
     """
 
@@ -71,7 +72,28 @@ class Trace:
     backward: Any
     num_outputs: int
     num_residuals: int
+    num_cotangents: int
     primal: Callable[[], Any]
+
+    # Invars in front of the arguments are constants, or tracers that the function leaked.
+
+    @property
+    def inputs(self) -> tuple[str | None, ...]:
+        """The path of each of the forward's invars; None for one that is no argument."""
+        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
+        return (*[None] * (len(self.forward.invars) - len(paths)), *paths)
+
+    @property
+    def kept(self) -> list[Any]:
+        """The residuals as the forward's outvars."""
+        return list(self.forward.outvars[self.num_outputs :])
+
+    @property
+    def read(self) -> list[Any]:
+        """The residuals as the backward's invars."""
+        invars = self.backward.invars
+        end = len(invars) - self.num_cotangents
+        return list(invars[end - self.num_residuals : end])
 
 
 class BackwardError(Exception):
@@ -164,6 +186,7 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
         backward=_jax.open_jaxpr(traced_back.jaxpr),
         num_outputs=len(jax.tree.leaves((y, aux))),
         num_residuals=len(jax.tree.leaves(vjp)),
+        num_cotangents=len(cotangents),
         primal=lambda: _jax.open_jaxpr(jax.jit(call).trace(*operands).jaxpr),
     )
 

@@ -54,7 +54,7 @@ def number_inputs(): return 3
 def needy_inputs(size): return (jnp.ones(size),)
 
 def scalar(x): return jnp.sin(jnp.sin(x))
-def with_aux(x): return jnp.sin(x).sum(), {"mean": x.mean()}
+def with_aux(x): return jnp.sin(x).sum(), {"mean": x.mean(), "name": "sine"}
 def with_key(x, key): return (jnp.sin(x) * jax.random.normal(key, x.shape)).sum()
 def switched(x, rate):
     return jnp.sin(x).sum() if rate > 0 else x.sum()
@@ -274,6 +274,7 @@ SPEC3 = ("--arg", "f32[3]")
         ),
         (["zebu:plain", *SPEC3, "--argnums", "x"], "not a list of positions"),
         (["zebu:loss", "--argnums", "0", "--arg", "3", *SPEC3], "argnums selects params"),
+        (["zebu:plain", *SPEC3, "--has-aux"], r"must return \(output, aux\), not an array"),
         (["zebu:make_wrong", "--build"], "must return"),
         (["zebu:needy_inputs", "--build"], "fails: TypeError"),
         (["zebu:plain", *SPEC3, "--inputs", "loss_inputs"], "exclude each other"),

@@ -157,10 +157,17 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
 
     def forward(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
         def primal(diff_leaves: Sequence[Any]) -> Any:
-            return call(diff_leaves, rest_leaves)
+            result = call(diff_leaves, rest_leaves)
+            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+                raise InputsError(
+                    f"with has_aux the function must return (output, aux), not {_returned(result)}"
+                )
+            return result
 
         if has_aux:
             y, vjp, aux = jax.vjp(primal, diff_leaves, has_aux=True)
+            # jax.vjp hands on strings and the like; a traced function cannot return them.
+            aux = [leaf for leaf in jax.tree.leaves(aux) if hasattr(leaf, "dtype")]
         else:
             y, vjp = jax.vjp(primal, diff_leaves)
             aux = ()
@@ -303,6 +310,12 @@ def is_inexact(leaf: Any) -> bool:
     if not hasattr(leaf, "dtype"):
         return isinstance(leaf, float | complex)
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def _returned(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of length {len(result)}"
+    return "an array" if hasattr(result, "dtype") else f"a value of type {type(result).__name__}"
 
 
 def _float0(leaf: Any) -> Any:

@@ -65,6 +65,12 @@ def test_errors_are_exceptions_with_their_cause():
     assert isinstance(caught.value.__cause__, TypeError)
 
 
+def test_errors_name_no_line_of_the_caller():
+    with pytest.raises(jaxresid.JaxresidError, match="fails to trace: TypeError") as caught:
+        jaxresid.inspect(jnp.matmul, jnp.ones((3, 4)), jnp.ones(5))
+    assert "test_api.py" not in str(caught.value)
+
+
 def test_a_jitted_function_a_method_and_a_partial():
     import functools
 

@@ -778,3 +778,46 @@ class TestArguments:
         assert set(found) == {"cos", "add"}
         assert found["add"].origin.within == ("while",)
         assert found["add"].nbytes == 4
+
+
+def mapped_checkpoint(x):
+    layer = jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.everything_saveable)
+    return jax.vmap(layer)(x).sum()
+
+
+def checkpointed_map(x):
+    layer = jax.checkpoint(jax.vmap(jnp.sin), policy=jax.checkpoint_policies.everything_saveable)
+    return layer(x).sum()
+
+
+@pytest.mark.parametrize(
+    ("fun", "within"),
+    [(mapped_checkpoint, ("vmap", "remat")), (checkpointed_map, ("remat", "vmap"))],
+)
+def test_map_and_checkpoint_stand_in_their_order(fun, within):
+    (kept,) = jaxresid.inspect(fun, jnp.ones(3)).residuals
+    assert kept.origin.within == within
+
+
+def hoisted(x):
+    def body(c, _):
+        return c * jnp.tanh(x), None  # the same in every trip
+
+    return lax.scan(body, x, length=3)[0].sum()
+
+
+def test_what_is_moved_out_of_a_scan_keeps_its_stack():
+    report = jaxresid.inspect(hoisted, jnp.ones(3))
+    kept = next(r for r in report.residuals if r.origin.primitive == "tanh")
+    assert [f.function for f in kept.origin.stack] == ["hoisted", "hoisted.body"]
+
+
+def passed_on(x):
+    y = lax.cond(x.sum() > 0, jnp.exp, lambda x: x, x)
+    return (y * y).sum()
+
+
+def test_a_branch_that_computes_says_more_than_one_that_hands_on():
+    origins = [r.origin for r in jaxresid.inspect(passed_on, jnp.ones(3)).residuals]
+    assert [o.primitive for o in origins if "cond" in getattr(o, "within", ())].count("exp") >= 1
+    assert not any(o.kind == "argument" for o in origins)

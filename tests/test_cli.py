@@ -389,7 +389,8 @@ class TestProcess:
         assert done.returncode == 0, done.stderr
 
     def test_closed_pipe(self):
-        command = f"{sys.executable} -m jaxresid report zebu:loss -f json"
+        target = "zebu:repeat --arg 'f32[3]' --arg 300"  # more than a pipe holds
+        command = f"{sys.executable} -m jaxresid report {target} -f json"
         script = f"{command} | head -c 1; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(
             ["bash", "-c", script],
@@ -466,6 +467,12 @@ class TestProcess:
         assert done.returncode == 0
         assert b"tracing eland:plain" in shown
         assert b"tracing" not in done.stdout
+
+
+def test_a_gpu_is_left_to_others(monkeypatch, report):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    report("zebu:plain", "--arg", "f32[3]")
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 def test_version(call):

@@ -194,6 +194,13 @@ def test_groups(group_by, first, count):
     )
 
 
+@pytest.mark.parametrize("group_by", [None, *GROUPS])
+def test_biggest_first(group_by):
+    backwards = dataclasses.replace(REPORT, residuals=REPORT.residuals[::-1])
+    sizes = [row.nbytes for row in rows(backwards, View(group_by=group_by, all=True)).shown]
+    assert sizes == sorted(sizes, reverse=True)
+
+
 def test_group_by_argument_shows_arguments():
     titles = {row.title: row.nbytes for row in rows(REPORT, View(group_by="argument")).shown}
     assert titles["params['w'][*]"] == 2 * MIB

@@ -82,7 +82,8 @@ class CallSites:
             elif candidates:
                 site = _common(candidates)
             else:  # made by a derivative rule: it stands beside the eqn that it differentiates
-                site = latest.get(frames) or _common(by_frames.get(frames, []))
+                beside = latest.get(frames) if frames else None  # no frames tell nothing apart
+                site = beside or _common(by_frames.get(frames, []))
                 site = replace(site, twin=None)
             if site != _NONE:
                 sites[id(eqn)] = site
@@ -118,14 +119,13 @@ def _common(sites: list[Site]) -> Site:
     for site in sites[1:]:
         pairs = zip(frames, site.frames, strict=False)
         frames = tuple(a for a, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
-    labels = min((s.labels for s in sites), key=len)
-    return Site(labels, frames, sites[0].jaxpr)
+    least = min(sites, key=lambda s: len(s.labels))
+    return Site(least.labels, frames, least.jaxpr)
 
 
 def is_inlined(forward: Any, frames: Frames) -> bool:
     """Whether an eqn of the outermost forward jaxpr lost the frames that lead to it."""
-    stacks = (frames.of(eqn) for eqn in forward.eqns)
-    return any(stack.frames and not stack.rooted for stack in stacks)
+    return not all(frames.of(eqn).rooted for eqn in forward.eqns)
 
 
 def contains_remat(jaxpr: Any) -> bool:

@@ -410,6 +410,8 @@ class TestProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell's background jobs, and so the tests in one, start with SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         assert process.stderr.readline() == "imported\n"
         time.sleep(1)

@@ -404,14 +404,17 @@ class TestProcess:
         assert done.returncode == 0
 
     def test_interrupt(self):
+        # A shell's background jobs, and so the tests in one, start with SIGINT ignored.
+        handled = (
+            "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+            "runpy.run_module('jaxresid', run_name='__main__', alter_sys=True)"
+        )
         process = subprocess.Popen(
-            [sys.executable, "-m", "jaxresid", "report", "zebu:slow", "--arg", "f32[3]"],
+            [sys.executable, "-c", handled, "report", "zebu:slow", "--arg", "f32[3]"],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell's background jobs, and so the tests in one, start with SIGINT ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         assert process.stderr.readline() == "imported\n"
         time.sleep(1)

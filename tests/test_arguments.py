@@ -156,3 +156,26 @@ class TestArguments:
         assert set(found) == {"cos", "add"}
         assert found["add"].origin.within == ("while",)
         assert found["add"].nbytes == 4
+
+
+def closes_over_a_tracer(W, x):
+    @jax.checkpoint
+    def body(x, W):
+        @jax.custom_jvp
+        def custom(c):
+            return c + W @ c
+
+        @custom.defjvp
+        def jvp(primals, tangents):
+            y = custom(*primals)
+            return y, tangents[0] * jnp.cos(y)
+
+        return custom(x)
+
+    return body(x, W).sum()
+
+
+def test_a_tracer_that_a_rule_closes_over():
+    """With jax_remat3 the forward jaxpr has an invar in front of those of the arguments."""
+    report = jaxresid.inspect(closes_over_a_tracer, f32(3, 3), f32(3))
+    assert set(paths(report)) <= {"W", "x"}

@@ -1,0 +1,854 @@
+"""`[tool.jaxresid]` of pyproject.toml and the command line, as one frozen value.
+
+Keys and their meanings are ruff's. The nearest pyproject.toml upwards that has the table is the
+whole configuration; nothing is merged from files further up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import NoReturn
+
+from jaxresid.errors import JaxresidError
+
+OUTPUT_FORMATS = (
+    "text",
+    "concise",
+    "json",
+    "json-lines",
+    "sarif",
+    "github",
+    "gitlab",
+    "junit",
+    "rdjson",
+    "lsp",
+)
+
+# ruff's list, and what holds other people's code or no code.
+DEFAULT_EXCLUDE = (
+    ".bzr",
+    ".direnv",
+    ".eggs",
+    ".git",
+    ".git-rewrite",
+    ".hg",
+    ".ipynb_checkpoints",
+    ".jaxresid_cache",
+    ".mypy_cache",
+    ".nox",
+    ".pants.d",
+    ".pyenv",
+    ".pytest_cache",
+    ".pytype",
+    ".ruff_cache",
+    ".svn",
+    ".tox",
+    ".venv",
+    ".vscode",
+    "__pycache__",
+    "__pypackages__",
+    "_build",
+    "buck-out",
+    "build",
+    "dist",
+    "node_modules",
+    "site-packages",
+    "venv",
+)
+
+Version = tuple[int, int]
+
+
+class ConfigError(JaxresidError):
+    """The configuration, or an option that overrides it, is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a configuration file or the command line sets; None where it says nothing.
+
+    Attributes:
+      extend_ignore: the same as `ignore`, as in ruff.
+      per_file_ignores: (glob, selectors) pairs; a glob that starts with `!` is negated.
+      exclude, extend_exclude: globs.
+      cache_dir: as written; `~` is expanded later.
+    """
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    extend_select: tuple[str, ...] | None = None
+    extend_ignore: tuple[str, ...] | None = None
+    fixable: tuple[str, ...] | None = None
+    unfixable: tuple[str, ...] | None = None
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    exclude: tuple[str, ...] | None = None
+    extend_exclude: tuple[str, ...] | None = None
+    force_exclude: bool | None = None
+    respect_gitignore: bool | None = None
+    target_jax: Version | None = None
+    output_format: str | None = None
+    cache_dir: str | None = None
+    unsafe_fixes: bool | None = None
+    fix: bool | None = None
+
+
+KNOWN_KEYS = tuple(f.name.replace("_", "-") for f in fields(Options))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The selectors of one place. A later place overrides an earlier one, as in ruff."""
+
+    select: tuple[str, ...] | None = None
+    extend_select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fixable: tuple[str, ...] | None = None
+    unfixable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """A glob as written, and the directory it is relative to."""
+
+    pattern: str
+    base: str
+
+    def matcher(self) -> Callable[[str], bool]:
+        """Whether an absolute path, or its last part, matches."""
+        return _matcher(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PerFileIgnore:
+    """Selectors that are ignored where `glob` matches, or where it does not if `negated`."""
+
+    glob: Glob
+    negated: bool
+    selectors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The complete configuration.
+
+    Attributes:
+      root: the directory of the configuration file; the working directory if there is none, or if
+        it was named by the user, as in ruff.
+      file: the configuration file.
+      selections: the file's, then the command line's.
+      exclude: globs of `exclude` (or the default ones) and of `extend-exclude`.
+      target_jax: the newest version of JAX that the code must run on, (0, 10) for 0.10; None for
+        no upper bound, that is, the newest there is. Unless set, what pyproject.toml admits.
+      cache_dir: absolute.
+      text: the text of `file`, to find the lines of errors.
+    """
+
+    root: Path
+    file: Path | None = None
+    selections: tuple[Selection, ...] = ()
+    per_file_ignores: tuple[PerFileIgnore, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    force_exclude: bool = False
+    respect_gitignore: bool = True
+    target_jax: Version | None = None
+    output_format: str = "text"
+    cache_dir: Path = Path(".jaxresid_cache")
+    unsafe_fixes: bool = False
+    fix: bool = False
+    text: str = field(default="", repr=False, compare=False)
+
+    def enabled(self, code: str, name: str, default_on: bool) -> bool:
+        """Whether a rule is on: the longest selector that names it wins, `ignore` wins ties."""
+        layers = ((s.select, s.extend_select, s.ignore) for s in self.selections)
+        return _resolve(default_on, layers, code, name)
+
+    def fix_allowed(self, code: str, name: str) -> bool:
+        """Whether `fixable` and `unfixable` let a rule's fixes be made."""
+        layers = ((s.fixable, (), s.unfixable) for s in self.selections)
+        return _resolve(True, layers, code, name)
+
+    def ignored_in(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
+        """The selectors that `per-file-ignores` ignores in a file; compare with `matches`."""
+        if not self.per_file_ignores:
+            return ()
+        absolute = os.path.abspath(path)
+        return tuple(
+            selector
+            for entry in self.per_file_ignores
+            if entry.glob.matcher()(absolute) != entry.negated
+            for selector in entry.selectors
+        )
+
+    def excluder(self) -> Callable[[str, str], bool]:
+        """A function of an absolute path and its last part: does `exclude` name it itself?"""
+        return _excluder(self.exclude)
+
+    def validate(self, known: Mapping[str, str]) -> None:
+        """Checks every selector against the rules there are, code -> name.
+
+        Raises:
+          ConfigError: for a selector that stands for no rule.
+        """
+        for origin, key, selector in self._selectors():
+            if not any(matches(selector, code, name) for code, name in known.items()):
+                self._refuse_selector(origin, key, selector, known)
+
+    def fingerprint(self) -> str:
+        """A hash of all that decides what is found in a file, equal between runs and machines."""
+        import hashlib
+
+        def portable(glob: Glob) -> tuple[str, str]:
+            return glob.pattern, _relative(glob.base, str(self.root))
+
+        parts = (
+            [
+                (s.select, s.extend_select, s.ignore, s.fixable, s.unfixable)
+                for s in self.selections
+            ],
+            [(*portable(p.glob), p.negated, p.selectors) for p in self.per_file_ignores],
+            [portable(glob) for glob in self.exclude],
+            self.respect_gitignore,
+            self.target_jax,
+        )
+        return hashlib.blake2b(
+            repr(parts).encode("utf-8", "surrogateescape"), digest_size=16
+        ).hexdigest()
+
+    def _selectors(self) -> Iterator[tuple[bool, str, str]]:
+        """(whether the file has it, key, selector) of every selector."""
+        for index, selection in enumerate(self.selections):
+            from_file = self.file is not None and index == 0
+            for key in ("select", "extend-select", "ignore", "fixable", "unfixable"):
+                for selector in getattr(selection, key.replace("-", "_")) or ():
+                    yield from_file, key, selector
+        for entry in self.per_file_ignores:
+            for selector in entry.selectors:
+                yield entry.glob.base == str(self.root), "per-file-ignores", selector
+
+    def _refuse_selector(
+        self, from_file: bool, key: str, selector: str, known: Mapping[str, str]
+    ) -> NoReturn:
+        words = ["ALL", *known, *known.values(), *{code[:4] for code in known}]
+        guess = _did_you_mean(selector, words) or "; `jaxresid rules` lists them"
+        if self.file is not None and from_file and selector in self.text:
+            where = _where(self.file, self.text, key, selector)
+            raise ConfigError(f"{where}: no rule is called `{selector}` in `{key}`{guess}")
+        raise ConfigError(f"no rule is called `{selector}` in `--{key}`{guess}")
+
+
+# Selectors.
+
+
+def matches(selector: str, code: str, name: str) -> bool:
+    """Whether `ALL`, a code, a prefix of codes (`JXR`, `JXR1`) or a rule's name stands for it."""
+    return _specificity(selector, code, name) >= 0
+
+
+def _specificity(selector: str, code: str, name: str) -> int:
+    """-1 if the selector does not stand for the rule, else more for longer selectors."""
+    if selector == "ALL":
+        return 0
+    if selector == name:
+        return len(code)
+    letters = code.rstrip("0123456789")
+    if code.startswith(selector) and len(selector) >= len(letters):
+        return len(selector)
+    return -1
+
+
+_Layer = tuple[tuple[str, ...] | None, tuple[str, ...], tuple[str, ...]]
+
+
+def _resolve(state: bool, layers: Iterable[_Layer], code: str, name: str) -> bool:
+    """Applies (replacing, adding, removing) selectors layer by layer to one rule."""
+    carried: tuple[str, ...] = ()
+    for replacing, adding, removing in layers:
+        on = _strongest((*(replacing or ()), *adding), code, name)
+        off = _strongest((*removing, *carried), code, name)
+        if replacing is not None or on >= 0 or off >= 0:
+            state = on > off
+        # As in ruff, a layer that selects nothing hands its ignores on to the next.
+        carried = removing if replacing == () and not adding else ()
+    return state
+
+
+def _strongest(selectors: Sequence[str], code: str, name: str) -> int:
+    return max((_specificity(selector, code, name) for selector in selectors), default=-1)
+
+
+def split_selectors(values: Iterable[str]) -> tuple[str, ...]:
+    """`["JXR1,JXR2", "ALL"]` as options give them -> `("JXR1", "JXR2", "ALL")`."""
+    parts = (part.strip() for value in values for part in value.split(","))
+    return tuple(part for part in parts if part)
+
+
+def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """`tests/*:JXR101,tests/*:JXR102` as `--per-file-ignores` takes it.
+
+    Raises:
+      ConfigError: where a part is not GLOB:SELECTOR.
+    """
+    pairs = []
+    for part in split_selectors(values):
+        pattern, colon, selector = part.rpartition(":")
+        if not colon or not pattern.strip() or not selector.strip():
+            raise ConfigError(
+                f"`--per-file-ignores`: {part!r} is not GLOB:CODE, such as 'tests/*:JXR101'"
+            )
+        pairs.append((pattern.strip(), (selector.strip(),)))
+    return tuple(pairs)
+
+
+def parse_target_jax(text: str) -> Version:
+    """`0.10` or `0.10.2` -> (0, 10).
+
+    Raises:
+      ConfigError: with what to write.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", text.strip())
+    if match is None:
+        raise ConfigError(f'target-jax: {text!r} is not a version of JAX such as "0.10"')
+    return int(match[1]), int(match[2])
+
+
+# Globs, as ruff's globset reads them: `*` and `?` match slashes as well.
+
+
+@lru_cache(maxsize=1024)
+def _matcher(glob: Glob) -> Callable[[str], bool]:
+    whole = re.compile(_absolute_regex(glob), re.DOTALL).fullmatch
+    last = re.compile(_glob_regex(glob.pattern), re.DOTALL).fullmatch
+
+    def match(path: str) -> bool:
+        path = path.replace(os.sep, "/")
+        return bool(whole(path) or last(path.rpartition("/")[2]))
+
+    return match
+
+
+@lru_cache(maxsize=64)
+def _excluder(globs: tuple[Glob, ...]) -> Callable[[str, str], bool]:
+    plain = frozenset(g.pattern for g in globs if re.fullmatch(r"[\w.-]+", g.pattern))
+    names = [g for g in globs if "/" not in g.pattern and g.pattern not in plain]
+    paths = [g for g in globs if g.pattern not in plain]
+    by_name = _union(_glob_regex(g.pattern) for g in names)
+    by_path = _union(_absolute_regex(g) for g in paths)
+
+    def excluded(path: str, name: str) -> bool:
+        if name in plain:
+            return True
+        return bool(
+            (by_name and by_name.fullmatch(name))
+            or (by_path and by_path.fullmatch(path.replace(os.sep, "/")))
+        )
+
+    return excluded
+
+
+def _union(regexes: Iterable[str]) -> re.Pattern[str] | None:
+    text = "|".join(f"(?:{regex})" for regex in regexes)
+    return re.compile(text, re.DOTALL) if text else None
+
+
+def _absolute_regex(glob: Glob) -> str:
+    pattern = glob.pattern.replace(os.sep, "/") if os.sep != "/" else glob.pattern
+    if os.path.isabs(pattern):
+        return _glob_regex(pattern.rstrip("/"))
+    base = re.sub(r"([\\*?\[\]{},!])", r"\\\1", glob.base.replace(os.sep, "/"))
+    parts: list[str] = []
+    for part in (base + "/" + pattern).split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return _glob_regex("/".join(("", *parts)) if base.startswith("/") else "/".join(parts))
+
+
+_TOKEN = re.compile(r"\*+|\\.|.", re.DOTALL)
+
+
+def _glob_regex(pattern: str) -> str:
+    """The regex of a whole glob.
+
+    Raises:
+      ValueError: for an open bracket or brace.
+    """
+    out: list[str] = []
+    depth, i = 0, 0
+    while match := _TOKEN.match(pattern, i):
+        token, start, i = match[0], i, match.end()
+        if token == "**":
+            piece, i = _recursive(pattern, start)
+        elif token == "[":
+            piece, i = _character_class(pattern, i)
+        elif token[0] == "*":
+            piece = ".*"
+        elif token == "?":
+            piece = "."
+        elif token in "{}":
+            depth += 1 if token == "{" else -1
+            piece = "(?:" if token == "{" else ")"
+        elif token == "," and depth:
+            piece = "|"
+        else:
+            piece = re.escape(token[-1])
+        if depth < 0:
+            raise ValueError("`}` without `{`")
+        out.append(piece)
+    if depth:
+        raise ValueError("`{` without `}`")
+    return "".join(out)
+
+
+def _recursive(pattern: str, start: int) -> tuple[str, int]:
+    """The regex of the `**` at `start`, and where to go on: behind a slash that it takes."""
+    end = start + 2
+    if start and pattern[start - 1] != "/":
+        return ".*", end
+    if end == len(pattern):
+        return (".+" if start else ".*"), end
+    return ("(?:.*/)?", end + 1) if pattern[end] == "/" else (".*", end)
+
+
+def _character_class(pattern: str, start: int) -> tuple[str, int]:
+    """The regex of a class whose `[` stands before `start`, and where to go on."""
+    negated = pattern[start : start + 1] in ("!", "^")
+    first = start + negated
+    end = pattern.find("]", first + 1)
+    if end < 0:
+        raise ValueError("`[` without `]`")
+    inside = re.sub(r"([\\\[\]^&~|])", r"\\\1", pattern[first:end])
+    return f"[{'^' if negated else ''}{inside}]", end + 1
+
+
+def _check_glob(pattern: str, key: str) -> str:
+    try:
+        re.compile(_glob_regex(pattern))
+    except (ValueError, re.error) as error:
+        raise ConfigError(f"{key}: {pattern!r} is not a glob: {error}") from None
+    return pattern
+
+
+# The file.
+
+
+def load(
+    start: Path,
+    options: Options,
+    *,
+    config_file: Path | None = None,
+    isolated: bool = False,
+    cwd: Path | None = None,
+) -> Config:
+    """The configuration for what is at or under `start`, overridden by `options`.
+
+    Args:
+      config_file: read this file and search for none; its globs are relative to `cwd`.
+      isolated: read no file at all.
+      cwd: what `options` are relative to; the working directory if None.
+
+    Raises:
+      ConfigError: for a file that cannot be read or understood.
+    """
+    cwd = Path(os.path.abspath(cwd or "."))
+    if isolated:
+        return combine(Options(), options, root=cwd, cwd=cwd)
+    nearest = _Nearest.search(start)
+    file, text = nearest.file, nearest.text
+    if config_file is not None:
+        file, text = config_file, _read(config_file)
+    groups = jax_requirements(_toml(text, file)) if file and config_file else ()
+    table = parse(text, file) if file else Options()
+    target = options.target_jax or table.target_jax
+    return combine(
+        table,
+        options,
+        root=cwd if config_file or not file else Path(os.path.abspath(file.parent)),
+        cwd=cwd,
+        file=file,
+        text=text,
+        target_jax=target or newest_admitted(groups or nearest.requirements),
+    )
+
+
+def combine(
+    table: Options,
+    options: Options,
+    *,
+    root: Path,
+    cwd: Path,
+    file: Path | None = None,
+    text: str = "",
+    target_jax: Version | None = None,
+) -> Config:
+    """One configuration of a file's options and the command line's, which win.
+
+    Raises:
+      ConfigError: for a glob or an output format that is none.
+    """
+    exclude = _globs(options.exclude, cwd, "--exclude")
+    if exclude is None:
+        exclude = _globs(table.exclude, root, "exclude")
+    if exclude is None:
+        exclude = tuple(Glob(name, str(root)) for name in DEFAULT_EXCLUDE)
+    more = _globs(table.extend_exclude, root, "extend-exclude") or ()
+    more += _globs(options.extend_exclude, cwd, "--extend-exclude") or ()
+    if options.per_file_ignores is not None:
+        ignores = _per_file_ignores(options.per_file_ignores, cwd, "--per-file-ignores")
+    else:
+        ignores = _per_file_ignores(table.per_file_ignores or (), root, "per-file-ignores")
+    output_format = options.output_format or table.output_format or "text"
+    if output_format not in OUTPUT_FORMATS:
+        raise ConfigError(_no_format(output_format))
+    return Config(
+        root=root,
+        file=file,
+        selections=(*((_selection(table),) if file else ()), _selection(options)),
+        per_file_ignores=ignores,
+        exclude=exclude + more,
+        force_exclude=_first(options.force_exclude, table.force_exclude, False),
+        respect_gitignore=_first(options.respect_gitignore, table.respect_gitignore, True),
+        target_jax=options.target_jax or table.target_jax or target_jax,
+        output_format=output_format,
+        cache_dir=_cache_dir(table, options, root, cwd),
+        unsafe_fixes=_first(options.unsafe_fixes, table.unsafe_fixes, False),
+        fix=_first(options.fix, table.fix, False),
+        text=text,
+    )
+
+
+def _first(*values: bool | None) -> bool:
+    return next(value for value in values if value is not None)
+
+
+def _selection(options: Options) -> Selection:
+    return Selection(
+        select=options.select,
+        extend_select=options.extend_select or (),
+        ignore=(options.ignore or ()) + (options.extend_ignore or ()),
+        fixable=options.fixable,
+        unfixable=options.unfixable or (),
+    )
+
+
+def _globs(patterns: tuple[str, ...] | None, base: Path, key: str) -> tuple[Glob, ...] | None:
+    if patterns is None:
+        return None
+    return tuple(Glob(_check_glob(pattern, key), str(base)) for pattern in patterns)
+
+
+def _per_file_ignores(
+    pairs: tuple[tuple[str, tuple[str, ...]], ...], base: Path, key: str
+) -> tuple[PerFileIgnore, ...]:
+    return tuple(
+        PerFileIgnore(
+            Glob(_check_glob(pattern.removeprefix("!"), key), str(base)),
+            pattern.startswith("!"),
+            selectors,
+        )
+        for pattern, selectors in pairs
+    )
+
+
+def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
+    if options.cache_dir is not None:
+        return cwd / os.path.expanduser(options.cache_dir)
+    return root / os.path.expanduser(table.cache_dir or ".jaxresid_cache")
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """The nearest file that has the table, and what the nearest one that requires jax says."""
+
+    file: Path | None = None
+    text: str = ""
+    requirements: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def search(cls, start: Path) -> _Nearest:
+        file, text = None, ""
+        requirements: tuple[tuple[str, ...], ...] = ()
+        start = Path(os.path.abspath(start))
+        for directory in (start, *start.parents):
+            path = directory / "pyproject.toml"
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            if b"jax" not in data:  # neither the table nor the requirement
+                continue
+            content = _decode(data, path)
+            document = _toml(content, path)
+            if file is None and "jaxresid" in _table(document, "tool"):
+                file, text = path, content
+            requirements = requirements or jax_requirements(document)
+            if file is not None and requirements:
+                break
+        return cls(file, text, requirements)
+
+
+def _read(path: Path) -> str:
+    try:
+        return _decode(path.read_bytes(), path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _decode(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{_shown(path)}: not valid TOML: it is not UTF-8") from None
+
+
+def _toml(text: str, file: Path) -> dict[str, object]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = str(error)
+        place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
+        where = f"{_shown(file)}:{place[1]}:{place[2]}" if place else _shown(file)
+        reason = reason[: place.start()] if place else reason
+        raise ConfigError(f"{where}: not valid TOML: {reason}") from None
+    except RecursionError:
+        raise ConfigError(f"{_shown(file)}: not valid TOML: nested too deeply") from None
+
+
+def _table(document: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+_STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")
+_GLOBS = ("exclude", "extend-exclude")
+_FLAGS = ("force-exclude", "respect-gitignore", "unsafe-fixes", "fix")
+
+
+def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
+    """What `[tool.jaxresid]` in the text of a pyproject.toml sets.
+
+    Raises:
+      ConfigError: naming `file`, the line where it is found, and what to write.
+    """
+    table = _table(_toml(text, file), "tool").get("jaxresid", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{_shown(file)}: write a table, [tool.jaxresid]")
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        try:
+            values[key.replace("-", "_")] = _value(key, value)
+        except ConfigError as error:
+            raise ConfigError(f"{_where(file, text, key)}: {error}") from None
+    return Options(**values)  # type: ignore[arg-type]
+
+
+def _value(key: str, value: object) -> object:
+    if key in _FLAGS:
+        return _flag(key, value)
+    if key in _STRINGS or key in _GLOBS:
+        strings = _string_list(key, value, '["JXR1"]' if key in _STRINGS else '["vendored"]')
+        return tuple(_check_glob(s, f"`{key}`") for s in strings) if key in _GLOBS else strings
+    if key == "per-file-ignores":
+        return _file_table(value)
+    if key == "target-jax":
+        if not isinstance(value, str):
+            raise ConfigError(f'`target-jax` is {_kind(value)}; write target-jax = "0.10"')
+        return parse_target_jax(value)
+    if key == "output-format":
+        if not isinstance(value, str) or value not in OUTPUT_FORMATS:
+            raise ConfigError(_no_format(value))
+        return value
+    if key == "cache-dir":
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f'`cache-dir` is {_kind(value)}; write cache-dir = "some/directory"')
+        return value
+    guess = _did_you_mean(key.replace("_", "-"), KNOWN_KEYS)
+    known = ", ".join(KNOWN_KEYS)
+    raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {known}")
+
+
+def _flag(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"`{key}` is {_kind(value)}; write {key} = true or {key} = false")
+    return value
+
+
+def _string_list(key: str, value: object, example: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        example = f'["{value}"]' if isinstance(value, str) else example
+        raise ConfigError(f"`{key}` is {_kind(value)}; write a list, {key} = {example}")
+    for item in value:
+        if not isinstance(item, str) or not item:
+            raise ConfigError(f"`{key}` has {_kind(item)} in its list; write {key} = {example}")
+    return tuple(value)
+
+
+def _file_table(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    example = '{ "tests/*" = ["JXR101"] }'
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"`per-file-ignores` is {_kind(value)}; write a table, per-file-ignores = {example}"
+        )
+    pairs = []
+    for pattern, selectors in value.items():
+        _check_glob(pattern.removeprefix("!"), "`per-file-ignores`")
+        pairs.append((pattern, _string_list(f'"{pattern}"', selectors, '["JXR101"]')))
+    return tuple(pairs)
+
+
+def _kind(value: object) -> str:
+    """`true`, `3`, `the string "x"`, `a table`, as TOML calls it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'the string "{value}"'
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, (dict, list)):
+        return "a table" if isinstance(value, dict) else "a list"
+    return str(value)  # a date or a time
+
+
+def _no_format(value: object) -> str:
+    guess = _did_you_mean(str(value), OUTPUT_FORMATS)
+    return f"output-format: {value!r} is not one of {', '.join(OUTPUT_FORMATS)}{guess}"
+
+
+def _did_you_mean(word: str, words: Iterable[str]) -> str:
+    import difflib
+
+    words = list(dict.fromkeys(words))
+    folded = {w.lower(): w for w in words}
+    close = difflib.get_close_matches(word.lower(), folded, n=1)
+    return f"; did you mean `{folded[close[0]]}`?" if close else ""
+
+
+def _where(file: Path, text: str, key: str, within: str = "") -> str:
+    line = _line(text, key, within)
+    return f"{_shown(file)}:{line}" if line else _shown(file)
+
+
+def _line(text: str, key: str, within: str) -> int | None:
+    """The line of a key of [tool.jaxresid], or of a string in its value."""
+    quoted = rf"[\"\']?{re.escape(key)}[\"\']?"
+    header = re.compile(rf"\s*\[\s*tool\s*\.\s*jaxresid\s*(\.\s*{quoted}\s*)?\]")
+    start = re.compile(rf"\s*(?:tool\s*\.\s*jaxresid\s*\.\s*)?{quoted}\s*[.=]")
+    value = re.compile(rf"[\"\']{re.escape(within)}[\"\']") if within else None
+    inside, found = False, None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("["):
+            match = header.match(line)
+            inside = match is not None
+            found = number if match and match[1] else found
+        elif (inside or "jaxresid" in line) and start.match(line):
+            found = number
+        if found and (value is None or value.search(line)):
+            return number
+    return found
+
+
+def _shown(path: Path) -> str:
+    """Relative to the working directory where it is below it."""
+    absolute, cwd = os.path.abspath(path), os.getcwd()
+    return os.path.relpath(absolute, cwd) if absolute.startswith(cwd + os.sep) else str(path)
+
+
+def _relative(path: str, root: str) -> str:
+    try:
+        return os.path.relpath(path, root).replace(os.sep, "/")
+    except ValueError:  # another drive
+        return path
+
+
+# The newest JAX that a project admits.
+
+
+def jax_requirements(document: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
+    """The requirements on jax of a pyproject.toml, in groups that hold at the same time.
+
+    One group of what `dependencies` requires always. If that is nothing, one for each requirement
+    that has a marker, and one for each extra. (More would only narrow the first.)
+    """
+    project = _table(document, "project")
+    dependencies = _on_jax(project.get("dependencies"))
+    always = tuple(line for line in dependencies if ";" not in line)
+    if always:
+        return (always,)
+    groups: list[tuple[str, ...]] = [(line,) for line in dependencies]
+    for extra in _table(project, "optional-dependencies").values():
+        lines = _on_jax(extra)
+        plain = tuple(line for line in lines if ";" not in line)
+        groups += [plain] if plain else [(line,) for line in lines]
+    return tuple(groups)
+
+
+_ON_JAX = re.compile(r"\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)", re.I | re.S)
+_NO_UPPER_BOUND = re.compile(r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*")
+
+
+def _on_jax(lines: object) -> list[str]:
+    if not isinstance(lines, list):
+        return []
+    return [line for line in lines if isinstance(line, str) and _ON_JAX.match(line)]
+
+
+def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
+    """The newest minor version of jax that any of the groups admits, None for no upper bound.
+
+    `jax>=0.4,<0.8` admits 0.7. Releases are not looked up: where the bound lies after the last
+    minor version it names, as in `<1`, there is none.
+    """
+    newest: Version | None = None
+    for group in groups:
+        unbounded, version = _newest_of_group(group)
+        if unbounded:
+            return None
+        newest = max(filter(None, (newest, version)), default=None)
+    return newest
+
+
+def _newest_of_group(group: Sequence[str]) -> tuple[bool, Version | None]:
+    """(whether nothing bounds it, the newest minor version, None if nothing satisfies it)."""
+    tails = [match[1] for line in group if (match := _ON_JAX.match(line))]
+    if all(_NO_UPPER_BOUND.fullmatch(tail.partition(";")[0]) for tail in tails):
+        return True, None
+    # Its import costs as much as the rest of a small run.
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+    from packaging.version import Version as Parsed
+
+    specifiers = SpecifierSet()
+    for line in group:
+        try:
+            specifiers &= Requirement(line).specifier
+        except InvalidRequirement:  # for the build backend to say
+            return True, None
+    named: list[Parsed] = []
+    for specifier in specifiers:
+        try:
+            named.append(Parsed(specifier.version.removesuffix(".*")))
+        except InvalidVersion:
+            return True, None
+
+    def admits(major: int, minor: int) -> bool:
+        near = {v.micro + d for v in named for d in (0, 1)} | {0}
+        candidates = [Parsed(f"{major}.{minor}.{micro}") for micro in near]
+        candidates += [v for v in named if (v.major, v.minor) == (major, minor)]
+        return any(specifiers.contains(candidate, prereleases=True) for candidate in candidates)
+
+    for major in range(max((v.major for v in named), default=0) + 1, -1, -1):
+        last = max((v.minor for v in named if v.major == major), default=-1)
+        if admits(major, last + 1):
+            return True, None
+        for minor in range(last, -1, -1):
+            if admits(major, minor):
+                return False, (major, minor)
+    return False, None

@@ -1,0 +1,243 @@
+"""What linting gave last time, by file content.
+
+An entry answers only for the content it was made from: the file's stat is the same and can be
+trusted, or its bytes have the same digest. A cache that cannot be read or written is an empty one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_FORMAT = 1
+# The coarsest timestamps are those of FAT. Within them a file can change and look unchanged.
+GRANULARITY_NS = 2_000_000_000
+_UNUSED_NS = 30 * 24 * 3600 * 10**9
+_ABANDONED_NS = 3600 * 10**9
+_LOCK_WAIT_S = 1.0
+
+_TAG = """Signature: 8a477f597d28d172789f06886806bc55
+# This directory was made by jaxresid. See https://bford.info/cachedir/
+"""
+
+Payload = Any
+
+
+def cache_key(version: str, rules: str, config: str, root: str | os.PathLike[str]) -> str:
+    """The name of the cache for one version, set of rules, configuration and project.
+
+    The minor version of Python counts as well: its grammar decides what parses.
+
+    Args:
+      rules, config: fingerprints.
+    """
+    parts = (_FORMAT, version, rules, config, os.path.abspath(root), sys.version_info[:2])
+    return _digest(repr(parts).encode("utf-8", "surrogateescape"))
+
+
+@dataclass(slots=True)
+class Cache:
+    """Payloads, which are any JSON but null, by absolute path. Made by `open`."""
+
+    directory: Path
+    key: str
+    _entries: dict[str, Any]
+    _opened_ns: int
+    _used: set[str] = field(default_factory=set)
+    _changed: set[str] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str], key: str) -> Cache:
+        """The cache of `key`, before any file is read that is looked up in it; never fails."""
+        opened = time.time_ns()
+        directory = Path(directory)
+        return cls(directory, key, _load(_file(directory, key), key), opened)
+
+    def get(
+        self,
+        path: str | os.PathLike[str],
+        stat: os.stat_result | None,
+        *,
+        depends: str,
+        content: bytes | None = None,
+    ) -> Payload | None:
+        """What was put for the file as it is now, or None.
+
+        Ask with the stat alone first, as that spares reading the file; then with the content.
+
+        Args:
+          stat: of the file itself, taken before `content` was read.
+          depends: what else the payload was made from, as for `put`.
+        """
+        name = os.fspath(path)
+        self._used.add(name)
+        entry: Any = self._entries.get(name)
+        if not _well_formed(entry) or entry[_DEPENDS] != depends:
+            return None
+        if content is None:
+            known = stat is not None and entry[_STAT] == _signature(stat)
+            return entry[_PAYLOAD] if known else None
+        if entry[_SIZE] != len(content) or entry[_DIGEST] != _digest(content):
+            return None
+        signature = self._trusted(stat)
+        if signature is not None and signature != entry[_STAT]:
+            self._entries[name] = [signature, *entry[1:]]
+            self._changed.add(name)
+        return entry[_PAYLOAD]
+
+    def put(
+        self,
+        path: str | os.PathLike[str],
+        stat: os.stat_result | None,
+        content: bytes,
+        payload: Payload,
+        *,
+        depends: str,
+    ) -> None:
+        """Keeps a payload for `content`; arguments as for `get`."""
+        name = os.fspath(path)
+        signature = self._trusted(stat)
+        self._entries[name] = [signature, len(content), _digest(content), depends, payload]
+        self._used.add(name)
+        self._changed.add(name)
+
+    def save(self) -> None:
+        """Writes what changed, beside what others wrote meanwhile; without files that are gone."""
+        gone = {name for name in self._entries if name not in self._used and not _exists(name)}
+        if not self._changed and not gone:
+            return
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            _prepare(self.directory)
+            file = _file(self.directory, self.key)
+            with _locked(file.with_suffix(".lock")):
+                entries = _load(file, self.key)
+                for name in gone:
+                    entries.pop(name, None)
+                for name in self._changed:
+                    entries[name] = self._entries[name]
+                _write(file, self.key, entries)
+            _sweep(self.directory)
+            self._changed.clear()
+
+    def _trusted(self, stat: os.stat_result | None) -> list[int] | None:
+        """The stat's signature, None if the file may yet change without a change of it.
+
+        That is so where it changed so shortly before it was read that its timestamps may not move
+        again; the cache was opened before any file was read.
+        """
+        if stat is None:
+            return None
+        newest = max(stat.st_mtime_ns, stat.st_ctime_ns)
+        return None if newest + GRANULARITY_NS > self._opened_ns else _signature(stat)
+
+
+# An entry is a list, to load fast. A null stat never equals one.
+_STAT, _SIZE, _DIGEST, _DEPENDS, _PAYLOAD = range(5)
+
+
+def _well_formed(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == _PAYLOAD + 1 and entry[_PAYLOAD] is not None
+
+
+def _signature(stat: os.stat_result) -> list[int]:
+    # ctime cannot be set back, as mtime is by tools that copy it.
+    return [stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _file(directory: Path, key: str) -> Path:
+    return directory / f"{key}.json"
+
+
+def _load(file: Path, key: str) -> dict[str, Any]:
+    """The entries of a cache file: a line that says what follows, and the entries."""
+    try:
+        head, _, body = file.read_bytes().partition(b"\n")
+        if json.loads(head) != _head(key, body):
+            return {}
+        entries = json.loads(body)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _head(key: str, body: bytes) -> dict[str, object]:
+    return {"jaxresid-cache": _FORMAT, "key": key, "digest": _digest(body)}
+
+
+def _write(file: Path, key: str, entries: dict[str, Any]) -> None:
+    body = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    data = json.dumps(_head(key, body)).encode("ascii") + b"\n" + body
+    temporary = file.with_name(f"{file.stem}.{os.getpid()}.{time.time_ns()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, file)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _prepare(directory: Path) -> None:
+    """Makes the directory one that git and backups pass by, unless it holds something else."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tag = directory / "CACHEDIR.TAG"
+    if tag.exists() or any(directory.iterdir()):
+        return
+    (directory / ".gitignore").write_text("*\n", encoding="ascii")
+    tag.write_text(_TAG, encoding="ascii")
+
+
+def _sweep(directory: Path) -> None:
+    """Removes caches of other keys that nobody wrote for a month, and what crashes left."""
+    now = time.time_ns()
+    for file in directory.iterdir():
+        stem = file.name.partition(".")[0]
+        limit = {".json": _UNUSED_NS, ".lock": _UNUSED_NS, ".tmp": _ABANDONED_NS}.get(file.suffix)
+        if limit is None or len(stem) != len(_digest(b"")) or not stem.isalnum():
+            continue
+        with suppress(OSError):
+            if file.stat().st_mtime_ns + limit < now:
+                file.unlink()
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Holds a lock for as long as it takes to merge; goes on without one where there is none."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: the last writer wins, which costs time only
+        yield
+        return
+    with file.open("ab") as handle:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.005)
+        yield

@@ -1,0 +1,451 @@
+"""Which files to lint: those named, and those below the directories named, as ruff finds them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from jaxresid.config import Config
+from jaxresid.errors import JaxresidError
+
+SUFFIXES = (".py", ".pyi", ".ipynb")
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class UsageError(JaxresidError):
+    """What was asked for cannot be done as it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to lint.
+
+    Attributes:
+      path: as it was named, or below the directory as that was named; without `./`.
+      explicit: whether the user named the file itself.
+    """
+
+    path: str
+    absolute: Path
+    explicit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file or directory that was found and cannot be read; `reason` completes "cannot read"."""
+
+    path: str
+    reason: str
+
+
+def discover(paths: Sequence[str], config: Config) -> tuple[Found | Problem, ...]:
+    """The files that the paths stand for, each once, sorted by path.
+
+    A file that is named is taken whatever it is called; a directory that is named is walked even
+    where it is excluded or ignored itself. Only `force-exclude` changes that. Links to directories
+    are not followed, a file that has several names is taken once, and `.gitignore` counts inside a
+    repository only, as for git.
+
+    Raises:
+      UsageError: for a path that does not exist.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UsageError(f"no such file or directory: {path}")
+    excluded = config.excluder()
+    found: dict[str, Found] = {}
+    problems: dict[str, Problem] = {}
+    for path in paths:
+        shown = str(Path(path))
+        if config.force_exclude and _within_excluded(os.path.abspath(path), config.root, excluded):
+            continue
+        items = _expand(shown, config.respect_gitignore, excluded)
+        for real, item in sorted(items, key=lambda pair: pair[1].path):
+            if isinstance(item, Problem):
+                problems.setdefault(real, item)
+            elif real not in found:
+                found[real] = item
+            elif item.explicit:
+                found[real] = replace(found[real], explicit=True)
+    everything: list[Found | Problem] = [*found.values(), *problems.values()]
+    return tuple(sorted(everything, key=lambda item: item.path))
+
+
+_Excluded = Callable[[str, str], bool]
+
+
+def _within_excluded(path: str, root: Path, excluded: _Excluded) -> bool:
+    """Whether a path or a directory that contains it, up to the root, is excluded."""
+    while path != str(root):
+        parent, name = os.path.split(path)
+        if excluded(path, name):
+            return True
+        if parent == path:
+            break
+        path = parent
+    return False
+
+
+def _expand(
+    shown: str, respect_gitignore: bool, excluded: _Excluded
+) -> Iterator[tuple[str, Found | Problem]]:
+    """(real path, what is there) for one argument."""
+    absolute = os.path.abspath(shown)
+    try:
+        real = os.path.realpath(shown, strict=True)
+    except OSError as error:
+        yield absolute, Problem(shown, _reason(error))
+        return
+    if os.path.isfile(real):
+        yield real, Found(shown, Path(absolute), explicit=True)
+        return
+    if not os.path.isdir(real):  # reading a pipe may not end
+        yield real, Problem(shown, "it is not a regular file")
+        return
+    ignores = _ignores_above(real) if respect_gitignore else _Ignores()
+    prefix = "" if shown == "." else os.path.join(shown, "")
+    place = _Place(prefix, absolute, real)
+    yield from _walk(place, ignores, excluded, respect_gitignore)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is a symbolic link to nothing"
+    return (error.strerror or str(error)).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A directory: what its files' names are shown after, where it is named, where it is."""
+
+    prefix: str
+    absolute: str
+    real: str
+
+
+def _walk(
+    top: _Place, ignores: _Ignores, excluded: _Excluded, respect_gitignore: bool
+) -> Iterator[tuple[str, Found | Problem]]:
+    todo = [(top, ignores)]
+    while todo:
+        place, ignores = todo.pop()
+        try:
+            with os.scandir(place.absolute) as scan:
+                entries = list(scan)
+        except OSError as error:
+            shown = place.prefix.rstrip(os.sep) or "."
+            yield place.real, Problem(shown, (error.strerror or str(error)).lower())
+            continue
+        if respect_gitignore:
+            ignores = ignores.entering(place.real, {entry.name for entry in entries})
+        for entry in entries:
+            name = entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if not is_directory and not name.endswith(SUFFIXES):
+                continue
+            inner = _Place(
+                os.path.join(place.prefix, name, ""),
+                os.path.join(place.absolute, name),
+                os.path.join(place.real, name),
+            )
+            if excluded(inner.absolute, name) or ignores.match(inner.real, name, is_directory):
+                continue
+            if is_directory:
+                todo.append((inner, ignores))
+            else:
+                yield from _file(entry, inner)
+
+
+def _file(entry: os.DirEntry[str], place: _Place) -> Iterator[tuple[str, Found | Problem]]:
+    """What an entry that is no directory is; nothing for a link to a directory."""
+    shown, real = place.prefix[: -len(os.sep)], place.real
+    try:
+        if entry.is_symlink():
+            real = os.path.realpath(place.absolute, strict=True)
+        if entry.is_file():
+            yield real, Found(shown, Path(place.absolute), explicit=False)
+        elif not entry.is_dir():  # reading a pipe would not end
+            yield real, Problem(shown, "it is not a regular file")
+    except OSError as error:
+        if not entry.name.startswith(".#"):  # an editor's lock is a link to nothing
+            yield real, Problem(shown, _reason(error))
+
+
+# .gitignore, entry by entry: what is ignored is not entered, so no pattern speaks for what is
+# below the path it matches.
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A line of a .gitignore.
+
+    Attributes:
+      matches: of the path relative to the .gitignore, or of its last part.
+      whole: whether it is of the path.
+    """
+
+    matches: re.Pattern[str]
+    whole: bool
+    directories_only: bool
+    ignored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _IgnoreFile:
+    """A .gitignore.
+
+    Attributes:
+      base: the directory that its patterns are relative to, with a slash at the end.
+      patterns: the last first.
+      names: what the last part of a path must match for a pattern to ignore it, to spare most
+        paths the patterns; None where nothing is ignored.
+    """
+
+    base: str
+    patterns: tuple[_Pattern, ...]
+    names: re.Pattern[str] | None
+
+    def check(self, path: str, name: str, is_directory: bool) -> bool | None:
+        """Whether a path is ignored, None if no pattern says."""
+        relative = path[len(self.base) :].replace(os.sep, "/")
+        for pattern in self.patterns:
+            if pattern.directories_only and not is_directory:
+                continue
+            if pattern.matches.fullmatch(relative if pattern.whole else name):
+                return pattern.ignored
+        return None
+
+
+@lru_cache(maxsize=256)
+def _patterns(text: str) -> tuple[_Pattern, ...]:
+    return tuple(filter(None, map(_pattern, reversed(text.split("\n")))))
+
+
+def _pattern(line: str) -> _Pattern | None:
+    line = line.removesuffix("\r")
+    bare = line.rstrip(" ")
+    escapes = len(bare) - len(bare.rstrip("\\"))
+    line = line[: len(bare) + escapes % 2]  # an escaped space stays
+    if not line or line[0] == "#":
+        return None
+    glob = line.removeprefix("!")
+    directories_only = glob.endswith("/")
+    glob = glob.removesuffix("/")
+    whole = "/" in glob
+    regex = _wildmatch(glob.removeprefix("/"))
+    if regex is None:
+        return None
+    return _Pattern(re.compile(regex, re.DOTALL), whole, directories_only, line[0] != "!")
+
+
+_TOKEN = re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
+
+
+def _wildmatch(glob: str) -> str | None:
+    """The regex of git's glob, None if it matches nothing."""
+    # git compares what stands before the first wildcard by itself, so `a**` begins with `**`.
+    literal = re.split(r"[*?\[\\]", glob, maxsplit=1)[0]
+    glob = glob[len(literal) :]
+    out = [re.escape(literal)]
+    i = 0
+    while match := _TOKEN.match(glob, i):
+        token, i = match[0], match.end()
+        if token == "[":
+            found = _CLASS.match(glob, i)
+            if found is None:
+                return None
+            out.append(_class(found))
+            i = found.end()
+        elif token == "\\":
+            return None
+        elif token.endswith("*/"):
+            out.append("(?:.*/)?")
+        elif token[0] == "*":
+            bounded = len(token) > 1 and i == len(glob) and glob[: match.start()][-1:] in ("", "/")
+            out.append(".*" if bounded else "[^/]*")
+        else:
+            out.append("[^/]" if token == "?" else re.escape(token[-1]))
+    return "".join(out)
+
+
+_CLASS = re.compile(r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
+_MEMBER = re.compile(r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?", re.DOTALL)
+_NAMED = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "space": r"\s",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+
+
+def _class(match: re.Match[str]) -> str:
+    """The regex of `!a-z]`; none of them matches a slash."""
+    members = []
+    for member in _MEMBER.finditer(match[2]):
+        if member["named"]:
+            members.append(_NAMED.get(member["named"], ""))
+            continue
+        low = member["low"][-1]
+        high = (member["high"] or low)[-1]
+        if low <= high:
+            members.append(f"{re.escape(low)}-{re.escape(high)}")
+    inside = "".join(members)
+    if match[1]:
+        return f"[^/{inside}]"
+    return f"(?!/)[{inside}]" if inside else "(?!)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ignores:
+    """The ignore files that count in a directory, the deepest last; none outside a repository."""
+
+    files: tuple[_IgnoreFile, ...] = ()
+    in_repository: bool = False
+
+    def entering(self, directory: str, names: set[str] | frozenset[str]) -> _Ignores:
+        """What counts in a directory with these entries."""
+        files, in_repository = self.files, self.in_repository
+        if ".git" in names:
+            files, in_repository = (), True
+            files += _read_ignores(_info_exclude(directory), directory)
+        if in_repository and ".gitignore" in names:
+            files += _read_ignores(os.path.join(directory, ".gitignore"), directory)
+        return _Ignores(files, in_repository)
+
+    def match(self, path: str, name: str, is_directory: bool) -> bool:
+        if not any(file.names and file.names.fullmatch(name) for file in self.files):
+            return False
+        for file in reversed(self.files):
+            ignored = file.check(path, name, is_directory)
+            if ignored is not None:
+                return ignored
+        return False
+
+
+def _ignores_above(directory: str) -> _Ignores:
+    """What counts above a directory; nothing if that ignores the directory itself."""
+    above = list(Path(directory).parents)
+    repository = next((i for i, d in enumerate(above) if (d / ".git").exists()), None)
+    if repository is None or os.path.exists(os.path.join(directory, ".git")):
+        return _Ignores()
+    ignores = _Ignores()
+    chain = [*reversed(above[: repository + 1]), Path(directory)]
+    for parent, child in pairwise(chain):
+        names = {name for name in (".git", ".gitignore") if (parent / name).exists()}
+        ignores = ignores.entering(str(parent), names)
+        if ignores.match(str(child), child.name, is_directory=True):
+            return _Ignores(in_repository=True)
+    return ignores
+
+
+def _read_ignores(path: str, base: str) -> tuple[_IgnoreFile, ...]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError:
+        return ()
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    return (_IgnoreFile(os.path.join(base, ""), _patterns(text), _possible_names(text)),)
+
+
+@lru_cache(maxsize=256)
+def _possible_names(text: str) -> re.Pattern[str] | None:
+    """Matches at least the last part of every path that a pattern of the text ignores."""
+    pieces: dict[str, None] = {}
+    for line in text.split("\n"):
+        pattern = line.removesuffix("\r").rstrip(" ")
+        if pattern and pattern[0] not in "#!":
+            last = pattern.rstrip("/").rpartition("/")[2]
+            unclear = re.search(r"\\|\[.*/|[^/]\*\*", pattern)
+            pieces[".*" if unclear else _loose(last)] = None
+    return re.compile("|".join(pieces), re.DOTALL) if pieces else None
+
+
+def _loose(glob: str) -> str:
+    parts = re.split(r"(\*+|\?|\[.*)", glob, maxsplit=0)
+    return "".join(
+        part and (".*" if part[0] in "*[" else "." if part == "?" else re.escape(part))
+        for part in parts
+    )
+
+
+def _info_exclude(directory: str) -> str:
+    """`.git/info/exclude`; `.git` is a file in submodules and in further work trees."""
+    git = os.path.join(directory, ".git")
+    if os.path.isfile(git):
+        try:
+            pointer = Path(git).read_text(encoding="utf-8", errors="surrogateescape")
+            git = os.path.join(directory, pointer.removeprefix("gitdir:").strip())
+            common = os.path.join(git, "commondir")
+            if os.path.isfile(common):
+                git = os.path.join(git, Path(common).read_text(encoding="utf-8").strip())
+        except OSError:
+            pass
+    return os.path.join(git, "info", "exclude")
+
+
+# Projects and modules.
+
+
+def project_root(path: str | os.PathLike[str]) -> Path:
+    """The directory whose files make one project with the file or directory `path`.
+
+    The nearest one upwards with a pyproject.toml, setup.py, setup.cfg or .git; without one, or for
+    an installed package, that of the topmost package around it, and at last its own.
+    """
+    absolute = Path(os.path.abspath(path))
+    own = absolute if absolute.is_dir() else absolute.parent
+    for directory in (own, *own.parents):
+        if directory.name in _INSTALLED:
+            break
+        if any((directory / name).exists() for name in _PROJECT_FILES):
+            return directory
+    top = own
+    while _is_package(top.parent, None) and _is_package(top, None):
+        top = top.parent
+    return top
+
+
+def module_name(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    packages: dict[Path, bool] | None = None,
+) -> str | None:
+    """The dotted name a file is imported under; None if it cannot be imported by name.
+
+    The packages around it are those with `__init__.py`, whatever `src` they lie in. In a directory
+    without one the name is the path from the root, less a leading `src`.
+
+    Args:
+      packages: remembers between calls which directories are packages.
+    """
+    absolute, root = Path(os.path.abspath(path)), Path(os.path.abspath(root))
+    if absolute.suffix not in (".py", ".pyi"):
+        return None
+    parts = [] if absolute.stem == "__init__" else [absolute.stem]
+    directory = absolute.parent
+    if _is_package(directory, packages):
+        while _is_package(directory, packages) and directory != directory.parent:
+            parts.insert(0, directory.name)
+            directory = directory.parent
+    elif directory.is_relative_to(root):
+        above = directory.relative_to(root).parts
+        parts = [*(above[1:] if above[:1] == ("src",) else above), *parts]
+    return ".".join(parts) if parts and all(map(str.isidentifier, parts)) else None
+
+
+def _is_package(directory: Path, packages: dict[Path, bool] | None) -> bool:
+    if packages is not None and directory in packages:
+        return packages[directory]
+    answer = any((directory / f"__init__{suffix}").is_file() for suffix in (".py", ".pyi"))
+    if packages is not None:
+        packages[directory] = answer
+    return answer

@@ -1,0 +1,140 @@
+"""What the linter says, as frozen values: standard library only.
+
+One position unit everywhere: rows are 1-based, columns 0-based in code points, ends exclusive. The
+renderers convert at the edge (UTF-16 for language servers, UTF-8 bytes for reviewdog).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Severity = Literal["error", "warning", "info"]
+Applicability = Literal["safe", "unsafe"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Source text from (row, column) up to but not including (end_row, end_column)."""
+
+    row: int
+    column: int
+    end_row: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replace the text in `span` by `text`; an empty span inserts."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """Edits that belong together: all are made or none. `title` reads as a command.
+
+    Attributes:
+      applicability: `safe` where the program means the same afterwards; `unsafe` where values,
+        memory or compute may change.
+    """
+
+    title: str
+    edits: tuple[Edit, ...]
+    applicability: Applicability
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """Another place that explains a violation, such as where the loss is differentiated."""
+
+    message: str
+    path: str
+    span: Span
+    cell: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One finding of a rule, or a file that could not be linted (`invalid-syntax`, `unreadable`).
+
+    Attributes:
+      code: `JXR101`; for files that could not be linted the same as `name`.
+      name: the rule's name, which reads after "allow": `checkpointed-loss`.
+      message: what is wrong here, one sentence or two, without the remedy.
+      path: the file as it was named by the user or found, `-` for unnamed standard input.
+      cell: 1-based notebook cell that `span` is relative to; None outside notebooks.
+      noqa_rows: the rows where a suppression comment silences it: those that the statement
+        covers, and for a decorator the row of the `def` as well. Relative to `cell`.
+      why: the consequence in one or two sentences; shown below the message by `text`.
+      help: the remedy as a command: "checkpoint the layers instead".
+      measured: evidence from a trace; empty until `jaxresid check` fills it.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    path: str
+    span: Span
+    cell: int | None = None
+    noqa_rows: tuple[int, ...] = ()
+    why: str = ""
+    help: str = ""
+    fix: Fix | None = None
+    related: tuple[Related, ...] = ()
+    measured: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def sort_key(self) -> tuple[str, int, int, int, str, str]:
+        """Path, cell, row, column, code, message: the one order of every output."""
+        span = self.span
+        return self.path, self.cell or 0, span.row, span.column, self.code, self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """What linting one file gave.
+
+    Attributes:
+      path: as in its violations.
+      violations: sorted, suppressed ones left out.
+      lines: source lines without their line ends, by notebook cell (None for a Python file), for
+        excerpts and column units. Empty where there are no violations.
+    """
+
+    path: str
+    violations: tuple[Violation, ...]
+    lines: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """What a rule says about itself, for `explain`, `rules` and the formats that list rules.
+
+    Attributes:
+      summary: one line, from the docstring.
+      sections: heading -> text: what it does, why it is bad, use instead, when it is right after
+        all, is the fix safe.
+      fix: the best applicability that its fixes have; None if it has no fix.
+      default: whether it is on without being selected.
+      since: the jaxresid version that brought it.
+      jax: the JAX versions it applies to, as a specifier such as `>=0.10`; empty for all.
+      project: whether it needs the whole project to speak.
+      bad, good: example sources; `# !` ends the lines that are reported in `bad`.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    summary: str
+    sections: Mapping[str, str]
+    fix: Applicability | None
+    default: bool
+    since: str
+    jax: str
+    project: bool
+    bad: tuple[str, ...]
+    good: tuple[str, ...]

@@ -1,0 +1,103 @@
+"""Lint results -> text, one module per format, each imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxresid.render.lint.run import Run
+from jaxresid.violations import Linted, RuleInfo
+
+_MODULES = {
+    "text": "text",
+    "concise": "concise",
+    "json": "json",
+    "json-lines": "json_lines",
+    "sarif": "sarif",
+    "github": "github",
+    "gitlab": "gitlab",
+    "junit": "junit",
+    "rdjson": "rdjson",
+    "lsp": "lsp",
+}
+
+FORMATS = tuple(_MODULES)
+STATISTICS_FORMATS = ("text", "concise", "json")
+
+
+def render(
+    format: str,
+    results: Sequence[Linted],
+    rules: Sequence[RuleInfo],
+    root: Path,
+    *,
+    version: str,
+    color: bool = False,
+    width: int = 80,
+    fixed: int = 0,
+    unsafe_fixes: bool = False,
+    summary: bool = True,
+) -> str:
+    """Everything that was found, ending in a newline unless there is nothing to say.
+
+    Args:
+      format: one of `FORMATS`.
+      rules: what `sarif` may say about the rules that occur.
+      root: the directory that relative paths start from and are printed relative to.
+      version: of jaxresid.
+      fixed: how many findings were fixed already and are not in `results`.
+      unsafe_fixes: whether fixes marked unsafe count as fixable.
+      summary: whether the formats for people end in a count.
+
+    Raises:
+      ValueError: there is no such format.
+    """
+    if format not in _MODULES:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
+    run = Run(
+        results=tuple(results),
+        rules=tuple(rules),
+        root=os.path.abspath(root),
+        version=version,
+        color=color,
+        width=width,
+        fixed=fixed,
+        unsafe_fixes=unsafe_fixes,
+        summary=summary,
+    )
+    module = importlib.import_module(f"{__name__}.{_MODULES[format]}")
+    out: str = module.render(run)
+    return _encodable(out)
+
+
+def statistics(
+    results: Sequence[Linted],
+    rules: Sequence[RuleInfo],
+    format: str,
+    *,
+    unsafe_fixes: bool = False,
+) -> str:
+    """How often each rule spoke, the most frequent first.
+
+    Args:
+      format: one of `STATISTICS_FORMATS`; `text` and `concise` give the same table.
+
+    Raises:
+      ValueError: the format has no statistics.
+    """
+    from jaxresid.render.lint.counts import counts, counts_json, counts_text
+
+    if format not in STATISTICS_FORMATS:
+        raise ValueError(
+            f"statistics are {', '.join(STATISTICS_FORMATS)} only, there are none as {format!r}"
+        )
+    counted = counts(results, rules, unsafe_fixes=unsafe_fixes)
+    return _encodable(counts_json(counted) if format == "json" else counts_text(counted))
+
+
+def _encodable(text: str) -> str:
+    """File names that are no UTF-8 come as lone surrogates, which no stream takes."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -1,0 +1,20 @@
+"""One line per finding, in the shape that editors and `grep` know."""
+
+from __future__ import annotations
+
+from jaxresid.render.lint.layout import Paint, one_line, painter
+from jaxresid.render.lint.run import Run, label, position
+from jaxresid.render.lint.summary import summary_lines
+from jaxresid.violations import Violation
+
+
+def render(run: Run) -> str:
+    paint = painter(run.color)
+    lines = [_line(run, v, paint) for v in run.violations]
+    return "".join(f"{line}\n" for line in [*lines, *summary_lines(run, paint)])
+
+
+def _line(run: Run, v: Violation, paint: Paint) -> str:
+    where = paint("bold", one_line(position(run.relative(v.path), v.cell, v.span)))
+    mark = f"[{paint('info', '*')}] " if run.fixable(v) else ""
+    return f"{where}: {paint(v.severity, label(v))} {mark}{one_line(v.message)}"

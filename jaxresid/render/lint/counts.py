@@ -1,0 +1,55 @@
+"""How often each rule spoke."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from jaxresid.render.lint.run import is_fixable
+from jaxresid.violations import Linted, RuleInfo, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A rule's findings; `fixable` where all of them are. The fields are JSON keys."""
+
+    code: str
+    name: str
+    count: int
+    fixable: bool
+    fixable_count: int
+
+
+def counts(
+    results: Sequence[Linted], rules: Sequence[RuleInfo], *, unsafe_fixes: bool
+) -> list[Count]:
+    """By frequency, then by code; only the rules that spoke."""
+    names = {rule.code: rule.name for rule in rules}
+    found: dict[str, list[Violation]] = {}
+    for linted in results:
+        for v in linted.violations:
+            found.setdefault(v.code, []).append(v)
+    counted = []
+    for code, violations in found.items():
+        mended = sum(is_fixable(v, unsafe_fixes) for v in violations)
+        n = len(violations)
+        counted.append(
+            Count(code, names.get(code, violations[0].name), n, bool(mended == n), mended)
+        )
+    return sorted(counted, key=lambda c: (-c.count, c.code))
+
+
+def counts_json(counted: Sequence[Count]) -> str:
+    return json.dumps([asdict(c) for c in counted], indent=2, ensure_ascii=False) + "\n"
+
+
+def counts_text(counted: Sequence[Count]) -> str:
+    digits = max((len(str(c.count)) for c in counted), default=0)
+    code = max((len(c.code) for c in counted), default=0)
+    return "".join(f"{c.count:{digits}}  {c.code:{code}}  [{_mark(c)}] {c.name}\n" for c in counted)
+
+
+def _mark(counted: Count) -> str:
+    """`*` where `--fix` mends all of them, `-` where some."""
+    return "*" if counted.fixable else "-" if counted.fixable_count else " "

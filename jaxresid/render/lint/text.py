@@ -1,0 +1,58 @@
+"""For a terminal: each finding with its source, why it matters, and what to do."""
+
+from __future__ import annotations
+
+from jaxresid.render.lint.excerpt import excerpt, gutter_width
+from jaxresid.render.lint.layout import Paint, labelled, one_line, painter
+from jaxresid.render.lint.run import Run, label, plain, position
+from jaxresid.render.lint.summary import summary_lines
+from jaxresid.violations import Fix, Violation
+
+
+def render(run: Run) -> str:
+    paint = painter(run.color)
+    lines: list[str] = []
+    for violation in run.violations:
+        lines += [*_finding(run, violation, paint), ""]
+    return "".join(f"{line}\n" for line in [*lines, *summary_lines(run, paint)])
+
+
+def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
+    source = run.lines(v.path, v.cell)
+    margin = " " * gutter_width(source, v.span)
+    lines = [
+        _header(run, v, paint),
+        f"{margin}{paint('gutter', '-->')} {_position(run, v.path, v)}",
+        *excerpt(source, v.span, run.width, paint, v.severity),
+    ]
+    if v.why:
+        lines += labelled("why", v.why, run.width, paint)
+    if v.help:
+        lines += labelled("help", v.help, run.width, paint)
+    if v.measured:
+        measured = "; ".join(f"{key} {plain(value)}" for key, value in v.measured.items())
+        lines += labelled("measured", measured, run.width, paint)
+    for related in v.related:
+        where = one_line(position(run.relative(related.path), related.cell, related.span))
+        lines.append(f"{paint('label', 'note:')} {where}: {one_line(related.message)}")
+    if v.fix is not None:
+        lines += labelled("fix", f"{v.fix.title} ({_applicability(v.fix)})", run.width, paint)
+    return lines
+
+
+def _position(run: Run, path: str, v: Violation) -> str:
+    return one_line(position(run.relative(path), v.cell, v.span))
+
+
+def _header(run: Run, v: Violation, paint: Paint) -> str:
+    parts = [paint(v.severity, f"{v.severity}:"), paint("bold", label(v))]
+    if run.fixable(v):
+        parts.append(f"[{paint('info', '*')}]")
+    parts.append(paint("bold", one_line(v.message)))
+    if v.code != v.name:
+        parts.append(paint("dim", f"({v.name})"))
+    return " ".join(parts)
+
+
+def _applicability(fix: Fix) -> str:
+    return "safe" if fix.applicability == "safe" else "unsafe: --unsafe-fixes"

@@ -1,0 +1,90 @@
+"""The linter: source -> violations, without jax and without running what it lints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxresid.violations import Linted, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.config import Config
+
+__all__ = ["fix_source", "lint_paths", "lint_source"]
+
+
+def lint_source(
+    source: str | bytes, path: str = "-", *, config: Config | None = None
+) -> tuple[Violation, ...]:
+    """Lints source as if it were the content of `path`, whose project (if it exists) is the one
+    that cross-file rules look at.
+
+    Args:
+      source: Python, or a notebook's JSON where `path` ends in `.ipynb`.
+      config: None for the nearest `[tool.jaxresid]` above `path`, as on the command line.
+    """
+    from jaxresid.linter.files import Lint
+
+    raw = source.encode() if isinstance(source, str) else source
+    absolute = _absolute(path)
+    lint = Lint(config or _config(absolute), overlay={absolute: raw})
+    return lint.content(raw, path, absolute).violations
+
+
+def fix_source(
+    source: str,
+    path: str = "-",
+    *,
+    unsafe: bool = False,
+    config: Config | None = None,
+) -> str:
+    """Source with its fixes made: the safe ones, or all of them.
+
+    Args:
+      unsafe: also make the fixes that may change values, memory or compute.
+    """
+    from dataclasses import replace
+
+    from jaxresid.linter.files import Lint
+
+    absolute = _absolute(path)
+    config = config or _config(absolute)
+    lint = Lint(replace(config, unsafe_fixes=unsafe or config.unsafe_fixes))
+    return lint.fixed(source.encode(), path, absolute).raw.decode()
+
+
+def lint_paths(
+    paths: Sequence[str | Path],
+    *,
+    config: Config | None = None,
+    jobs: int | None = None,
+    cache: bool = False,
+) -> tuple[Linted, ...]:
+    """Lints files and directories.
+
+    Args:
+      jobs: processes; None for one per processor.
+      cache: keep results in the configuration's cache directory, and use them.
+
+    Returns:
+      one entry per file with findings, sorted by path.
+
+    Raises:
+      JaxresidError: a path does not exist, or the configuration is wrong.
+    """
+    from jaxresid.linter.files import Lint
+
+    named = [str(p) for p in paths]
+    config = config or _config(Path(named[0]) if named else Path())
+    return Lint(config).run(named, jobs=jobs, cache=cache)
+
+
+def _config(start: Path) -> Config:
+    from jaxresid.config import Options, load
+
+    return load(start, Options())
+
+
+def _absolute(path: str) -> Path:
+    return Path("<stdin>").absolute() if path == "-" else Path(path).absolute()

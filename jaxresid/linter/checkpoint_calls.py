@@ -1,0 +1,113 @@
+"""How the checkpoint family is called: by which API for certain, with which keywords, and whether
+the code around it expects that it may fail. Shared by the rules on call shape (JXR5, JXR405)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.roles import Role
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+# What the calls of the family raise when they are misused or not there.
+_FAILURES = frozenset(
+    """
+    TypeError ValueError NotImplementedError AttributeError ImportError ModuleNotFoundError
+    Exception BaseException
+    """.split()
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Given:
+    """A keyword that a checkpoint is given.
+
+    Attributes:
+      node: the keyword as written; its value alone where it came out of a dictionary.
+      call: the call that it is written in.
+    """
+
+    site: Site
+    value: ast.expr
+    node: ast.keyword | ast.expr
+    call: ast.Call | None
+
+
+def definite(facts: Facts, callee: ast.expr) -> Role | None:
+    """The checkpoint API that a callee is, where it can be no other and nothing else."""
+    if len(facts.names.origins(callee)) != 1:
+        return None
+    roles = facts.roles(callee)
+    return roles[0] if len(roles) == 1 and roles[0].kind == "checkpoint" else None
+
+
+def role_of(facts: Facts, site: Site) -> Role | None:
+    """The API of a site, where it is certain."""
+    if site.form == "call":
+        assert isinstance(site.node, ast.Call)
+        return definite(facts, site.node.func)
+    return definite(facts, site.node)
+
+
+def callee(facts: Facts, node: ast.expr) -> str:
+    """The API as the user wrote it: `jax.checkpoint` in `partial(jax.checkpoint, policy=p)`."""
+    while isinstance(node, ast.Call):
+        node = node.args[0] if facts.is_partial(node) and node.args else node.func
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "jax.checkpoint"
+
+
+def keywords(facts: Facts, name: str) -> Iterator[Given]:
+    """The places that give a keyword to a checkpoint whose API is certain, each once."""
+    seen = set()
+    for site in facts.sites:
+        keyword = site.arguments.keywords.get(name)
+        if keyword is None or keyword.value in seen or role_of(facts, site) is None:
+            continue
+        if tolerated(facts, site.node):
+            continue
+        seen.add(keyword.value)
+        call = next((c for c in site.calls if keyword in c.keywords), None)
+        yield Given(site, keyword.value, keyword if call is not None else keyword.value, call)
+
+
+def tolerated(facts: Facts, node: ast.AST) -> bool:
+    """Whether the code around expects an error here: `try`, `pytest.raises`, or a question about
+    the version."""
+    child = node
+    for parent in facts.names.ancestors(node):
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
+            return False
+        match parent:
+            case ast.Try() if child in parent.body and any(_catches(h) for h in parent.handlers):
+                return True
+            case ast.ExceptHandler() if _catches(parent):
+                return True
+            case ast.With() | ast.AsyncWith() if any(_expects(i) for i in parent.items):
+                return True
+            case ast.If() | ast.IfExp() if _asks_for_version(parent.test):
+                return True
+        child = parent
+    return False
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(ast.unparse(k).rpartition(".")[2] in _FAILURES for k in kinds)
+
+
+def _expects(item: ast.withitem) -> bool:
+    context = item.context_expr
+    func = context.func if isinstance(context, ast.Call) else context
+    last = ast.unparse(func).rpartition(".")[2]
+    return last in {"raises", "suppress"} or last.startswith("assertRaises")
+
+
+def _asks_for_version(test: ast.expr) -> bool:
+    text = ast.unparse(test).lower()
+    return "version" in text or "hasattr" in text

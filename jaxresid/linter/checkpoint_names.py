@@ -1,0 +1,111 @@
+"""The names that policies are given, and what is known of names beyond the project."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.sites import Policy
+
+# What libraries name inside themselves, so that a policy may use it though no `checkpoint_name` of
+# the project has it.
+LIBRARY_NAMES = frozenset(
+    {
+        # Transformer Engine's fused attention, in its forward rules; also the name that callers
+        # usually have the splash attention kernels use (`residual_checkpoint_name`).
+        "context",
+        # Layers of praxis.
+        *"combined_qkv_proj query_proj key_proj value_proj logits out_proj".split(),
+        *"ffn1 ffn2 iteration_input transformer_layer_out".split(),
+        # Quantized matmuls of AQT.
+        *"qlhs qrhs lhs_scale rhs_scale".split(),
+        # The flash attention of axlearn.
+        "flash_residuals",
+    }
+)
+
+SAVING = frozenset({"save_only_these_names", "save_and_offload_only_these_names"})
+EXCLUDING = (
+    (apis.NAME_FACTORIES | apis.OFFLOAD_FACTORIES) - SAVING - {"offload_dot_with_no_batch_dims"}
+)
+_LISTS = frozenset({"names_which_can_be_saved", "names_which_can_be_offloaded"})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mention:
+    """A literal name that a policy is given.
+
+    Attributes:
+      node: the argument or element as written.
+      literal: the string itself, which may stand elsewhere.
+      factory: what it is given to.
+    """
+
+    node: ast.expr
+    literal: ast.Constant
+    name: str
+    factory: str
+
+
+def given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, ...]:
+    """The names that one call of a policy factory gets; None for what is not literal."""
+    found: list[Mention | None] = []
+    for keyword in call.keywords:
+        if keyword.arg in _LISTS:
+            found += _elements(facts, keyword.value, factory)
+        elif keyword.arg is None or factory != "save_and_offload_only_these_names":
+            found.append(None)
+    for arg in call.args:
+        if isinstance(arg, ast.Starred):
+            found += _elements(facts, arg.value, factory)
+        else:
+            found.append(_literal(facts, arg, factory))
+    return tuple(found)
+
+
+def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | None]:
+    """The names in a list, which may be written elsewhere."""
+    origin = facts.names.definitely(node)
+    if not isinstance(origin, (ast.List, ast.Tuple, ast.Set)):
+        yield None
+        return
+    for element in origin.elts:
+        if isinstance(element, ast.Starred):
+            yield from _elements(facts, element.value, factory)
+        else:
+            yield _literal(facts, element, factory)
+
+
+def _literal(facts: Facts, node: ast.expr, factory: str) -> Mention | None:
+    origin = facts.names.definitely(node)
+    if isinstance(origin, ast.Constant) and isinstance(origin.value, str):
+        return Mention(node, origin, origin.value, factory)
+    return None
+
+
+def mentions(facts: Facts) -> tuple[Mention | None, ...]:
+    """The names that a module's policies are given; None for each that is not literal."""
+    return tuple(
+        mention
+        for call, factory in facts.policy_calls
+        if factory in SAVING | EXCLUDING
+        for mention in given(facts, call, factory)
+    )
+
+
+def saved(facts: Facts, policy: Policy) -> frozenset[str]:
+    """The literal names that a policy saves or offloads, as far as they are visible."""
+    if policy.kind != "factory" or policy.call is None or policy.name is None:
+        return frozenset()
+    if policy.name == "save_from_both_policies":
+        both = (saved(facts, facts.policy_of(arg)) for arg in policy.call.args)
+        return frozenset().union(*both)
+    if policy.name not in SAVING:
+        return frozenset()
+    return frozenset(m.name for m in given(facts, policy.call, policy.name) if m is not None)

@@ -1,0 +1,169 @@
+"""Where a checkpoint stands as far as common-subexpression elimination goes.
+
+Shared by the rules on `prevent_cse` (JXR4). XLA merges equal computations of one computation; the
+body of a staged loop and the branches of a conditional are computations of their own, jit, vmap
+and another checkpoint are not.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import edits
+from jaxresid.violations import Fix
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Loop, Site, Use
+
+# Where the loops take the length and the unrolling, by the end of their name.
+SCANS = frozenset({"jax.lax.scan", "haiku.scan"})
+_CURRIED_SCANS = frozenset({"flax.linen.scan", "flax.linen.transforms.scan", "flax.nnx.scan"})
+_FORI = frozenset({"jax.lax.fori_loop", "haiku.fori_loop"})
+_MAX_CALLERS = 8
+# What a value may go through without the rule losing sight of it.
+PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "instance"})
+
+
+def allowed(facts: Facts, site: Site) -> ast.expr | None:
+    """The `False` that a site gives `prevent_cse`, where it is written there."""
+    value = site.keyword("prevent_cse")
+    if site.api.loop or not isinstance(value, ast.Constant) or value.value is not False:
+        return None
+    return value
+
+
+def drop(facts: Facts, site: Site, value: ast.expr) -> Fix | None:
+    """The fix that removes `prevent_cse`; none where the call that has it serves other sites."""
+    call = next((c for c in site.calls if any(k.value is value for k in c.keywords)), None)
+    if call is None or not (call is site.node or site.node in facts.names.ancestors(call)):
+        return None
+    bare = facts.is_partial(call) and len(call.args) == 1 and len(call.keywords) == 1
+    if bare and isinstance(call.args[0], (ast.Name, ast.Attribute)):
+        edit = edits.replace(facts.source, call, ast.unparse(call.args[0]))
+    else:
+        found = edits.remove_argument(facts.source, call, value)
+        if found is None:
+            return None
+        edit = found
+    return Fix("Let `prevent_cse` be True", (edit,), "unsafe")
+
+
+def loop_at(facts: Facts, node: ast.AST) -> Loop | None:
+    """The loop that a use of kind `loop` names."""
+    return next((loop for loop in facts.loops if loop.node is node), None)
+
+
+def is_unrolled(facts: Facts, loop: Loop) -> bool:
+    """Whether it is written there that nothing is left of a loop: `unroll=True`, an unrolling of
+    at least the length, or a length of 1."""
+    if loop.arguments.dynamic:
+        return False
+    length = _length(facts, loop)
+    if length == 1:
+        return True
+    unroll = _constant(loop.arguments.get(5 if loop.qualname in SCANS else None, "unroll"))
+    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI:
+        return False
+    if unroll is True:
+        return True
+    return type(unroll) is int and length is not None and 0 < length <= unroll
+
+
+def _length(facts: Facts, loop: Loop) -> int | None:
+    """The literal length of a loop."""
+    get = loop.arguments.get
+    if loop.qualname in _FORI:
+        bounds = _constant(get(0, "lower")), _constant(get(1, "upper"))
+        lower, upper = bounds
+        return upper - lower if type(lower) is int and type(upper) is int else None
+    if loop.qualname in SCANS:
+        length = _constant(get(3, "length"))
+        if type(length) is int:
+            return length
+        return _arange(facts, get(2, "xs"))
+    if loop.qualname in _CURRIED_SCANS:
+        length = _constant(get(None, "length"))
+        return length if type(length) is int else None
+    return None
+
+
+def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
+    """The length of `jnp.arange(4)`."""
+    if not isinstance(xs, ast.Call) or len(xs.args) != 1 or xs.keywords:
+        return None
+    if "jax.numpy.arange" not in facts.names.qualnames(xs.func):
+        return None
+    length = _constant(xs.args[0])
+    return length if type(length) is int else None
+
+
+def _constant(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def unrolled_around(facts: Facts, site: Site) -> Loop | None:
+    """The unrolled loop whose body a site makes, or is called in, where that is all that becomes of
+    it and no other loop is visible around."""
+    found: Loop | None = None
+    for use in facts.site_uses(site):
+        for inner in _loop_uses(facts, use):
+            loop = loop_at(facts, inner.node) if inner is not None else None
+            if loop is None or not is_unrolled(facts, loop):
+                return None
+            standing = facts.standing(loop.node)
+            if standing.loop or standing.branch or standing.rule or standing.unknown:
+                return None
+            found = found or loop
+    return found
+
+
+def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
+    """The loops that run what a use is; None among them where something else does."""
+    if not PLAIN.issuperset(use.through):
+        return (None,)
+    if use.kind == "loop":
+        return (use,)
+    function = facts.names.function(use.node) if use.kind == "call" else None
+    if function is None:
+        return (None,)
+    uses = facts.uses(function)
+    if not uses:
+        return (None,)
+    return tuple(u if u.kind == "loop" and PLAIN.issuperset(u.through) else None for u in uses)
+
+
+def checkpoint_around(facts: Facts, site: Site) -> Site | None:
+    """The checkpoint in whose body every call of a site's function stands, without a staged loop or
+    a branch in between; None where one stands elsewhere or may."""
+    found: Site | None = None
+    for use in facts.site_uses(site):
+        outer = _enclosing(facts, use, 0)
+        if outer is None or outer is site:
+            return None
+        found = found or outer
+    return found
+
+
+def _enclosing(facts: Facts, use: Use, depth: int) -> Site | None:
+    """The checkpoint that a call runs in."""
+    if use.kind != "call" or not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
+        return None
+    function = facts.names.function(use.node)
+    if function is None:
+        return None
+    uses = facts.uses(function)
+    owner = facts.names.class_of(function)
+    if owner is not None and getattr(function, "name", "") == "__call__":
+        uses = (*uses, *facts.uses(owner))
+    found: Site | None = None
+    for outer_use in uses:
+        if outer_use.kind == "checkpoint" and PLAIN.issuperset(outer_use.through):
+            outer = facts.site_of(outer_use.node)
+            outer = outer if outer is not None and not outer.api.loop else None
+        else:
+            outer = _enclosing(facts, outer_use, depth + 1)
+        if outer is None:
+            return None
+        found = found or outer
+    return found

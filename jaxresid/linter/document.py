@@ -1,0 +1,97 @@
+"""A file as the linter sees it: a Python module, or a notebook whose cells make one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.source import Source, UndecodableError
+from jaxresid.violations import Edit, Span, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.notebook import Notebook
+
+
+@dataclass(frozen=True)
+class Document:
+    """Text to lint, and how its positions map to what the user sees.
+
+    Attributes:
+      source: the module; for a notebook its code cells joined.
+      notebook: the notebook, for one.
+    """
+
+    source: Source
+    notebook: Notebook | None = None
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.notebook is not None
+
+    def placed(self, violation: Violation) -> Violation:
+        """The violation with positions relative to its notebook cell."""
+        if self.notebook is None:
+            return violation
+        cell, span = self.notebook.place(violation.span)
+        shift = span.row - violation.span.row
+        fix = violation.fix
+        if fix is not None:
+            placed = [self.notebook.place(e.span) for e in fix.edits]
+            if any(c != cell for c, _ in placed):
+                fix = None  # one cell at a time is what every format can say
+            else:
+                edits = zip(fix.edits, placed, strict=True)
+                fix = replace(fix, edits=tuple(Edit(s, e.text) for e, (_, s) in edits))
+        related = []
+        for other in violation.related:
+            if other.path == violation.path:
+                other_cell, other_span = self.notebook.place(other.span)
+                other = replace(other, cell=other_cell, span=other_span)  # noqa: PLW2901
+            related.append(other)
+        return replace(
+            violation,
+            cell=cell,
+            span=span,
+            fix=fix,
+            related=tuple(related),
+            noqa_rows=tuple(r + shift for r in violation.noqa_rows if r + shift > 0),
+        )
+
+    def lines(self, violations: Iterable[Violation]) -> Mapping[int | None, tuple[str, ...]]:
+        """The lines that excerpts of the violations need, by cell."""
+        cells = {v.cell for v in violations}
+        if self.notebook is None:
+            return {None: self.source.lines} if cells else {}
+        return {c: self.notebook.lines(c) for c in cells if c is not None}
+
+    def edited(self, edits: Iterable[Edit]) -> bytes:
+        """The file's bytes after edits in the module's coordinates.
+
+        Raises:
+          ValueError: they overlap, span two cells, or cannot be encoded.
+        """
+        if self.notebook is not None:
+            return self.notebook.apply(tuple(edits))
+        return self.source.encode(self.source.edited(edits))
+
+
+def read(raw: bytes, path: str) -> Document | Violation:
+    """Decodes a file, or says why it cannot be linted."""
+    if path.endswith(".ipynb"):
+        from jaxresid.linter.notebook import read as read_notebook
+
+        try:
+            notebook = read_notebook(raw)
+        except ValueError as e:
+            return _broken(path, f"not a notebook: {e}")
+        return Document(Source(path, notebook.text), notebook)
+    try:
+        return Document(Source.decode(raw, path))
+    except UndecodableError as e:
+        return _broken(path, str(e))
+
+
+def _broken(path: str, message: str) -> Violation:
+    name = "invalid-syntax"
+    return Violation(name, name, "error", message, path, Span(1, 0, 1, 1))

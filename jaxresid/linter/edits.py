@@ -1,0 +1,231 @@
+"""Edits of source text, made on the expression concerned and nothing else.
+
+The expression's own text is parsed by libcst, changed, and written back, so that comments, quotes
+and line breaks inside it stay. Only what changes becomes part of the edit.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jaxresid.violations import Applicability, Edit, Fix, Span
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.source import Source
+
+
+def replace(source: Source, node: ast.expr | ast.stmt, text: str) -> Edit:
+    """Puts `text` in the place of a node."""
+    return Edit(source.span(node), text)
+
+
+def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit:
+    """Puts one argument of a call in the place of the call."""
+    text = facts.source.segment(facts.source.span(inner))
+    # A name, a call and the like keep their meaning anywhere, as long as they do not need the
+    # call's own brackets to go on over lines.
+    stands_alone = isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+    if not stands_alone or ("\n" in text and not text.endswith((")", "]"))):
+        text = f"({text})"
+    return Edit(facts.source.span(call), text)
+
+
+def without_checkpoint(
+    facts: Facts, site: Site, applicability: Applicability = "unsafe"
+) -> Fix | None:
+    """The fix that removes a checkpoint and leaves what it wraps."""
+    edit = None
+    if site.definition is not None:
+        edit = remove_decorator(facts, site.node)
+    elif isinstance(site.node, ast.Call) and site.target is not None:
+        edit = unwrap(facts, site.node, site.target)
+    return Fix("Remove the checkpoint", (edit,), applicability) if edit is not None else None
+
+
+def remove_decorator(facts: Facts, decorator: ast.expr) -> Edit | None:
+    """Removes a decorator with its line; None where other code shares the line."""
+    source = facts.source
+    span = source.span(decorator)
+    before = source.lines[span.row - 1][: span.column]
+    rows_after = source.lines[span.end_row - 1][span.end_column :]
+    at = span.row
+    if before.strip() != "@":
+        return None
+    if rows_after.strip() and not rows_after.strip().startswith("#"):
+        return None
+    if rows_after.strip().startswith("#"):
+        return None  # a comment belongs to somebody
+    return Edit(Span(at, 0, span.end_row + 1, 0), "")
+
+
+def remove_statement(facts: Facts, statement: ast.stmt) -> Edit | None:
+    """Removes a statement that stands on lines of its own and is not the only one of its block;
+    None elsewhere."""
+    source = facts.source
+    span = source.span(statement)
+    before = source.lines[span.row - 1][: span.column]
+    after = source.lines[span.end_row - 1][span.end_column :]
+    parent = facts.names.parents[statement]
+    siblings = next(
+        (
+            value
+            for _, value in ast.iter_fields(parent)
+            if isinstance(value, list) and statement in value
+        ),
+        [],
+    )
+    if before.strip() or after.strip() or len(siblings) < 2:
+        return None
+    return Edit(Span(span.row, 0, span.end_row + 1, 0), "")
+
+
+def change_call(
+    source: Source, call: ast.Call, change: Callable[[cst.Call], cst.Call | None]
+) -> Edit | None:
+    """Rewrites a call by libcst; None where `change` declines or the text does not parse alone."""
+    import libcst as cst
+
+    span = source.span(call)
+    text = source.segment(span)
+    try:
+        # In parentheses, because a call may go on over lines that only outer brackets allow.
+        parsed = cst.parse_expression(f"({text}\n)")
+    except Exception:
+        return None
+    if not isinstance(parsed, cst.Call):
+        return None
+    bare = parsed.with_changes(lpar=parsed.lpar[1:], rpar=parsed.rpar[:-1])
+    changed = change(bare)
+    if changed is None:
+        return None
+    return _shrunk(source, Edit(span, cst.Module(body=[]).code_for_node(changed)))
+
+
+def _shrunk(source: Source, edit: Edit) -> Edit:
+    """The same edit without what stays the same at its ends."""
+    start, end = source.start(edit.span), source.end(edit.span)
+    old, new = source.text[start:end], edit.text
+    # commonprefix goes by character, which is what is wanted here.
+    same = len(os.path.commonprefix([old, new]))  # noqa: RUF071
+    old, new = old[same:], new[same:]
+    tail = len(os.path.commonprefix([old[::-1], new[::-1]]))  # noqa: RUF071
+    return Edit(source.between(start + same, end - tail), new[: len(new) - tail])
+
+
+def set_keyword(source: Source, call: ast.Call, name: str, value: str) -> Edit | None:
+    """Gives a keyword of a call a value, adding it at the end where it is missing."""
+    import libcst as cst
+
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return Edit(source.span(keyword.value), value)
+
+    def change(node: cst.Call) -> cst.Call:
+        args = list(node.args)
+        new = cst.Arg(
+            cst.parse_expression(value),
+            keyword=cst.Name(name),
+            equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+        )
+        if args:
+            last = args[-1]
+            if isinstance(last.comma, cst.Comma):
+                new = new.with_changes(comma=last.comma)
+                trailing = last.comma.whitespace_after
+                if isinstance(trailing, cst.ParenthesizedWhitespace) and len(args) > 1:
+                    previous = args[-2].comma
+                    if isinstance(previous, cst.Comma):
+                        args[-1] = last.with_changes(comma=previous)
+                    else:
+                        args[-1] = last.with_changes(comma=_comma())
+                else:
+                    args[-1] = last.with_changes(comma=_comma())
+            else:
+                new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+                args[-1] = last.with_changes(
+                    comma=_comma(), whitespace_after_arg=cst.SimpleWhitespace("")
+                )
+        return node.with_changes(args=[*args, new])
+
+    return change_call(source, call, change)
+
+
+def _comma() -> cst.Comma:
+    import libcst as cst
+
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+def remove_argument(source: Source, call: ast.Call, argument: ast.expr) -> Edit | None:
+    """Removes one argument (given by its value) from a call."""
+
+    index = next(
+        (
+            i
+            for i, a in enumerate(sorted_arguments(call))
+            if (a.value if isinstance(a, ast.keyword) else a) is argument
+        ),
+        None,
+    )
+    if index is None:
+        return None
+
+    def change(node: cst.Call) -> cst.Call:
+        args = list(node.args)
+        removed = args.pop(index)
+        if args and index == len(args):
+            last = args[-1]
+            args[-1] = last.with_changes(
+                comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg
+            )
+        return node.with_changes(args=args)
+
+    return change_call(source, call, change)
+
+
+def sorted_arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:
+    """A call's arguments as written, positional and keyword ones in source order."""
+    found: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    return sorted(found, key=lambda a: (a.lineno, a.col_offset))
+
+
+def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
+    """Inserts `import module` or `from module import name` after the imports at the top."""
+    statement = f"from {module} import {name}" if name else f"import {module}"
+    tree = facts.names.tree
+    row = 1
+    for node in tree.body:
+        is_docstring = (
+            node is tree.body[0]
+            and isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        )
+        if is_docstring or isinstance(node, (ast.Import, ast.ImportFrom)):
+            row = (node.end_lineno or node.lineno) + 1
+        else:
+            break
+    else:
+        row = len(facts.source.lines) + 1
+    newline = "\r\n" if "\r\n" in facts.source.text else "\n"
+    lead = "" if row <= len(facts.source.lines) or facts.source.text.endswith("\n") else newline
+    return Edit(Span(row, 0, row, 0), f"{lead}{statement}{newline}")
+
+
+def name_for(facts: Facts, qualname: str) -> str | None:
+    """How the module already spells something of another module, if it imports what it needs."""
+    for binding_list in facts.names.root.bindings.values():
+        for binding in binding_list:
+            if binding.kind != "import":
+                continue
+            if binding.qualname == qualname:
+                return binding.name
+            if qualname.startswith(f"{binding.qualname}."):
+                return binding.name + qualname[len(binding.qualname) :]
+    return None

@@ -1,0 +1,283 @@
+"""Source -> violations, and violations -> fixed source. Pure: no files are read or written here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import funnel
+from jaxresid.linter.document import Document, read
+from jaxresid.linter.facts import Facts
+from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.violations import Fix, Linted, Span, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.project import Project
+    from jaxresid.linter.rule import Rule
+
+INVALID_SYNTAX = "invalid-syntax"
+UNREADABLE = "unreadable"
+_TEST_MODULE = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
+# A fix may enable another; ruff stops after as many rounds.
+_MAX_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to look for.
+
+    Attributes:
+      rules: the rules that are on for this file.
+      known: code -> name of every rule there is, for suppression comments.
+      optional: the codes of those that are off by default.
+      fixable: whether the fixes of a code may be made.
+    """
+
+    rules: tuple[type[Rule], ...]
+    known: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
+    target_jax: tuple[int, int] | None = None
+    unsafe_fixes: bool = False
+    ignore_noqa: bool = False
+    fixable: Callable[[str], bool] = lambda _: True
+
+
+def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) -> Violation:
+    """The finding for a file that cannot be linted."""
+    span = Span(row, column, row, column + 1)
+    return Violation(name, name, "error", message, path, span)
+
+
+def unreadable(path: str, reason: str) -> Linted:
+    """What linting gives for a file that cannot be read."""
+    return Linted(path, (broken(path, UNREADABLE, f"cannot be read: {reason}"),))
+
+
+def lint_bytes(
+    raw: bytes,
+    path: str,
+    settings: Settings,
+    *,
+    project: Project | None = None,
+    file: Path | None = None,
+) -> Linted:
+    """Lints one file's content.
+
+    Args:
+      path: the file as it is shown; its suffix tells a notebook.
+      project: the files around it.
+      file: where it is, for the project's index.
+    """
+    if not funnel.mentions(raw, settings.rules):
+        return Linted(path, ())
+    document = read(raw, path)
+    if isinstance(document, Violation):
+        return Linted(path, (document,))
+    return lint_document(document, settings, project=project, file=file)
+
+
+def lint_document(
+    document: Document,
+    settings: Settings,
+    *,
+    project: Project | None = None,
+    file: Path | None = None,
+) -> Linted:
+    """Lints a file that has been decoded."""
+    found = violations_in(document, settings, project=project, file=file)
+    return _linted(document, [document.placed(v) for v in found])
+
+
+def violations_in(
+    document: Document,
+    settings: Settings,
+    *,
+    project: Project | None = None,
+    file: Path | None = None,
+) -> list[Violation]:
+    """The violations of a document, in the coordinates of its module."""
+    source = document.source
+    try:
+        tree = parse(source, top_level_await=document.is_notebook)
+    except UnparsableError as e:
+        return [broken(source.path, INVALID_SYNTAX, f"{e}", e.row, e.column)]
+    try:
+        return _found_in(tree, document, settings, project, file)
+    except RecursionError:
+        return [broken(source.path, INVALID_SYNTAX, "too deeply nested to be linted")]
+
+
+def _found_in(
+    tree: ast.Module,
+    document: Document,
+    settings: Settings,
+    project: Project | None,
+    file: Path | None,
+) -> list[Violation]:
+    """The violations of a tree, suppressed ones left out."""
+    source = document.source
+    violations: list[Violation] = []
+    if funnel.confirms(tree, settings.rules):
+        module = project.module_at(file) if project is not None and file is not None else None
+        facts = Facts(
+            source,
+            tree,
+            module=module.name if module else "",
+            is_package=module.is_package if module else False,
+            project=project,
+            target_jax=settings.target_jax,
+            path=file,
+        )
+        lenient = _TEST_MODULE.fullmatch(PurePath(source.path).name) is not None
+        expected = _rows_expected_to_fail(tree)
+        for rule in settings.rules:
+            for violation in rule().find(facts):
+                if violation.span.row not in expected:
+                    violations.append(
+                        replace(violation, severity="info")
+                        if lenient and rule.lenient_in_tests
+                        else violation
+                    )
+    if not settings.ignore_noqa and _may_suppress(source.text):
+        from jaxresid.linter import suppress
+
+        # A rule that saw only a part of its project was silent for that reason, perhaps.
+        sees_all = project is not None and project.complete
+        on = {rule.code for rule in settings.rules if sees_all or not rule.project}
+        kept, unused = suppress.apply(
+            sorted(violations, key=lambda v: v.sort_key),
+            suppress.parse(source.text),
+            enabled=on.__contains__,
+            known=settings.known,
+            optional=settings.optional,
+            path=source.path,
+        )
+        violations = [*kept, *(unused if suppress.CODE in on else ())]
+    return [
+        v if v.fix is None or settings.fixable(v.code) else replace(v, fix=None) for v in violations
+    ]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What fixing one file gave.
+
+    Attributes:
+      raw: the file's new bytes; the old ones where nothing was fixed.
+      fixes: the violations whose fixes were made.
+      linted: what is left.
+    """
+
+    raw: bytes
+    fixes: tuple[Violation, ...]
+    linted: Linted
+
+
+def fix_bytes(
+    raw: bytes,
+    path: str,
+    settings: Settings,
+    *,
+    project: Callable[[bytes], Project | None] = lambda _: None,
+    file: Path | None = None,
+) -> Fixed:
+    """Makes the fixes of one file until none is left, each round those that do not overlap.
+
+    A round whose result would not parse is taken apart: the fixes that break it are left out.
+
+    Args:
+      project: gives the project's index with the file's content as it is after each round.
+    """
+    made: list[Violation] = []
+    refused: set[Fix] = set()
+    for _ in range(_MAX_ROUNDS):
+        if not funnel.mentions(raw, settings.rules):
+            break
+        document = read(raw, path)
+        if isinstance(document, Violation):
+            break
+        found = violations_in(document, settings, project=project(raw), file=file)
+        chosen = [v for v in _chosen(document, found, settings) if v.fix not in refused]
+        if not chosen:
+            break
+        after = _applied(document, chosen)
+        if after is None:
+            # At least one breaks the file; find out which, one at a time.
+            alone = {v.fix: _applied(document, [v]) for v in chosen}
+            broken_fixes = {f for f, result in alone.items() if result is None and f is not None}
+            refused |= broken_fixes or {v.fix for v in chosen[1:] if v.fix is not None}
+            continue
+        if after == raw:
+            break
+        raw = after
+        made += chosen
+    return Fixed(raw, tuple(made), lint_bytes(raw, path, settings, project=project(raw), file=file))
+
+
+def _chosen(
+    document: Document, violations: Sequence[Violation], settings: Settings
+) -> list[Violation]:
+    """The violations to fix in one round: in source order, overlapping ones left for the next."""
+    source = document.source
+    taken: list[tuple[int, int]] = []
+    chosen = []
+    for violation in sorted(violations, key=lambda v: v.sort_key):
+        fix = violation.fix
+        if fix is None or (fix.applicability == "unsafe" and not settings.unsafe_fixes):
+            continue
+        ranges = [(source.start(e.span), source.end(e.span)) for e in fix.edits]
+        if any(_overlap(r, t) for r in ranges for t in taken):
+            continue
+        taken += ranges
+        chosen.append(violation)
+    return chosen
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two ranges share text, or stand so close that their order would matter."""
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _applied(document: Document, violations: Sequence[Violation]) -> bytes | None:
+    """The bytes after some fixes, or None where the result is not what it should be."""
+    edits = dict.fromkeys(e for v in violations if v.fix is not None for e in v.fix.edits)
+    try:
+        raw = document.edited(edits)
+        after = read(raw, document.source.path)
+        if isinstance(after, Violation):
+            return None
+        parse(after.source, top_level_await=after.is_notebook)
+    except ValueError:  # overlaps, encodings, syntax
+        return None
+    return raw
+
+
+def _rows_expected_to_fail(tree: ast.Module) -> frozenset[int]:
+    """The rows inside `with pytest.raises(...)` and `assertRaises`: a mistake there is meant."""
+    rows: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.With(items=items):
+                calls: list[ast.expr] = [i.context_expr for i in items]
+            case ast.Call():
+                calls = [node]
+            case _:
+                continue
+        for call in calls:
+            name = getattr(getattr(call, "func", None), "attr", "")
+            if name in {"raises", "deprecated_call"} or name.startswith("assertRaises"):
+                rows.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(rows)
+
+
+def _may_suppress(text: str) -> bool:
+    return "jaxresid:" in text or "noqa" in text.lower()
+
+
+def _linted(document: Document, violations: Sequence[Violation]) -> Linted:
+    ordered = tuple(dict.fromkeys(sorted(violations, key=lambda v: v.sort_key)))
+    return Linted(document.source.path, ordered, document.lines(ordered))

@@ -1,0 +1,72 @@
+"""The facts of one module that rules ask for.
+
+A *site* is one use of the checkpoint family. The *uses* of a value (a function, a checkpointed
+function, a gradient function) are the places it reaches. The *standing* of a place is under what
+its code runs.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.flow import Use
+from jaxresid.linter.names import Names
+from jaxresid.linter.roles import Arguments, Role
+from jaxresid.linter.sites import Derivative, Loop, Named, Policy, Site
+from jaxresid.linter.standing import Standing, Standings
+
+__all__ = [
+    "Arguments",
+    "Derivative",
+    "Facts",
+    "Loop",
+    "Named",
+    "Policy",
+    "Role",
+    "Site",
+    "Standing",
+    "Use",
+]
+
+if TYPE_CHECKING:
+    from jaxresid.linter.project import Project
+    from jaxresid.linter.source import Source
+
+
+class Facts(Standings):
+    """What one module shows.
+
+    Args:
+      project: answers for other modules; None where only this file is known.
+      target_jax: the jax that the code is written for; None for the newest.
+      path: the file, for imports of its neighbours.
+      remote: the module is looked at for another's sake, and asks no further itself.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tree: ast.Module,
+        *,
+        module: str = "",
+        is_package: bool = False,
+        project: Project | None = None,
+        target_jax: tuple[int, int] | None = None,
+        path: Path | None = None,
+        remote: bool = False,
+    ) -> None:
+        self.source = source
+        self.path = path
+        self.remote = remote
+        self.names = Names(tree, module, is_package)
+        self.project = project
+        self.target_jax = target_jax
+        self._uses: dict[tuple[ast.AST, int], tuple[Use, ...]] = {}
+        self._standing: dict[ast.AST, Standing] = {}
+
+    def jax_is(self, at_least: tuple[int, int], below: tuple[int, int] | None = None) -> bool:
+        """Whether the targeted jax is in a range of versions; no target means the newest."""
+        target = self.target_jax or (999, 0)
+        return at_least <= target and (below is None or target < below)

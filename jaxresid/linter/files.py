@@ -1,0 +1,352 @@
+"""Paths -> what linting them gives: finding files, the project's index, processes, the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxresid.config import Config, matches
+from jaxresid.linter import funnel, suppress
+from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
+from jaxresid.linter.document import read
+from jaxresid.linter.engine import (
+    INVALID_SYNTAX,
+    Fixed,
+    Settings,
+    broken,
+    fix_bytes,
+    lint_bytes,
+    unreadable,
+    violations_in,
+)
+from jaxresid.linter.project import Module, Project
+from jaxresid.linter.rule import Rule
+from jaxresid.linter.rules import all_rules
+from jaxresid.violations import Linted, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.cache import Cache
+
+# Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
+# at 0.4 MB).
+_POOL_NBYTES = 500_000
+_CHUNKS_PER_JOB = 4
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A file that passed the bytes filter."""
+
+    path: str
+    absolute: Path
+    raw: bytes
+    stat: os.stat_result
+
+
+class Lint:
+    """One run: a configuration, and what is shared between its files.
+
+    Args:
+      complete: directories that the user asked to lint as a whole, so that what is in none of
+        their files is nowhere.
+      overlay: contents that replace files.
+      ignore_noqa: report what comments silence as well.
+
+    Attributes:
+      found_nothing: whether the last `run` had no file to lint.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        complete: Sequence[Path] = (),
+        overlay: dict[Path, bytes] | None = None,
+        ignore_noqa: bool = False,
+    ) -> None:
+        self.config = config
+        self.complete = tuple(complete)
+        self.overlay = overlay or {}
+        self.ignore_noqa = ignore_noqa
+        self.found_nothing = False
+        self._projects: dict[Path, Project] = {}
+        self._listed: dict[Path, tuple[Found, ...]] = {}
+
+    @cached_property
+    def rules(self) -> tuple[type[Rule], ...]:
+        """The rules that are on, files' own exceptions aside.
+
+        Raises:
+          ConfigError: the configuration names a rule that does not exist.
+        """
+        every = all_rules()
+        self.config.validate({r.code: r.name for r in every})
+        return tuple(r for r in every if self.config.enabled(r.code, r.name, r.is_default()))
+
+    def settings(self, path: Path) -> Settings:
+        """What to look for in one file."""
+        ignored = self.config.ignored_in(path)
+        every = all_rules()
+        return Settings(
+            tuple(r for r in self.rules if not any(matches(s, r.code, r.name) for s in ignored)),
+            {r.code: r.name for r in every},
+            frozenset(r.code for r in every if not r.is_default()),
+            self.config.target_jax,
+            unsafe_fixes=self.config.unsafe_fixes,
+            ignore_noqa=self.ignore_noqa,
+            fixable=_Fixable(self.config),
+        )
+
+    # -- the project around a file -----------------------------------------------------------
+
+    def root(self, path: Path) -> Path:
+        """The project that a file belongs to."""
+        return project_root(path)
+
+    def listed(self, root: Path) -> tuple[Found, ...]:
+        """The project's Python files."""
+        if root not in self._listed:
+            config = replace(self.config, force_exclude=False)
+            # The directory of a buffer that was never saved need not exist.
+            found = discover([str(root)], config) if root.is_dir() else ()
+            self._listed[root] = tuple(
+                f for f in found if isinstance(f, Found) and f.path.endswith((".py", ".pyi"))
+            )
+        return self._listed[root]
+
+    def project(self, root: Path) -> Project:
+        """The index of a project."""
+        if root not in self._projects:
+            self._projects[root] = Project(
+                lambda: self._modules(root),
+                complete=_is_project(root) or any(root.is_relative_to(d) for d in self.complete),
+                overlay=self.overlay,
+                target_jax=self.config.target_jax,
+                shown=_Shown(),
+            )
+        return self._projects[root]
+
+    def _modules(self, root: Path) -> Iterator[Module]:
+        packages: dict[Path, bool] = {}
+        for found in self.listed(root):
+            name = module_name(found.absolute, root, packages)
+            if name is not None:
+                yield Module(found.absolute, name)
+
+    def state(self, root: Path) -> str:
+        """A digest of what a file's findings depend on besides the file: the project around it."""
+        import hashlib
+        import time
+
+        from jaxresid.linter.cache import GRANULARITY_NS
+
+        digest = hashlib.blake2b(digest_size=16)
+        fresh = time.time_ns() - GRANULARITY_NS
+        for found in self.listed(root):
+            try:
+                stat = os.stat(found.absolute)
+                line = f"{found.absolute}\0{stat.st_mtime_ns}\0{stat.st_size}\0{stat.st_ctime_ns}\n"
+                digest.update(line.encode("utf-8", "surrogateescape"))
+                if max(stat.st_mtime_ns, stat.st_ctime_ns) > fresh:
+                    # It may change once more without a change of its timestamps.
+                    digest.update(found.absolute.read_bytes())
+            except OSError:
+                continue
+        digest.update(repr(self.project(root)._complete).encode())
+        return digest.hexdigest()
+
+    # -- files -------------------------------------------------------------------------------
+
+    def file(self, path: str, absolute: Path) -> Linted:
+        """Lints one file."""
+        raw = self.overlay.get(absolute)
+        if raw is None:
+            try:
+                raw = absolute.read_bytes()
+            except OSError as e:
+                return unreadable(path, e.strerror or str(e))
+        return self.content(raw, path, absolute)
+
+    def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
+        """Lints bytes as the content of a file."""
+        project = self.project(self.root(absolute))
+        try:
+            return lint_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
+        except RecursionError:
+            return Linted(path, (broken(path, INVALID_SYNTAX, "too deeply nested to be linted"),))
+
+    def fixed(self, raw: bytes, path: str, absolute: Path) -> Fixed:
+        """Fixes bytes as the content of a file."""
+        root = self.root(absolute)
+
+        def project(now: bytes) -> Project:
+            lint = Lint(self.config, complete=self.complete, overlay={absolute: now})
+            lint._listed = self._listed
+            return lint.project(root)
+
+        try:
+            return fix_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
+        except RecursionError:
+            return Fixed(raw, (), self.content(raw, path, absolute))
+
+    def silenced(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
+        """The file with a comment at each finding that silences it, and how many findings."""
+        document = read(raw, path)
+        if isinstance(document, Violation):
+            return raw, 0
+        project = self.project(self.root(absolute))
+        settings = self.settings(absolute)
+        try:
+            found = violations_in(document, settings, project=project, file=absolute)
+        except RecursionError:
+            return raw, 0
+        text = document.source.text
+        newline = "\r\n" if "\r\n" in text else "\n"
+        edits = suppress.add(document.source.lines, found, reason, newline=newline)
+        return document.edited(edits), len(found) if edits else 0
+
+    def run(
+        self, paths: Sequence[str], *, jobs: int | None = None, cache: bool = True
+    ) -> tuple[Linted, ...]:
+        """Lints files and directories.
+
+        Returns:
+          one entry per file with findings, sorted by path.
+
+        Raises:
+          UsageError: a path does not exist.
+        """
+        directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
+        self.complete = (*self.complete, *directories)
+        kept = self._open_cache() if cache else None  # before any file is read
+        found = discover(paths, self.config)
+        self.found_nothing = not found
+        results: list[Linted] = [
+            unreadable(f.path, f.reason) for f in found if isinstance(f, Problem)
+        ]
+        candidates: list[Candidate] = []
+        for item in found:
+            if isinstance(item, Found):
+                outcome = self._candidate(item)
+                if isinstance(outcome, Candidate):
+                    candidates.append(outcome)
+                elif outcome is not None:
+                    results.append(outcome)
+        if kept is None:
+            results += self._lint(candidates, jobs)
+        else:
+            results += self._cached(kept, candidates, jobs)
+        return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
+
+    def _candidate(self, found: Found) -> Candidate | Linted | None:
+        try:
+            with open(found.absolute, "rb", buffering=0) as file:
+                stat = os.fstat(file.fileno())  # before reading, for the cache
+                raw = file.readall()
+        except OSError as e:
+            return unreadable(found.path, e.strerror or str(e))
+        if not funnel.mentions(raw, self.rules):
+            return None
+        return Candidate(found.path, found.absolute, raw, stat)
+
+    def _lint(self, candidates: Sequence[Candidate], jobs: int | None) -> Iterable[Linted]:
+        workers = min(jobs or available_cpus(), len(candidates))
+        if workers < 2 or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
+            return [self.content(c.raw, c.path, c.absolute) for c in candidates]
+        # Big files first, so that none of them is left for the end.
+        ordered = sorted(candidates, key=lambda c: -len(c.raw))
+        work = [(c.raw, c.path, c.absolute) for c in ordered]
+        with ProcessPoolExecutor(
+            workers, initializer=_start, initargs=(self.config, self.complete, self.ignore_noqa)
+        ) as pool:
+            chunk = max(1, len(work) // (workers * _CHUNKS_PER_JOB))
+            return list(pool.map(_in_worker, work, chunksize=chunk))
+
+    def _open_cache(self) -> Cache:
+        from jaxresid import __version__
+        from jaxresid.linter.cache import Cache, cache_key
+        from jaxresid.linter.stored import rules_fingerprint
+
+        rules = f"{rules_fingerprint(self.rules)} {self.ignore_noqa}"
+        key = cache_key(__version__, rules, self.config.fingerprint(), self.config.root)
+        return Cache.open(self.config.cache_dir, key)
+
+    def _cached(
+        self, cache: Cache, candidates: Sequence[Candidate], jobs: int | None
+    ) -> Iterable[Linted]:
+        from jaxresid.linter.stored import as_json, from_json
+
+        states = {root: self.state(root) for root in {self.root(c.absolute) for c in candidates}}
+        results: list[Linted] = []
+        missed: list[Candidate] = []
+        for candidate in candidates:
+            depends = states[self.root(candidate.absolute)]
+            where = candidate.absolute, candidate.stat
+            stored = cache.get(*where, depends=depends) or cache.get(
+                *where, depends=depends, content=candidate.raw
+            )
+            if stored is None:
+                missed.append(candidate)
+            else:
+                results.append(from_json(stored, candidate.path))
+        linted = {r.path: r for r in self._lint(missed, jobs)}
+        for candidate in missed:
+            results.append(linted[candidate.path])
+            cache.put(
+                candidate.absolute,
+                candidate.stat,
+                candidate.raw,
+                as_json(linted[candidate.path]),
+                depends=states[self.root(candidate.absolute)],
+            )
+        cache.save()
+        return results
+
+
+class _Fixable:
+    """Whether the configuration lets a rule's fixes be made; a class, so that it can be sent to
+    another process."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def __call__(self, code: str) -> bool:
+        name = next((r.name for r in all_rules() if r.code == code), "")
+        return self._config.fix_allowed(code, name)
+
+
+class _Shown(dict[Path, str]):
+    """How files that nobody named are shown: relative to here, where they are below."""
+
+    def get(self, path: Path, default: str | None = None) -> str:  # type: ignore[override]
+        relative = os.path.relpath(path)
+        return relative if not relative.startswith("..") else str(path)
+
+
+def _is_project(root: Path) -> bool:
+    return any((root / f).exists() for f in ("pyproject.toml", "setup.py", "setup.cfg", ".git"))
+
+
+def available_cpus() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_worker: Lint | None = None
+
+
+def _start(config: Config, complete: tuple[Path, ...], ignore_noqa: bool) -> None:
+    global _worker  # noqa: PLW0603
+    _worker = Lint(config, complete=complete, ignore_noqa=ignore_noqa)
+
+
+def _in_worker(work: tuple[bytes, str, Path]) -> Linted:
+    assert _worker is not None
+    return _worker.content(*work)

@@ -1,0 +1,419 @@
+"""Where the value of an expression goes: through names, aliases, jit, vmap, partial, lists and
+helpers, until it is called, scanned, differentiated, checkpointed, or lost to code that is not
+visible."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxresid.linter import apis
+from jaxresid.linter.names import Binding, External
+from jaxresid.linter.roles import MAX_DEPTH, Role
+from jaxresid.linter.sites import Site, Sites
+
+UseKind = Literal[
+    "call",  # the value is called
+    "loop",  # it is the body of a staged loop, map or branch
+    "derivative",  # it is differentiated
+    "checkpoint",  # it is checkpointed
+    "rule",  # it is a rule of a custom derivative
+    "discarded",  # the expression is a statement
+    "returned",
+    "escapes",  # it goes where we cannot follow
+]
+
+# How many places one question follows a value to; beyond them it escapes.
+_MAX_STEPS = 10_000
+_MAX_ALL_STEPS = 1_000_000  # of all questions about a module
+# What takes the rules of a custom derivative that replaces the reverse pass. A jvp rule is itself
+# differentiated, so code in one is code like any other.
+_VJP_RULES = frozenset({"defvjp", "def_fwd", "def_bwd"})
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One place that a function value reaches.
+
+    Attributes:
+      node: the call that uses it (for `call`, the call of the value itself).
+      api: the loop family's entry, for `loop`.
+      mode: for `derivative`.
+      through: what it went through on the way: `jit`, `vmap`, `partial`, `custom`, `element`
+        (it was an element of a list), `instance` (a class was instantiated), `made` (a function
+        returned it to its caller).
+    """
+
+    kind: UseKind
+    node: ast.AST
+    api: apis.LoopApi | None = None
+    mode: apis.Mode | None = None
+    through: tuple[str, ...] = ()
+
+
+class Flow(Sites):
+    """Follows values."""
+
+    _uses: dict[tuple[ast.AST, int], tuple[Use, ...]]
+    _steps_left = 0
+    _all_steps_left = _MAX_ALL_STEPS
+
+    def uses(self, value: ast.AST) -> tuple[Use, ...]:
+        """Where the value of an expression, or of a definition with its decorators, goes."""
+        if isinstance(value, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return self._decorated_uses(value, len(value.decorator_list))
+        key = (value, -1)
+        if key not in self._uses:
+            self._uses[key] = ()  # what a cycle sees
+            site = self.site_of(value) if isinstance(value, ast.Call) else None
+            through = ("class",) if site is not None and self.is_class(site) else ()
+            self._uses[key] = self._collected(self._flow(value, through, 0))
+        return self._uses[key]
+
+    def is_class(self, site: Site) -> bool:
+        """Whether what a site checkpoints is a class, as far as names tell."""
+        if site.api.library not in {"linen", "partitioning"}:
+            return False
+        targets = self.targets(site)
+        known = [t for t in targets if t is not None]
+        if any(isinstance(t, ast.ClassDef) for t in known):
+            return True
+        names = [t.qualname for t in known if isinstance(t, External)]
+        if isinstance(site.target, (ast.Name, ast.Attribute)) and not known:
+            names.append(site.target.id if isinstance(site.target, ast.Name) else site.target.attr)
+        return any(n.rpartition(".")[2][:1].isupper() for n in names)
+
+    def site_uses(self, site: Site) -> tuple[Use, ...]:
+        """Where the checkpointed function goes."""
+        if site.definition is not None:
+            return self.uses_above(site.definition, site.node)
+        return self.uses(site.node)
+
+    def uses_above(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, decorator: ast.expr
+    ) -> tuple[Use, ...]:
+        """Where a definition goes once one of its decorators has been applied."""
+        return self._decorated_uses(node, node.decorator_list.index(decorator))
+
+    def _decorated_uses(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, index: int
+    ) -> tuple[Use, ...]:
+        """Where a definition goes after its decorators from `index` down have been applied."""
+        key = (node, index)
+        if key not in self._uses:
+            self._uses[key] = ()
+            through = ("class",) if isinstance(node, ast.ClassDef) else ()
+            self._uses[key] = self._collected(self._through_decorators(node, index, through, 0))
+        return self._uses[key]
+
+    def _collected(self, uses: Iterator[Use]) -> tuple[Use, ...]:
+        """Each use once, following a bounded number of steps: chains of helpers that each use
+        their argument twice would take exponentially many."""
+        outer, allowed = self._steps_left, min(_MAX_STEPS, self._all_steps_left)
+        self._steps_left = allowed
+        try:
+            return tuple(dict.fromkeys(uses))
+        finally:
+            self._all_steps_left -= allowed - self._steps_left
+            self._steps_left = outer
+
+    def _through_decorators(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+        index: int,
+        through: tuple[str, ...],
+        depth: int,
+    ) -> Iterator[Use]:
+        for decorator in reversed(node.decorator_list[:index]):
+            use = self._decorator_use(decorator, through)
+            if isinstance(use, Use):
+                yield use
+                if use.kind == "checkpoint":
+                    return
+                through = (*through, "derived")
+            else:
+                through = (*through, *use)
+        scope = self.names.scopes[node]
+        for binding in scope.bindings.get(node.name, ()):
+            if binding.node is node:
+                yield from self._binding_flow(binding, through, depth)
+        owner = self.names.class_of(node)
+        if owner is not None:
+            yield from self._member_flow(owner, node.name, through, depth)
+
+    def _decorator_use(
+        self, decorator: ast.expr, through: tuple[str, ...]
+    ) -> Use | tuple[str, ...]:
+        for role in self._roles(decorator):
+            match role.kind:
+                case "checkpoint":
+                    return Use("checkpoint", decorator, through=through)
+                case "derivative":
+                    return Use("derivative", decorator, mode=role.entry, through=through)
+                case "loop":
+                    return Use("loop", decorator, api=role.entry, through=through)
+                case "transform":
+                    return (role.entry,)
+                case "custom":
+                    return _custom(role)
+        return ("unknown",)
+
+    def _member_flow(
+        self, owner: ast.ClassDef, name: str, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        """The loads of `self.name` and `Class.name`, as far as the module shows."""
+        for load in self.names.self_loads.get(name, ()):
+            assert isinstance(load.value, ast.Name)
+            if load.value.id in {"self", "cls"}:
+                if self.names.class_around(load) is owner:
+                    yield from self._flow(load, through, depth + 1)
+            elif owner in self.names.origins(load.value):
+                yield from self._flow(load, through, depth + 1)
+
+    def _binding_flow(
+        self, binding: Binding, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        if depth > MAX_DEPTH:
+            yield Use("escapes", binding.node, through=through)
+            return
+        for load in self.names.loads_of(binding):
+            yield from self._flow(load, through, depth + 1)
+            if self._steps_left < 0:
+                return  # it has said that the value escapes
+
+    def _flow(self, node: ast.AST, through: tuple[str, ...], depth: int) -> Iterator[Use]:
+        self._steps_left -= 1
+        if depth > MAX_DEPTH or self._steps_left < 0:
+            yield Use("escapes", node, through=through)
+            return
+        parent = self.names.parents.get(node)
+        match parent:
+            case ast.Call() if node is parent.func:
+                yield from self._called(parent, node, through, depth)
+            case ast.Call():
+                yield from self._argument(parent, node, through, depth)
+            case ast.keyword():
+                call = self.names.parents[parent]
+                if isinstance(call, ast.Call):
+                    yield from self._argument(call, node, through, depth)
+                else:
+                    yield Use("escapes", parent, through=through)
+            case ast.IfExp() if node is parent.test:
+                return
+            case ast.IfExp() | ast.BoolOp():
+                yield from self._flow(parent, through, depth + 1)
+            case ast.NamedExpr():
+                yield from self._flow(parent, through, depth + 1)
+                yield from self._assigned(parent, [parent.target], through, depth)
+            case ast.Assign():
+                yield from self._assigned(parent, parent.targets, through, depth)
+            case ast.AnnAssign():
+                yield from self._assigned(parent, [parent.target], through, depth)
+            case ast.Expr():
+                yield Use("discarded", parent, through=through)
+            case ast.Return() | ast.Lambda() | ast.Yield():
+                yield Use("returned", parent, through=through)
+                if isinstance(parent, ast.Return):
+                    yield from self._made(parent, through, depth)
+            case ast.List() | ast.Tuple() | ast.ListComp() | ast.GeneratorExp() | ast.Set():
+                yield from self._flow(parent, (*through, "element"), depth + 1)
+            case ast.Subscript() if node is parent.value and "element" in through:
+                yield from self._flow(parent, through, depth + 1)
+            case ast.For() | ast.comprehension() if node is parent.iter and "element" in through:
+                yield from self._iterated(parent, through, depth)
+            case ast.arguments():
+                yield from self._default(parent, node, through, depth)
+            case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
+                yield Use("escapes", parent, through=through)  # as a decorator
+            case ast.Attribute():
+                # `f.defvjp(...)`, `Block.apply`: an attribute is no use of the function itself.
+                yield from self._attribute(parent, through, depth)
+            case ast.Compare() | ast.UnaryOp():
+                return
+            case None:
+                return
+            case _:
+                yield Use("escapes", parent, through=through)
+
+    def _made(self, node: ast.Return, through: tuple[str, ...], depth: int) -> Iterator[Use]:
+        """What a function returns goes where its calls stand."""
+        function = self.names.function(node)
+        if isinstance(function, (ast.FunctionDef, ast.Lambda)) and depth < MAX_DEPTH:
+            for use in self.uses(function):
+                if use.kind == "call" and not use.through:
+                    yield from self._flow(use.node, (*through, "made"), depth + 3)
+
+    def _attribute(
+        self, node: ast.Attribute, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        if "instance" in through and node.attr in {"__call__", "apply"}:
+            yield from self._flow(node, through, depth + 1)
+        elif node.attr not in {"defvjp", "defjvp", "defjvps", "__name__", "__doc__"}:
+            yield Use("escapes", node, through=through)
+
+    def _called(
+        self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        if "class" in through and "instance" not in through:
+            yield from self._flow(call, (*through, "instance"), depth + 1)
+        else:
+            yield Use("call", call, through=through)
+
+    def _assigned(
+        self, node: ast.AST, targets: list[ast.expr], through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        for target in targets:
+            match target:
+                case ast.Name(id=name):
+                    scope = self.names.scopes[target]
+                    for binding in scope.bindings.get(name, ()):
+                        if binding.node is node:
+                            yield from self._binding_flow(binding, through, depth)
+                    if self._is_global(target):
+                        yield Use("escapes", node, through=through)
+                case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+                    owner = self.names.class_around(target)
+                    if owner is not None:
+                        yield from self._member_flow(owner, attr, through, depth)
+                        continue
+                    yield Use("escapes", node, through=through)
+                case _:
+                    yield Use("escapes", node, through=through)
+
+    def _is_global(self, name: ast.Name) -> bool:
+        scope = self.names.scopes[name]
+        return name.id in scope.outer
+
+    def _iterated(
+        self,
+        loop: ast.For | ast.comprehension,
+        through: tuple[str, ...],
+        depth: int,
+    ) -> Iterator[Use]:
+        """An element of a list goes where the loop's variable goes."""
+        rest = tuple(t for t in through if t != "element")
+        target = loop.target
+        if not isinstance(target, ast.Name):
+            yield Use("escapes", loop, through=through)
+            return
+        scope = self.names.scopes[target]
+        for binding in scope.bindings.get(target.id, ()):
+            if binding.node is loop:
+                yield from self._binding_flow(binding, (*rest, "iterated"), depth)
+
+    def _default(
+        self, arguments: ast.arguments, node: ast.AST, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        function = self.names.parents[arguments]
+        args = [*arguments.posonlyargs, *arguments.args]
+        pairs = [
+            *zip(args[len(args) - len(arguments.defaults) :], arguments.defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        for arg, default in pairs:
+            if default is node:
+                yield from self._parameter_flow(function, arg.arg, through, depth)
+
+    def _parameter_flow(
+        self, function: ast.AST, name: str, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        for load in self.names.loads.get(name, ()):
+            if any(
+                b.kind == "param" and b.scope.node is function for b in self.names.bindings(load)
+            ):
+                yield from self._flow(load, through, depth + 1)
+
+    def _argument(
+        self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr in _VJP_RULES:
+            yield Use("rule", call, through=through)
+            return
+        followed = False
+        for role in self._argument_roles(call):
+            use = self._role_use(call, node, role, through)
+            if isinstance(use, Use):
+                followed = True
+                yield use
+            elif use is not None:
+                followed = True
+                yield from self._flow(call, (*through, *use), depth + 1)
+        if not followed:
+            yield from self._into_helper(call, node, through, depth)
+
+    def _argument_roles(self, call: ast.Call) -> Iterator[tuple[Role, int]]:
+        """What the call is, with how many positions its arguments are shifted by."""
+        for role in self._roles(call.func):
+            if role.kind == "transform" and role.entry == "partial" and call.args:
+                for inner in self._roles(call.args[0]):
+                    yield inner, -1
+            yield role, sum(len(b.args) - self.is_partial(b) for b in role.bound)
+
+    def _role_use(
+        self, call: ast.Call, node: ast.AST, shifted: tuple[Role, int], through: tuple[str, ...]
+    ) -> Use | tuple[str, ...] | None:
+        """The use that passing `node` to a family's function makes; transforms it goes through;
+        None where the argument is not the function that the family member is about."""
+        role, shift = shifted
+        where = _position(call, node)
+        position = where + shift if isinstance(where, int) else None
+        keyword = where if isinstance(where, str) else None
+        match role.kind:
+            case "loop":
+                bodies: tuple[tuple[int, str], ...] = role.entry.bodies
+                if (
+                    (role.entry.curried and position == 0)
+                    or any(position == p or keyword == k for p, k in bodies)
+                    or (role.qualname.endswith("switch") and position is not None and position >= 1)
+                ):
+                    return Use("loop", call, api=role.entry, through=through)
+            case "derivative" if position == 0 or keyword in {"fun", "f", "fn", "value_fn"}:
+                return Use("derivative", call, mode=role.entry, through=through)
+            case "checkpoint" if position == 0 or keyword == role.entry.target:
+                return Use("checkpoint", call, through=through)
+            case "transform" if position == 0 or keyword in {"fun", "f", "func"}:
+                if shift < 0:
+                    return None
+                return (role.entry,)
+            case "custom" if position == 0 or keyword in {"fun", "f"}:
+                return _custom(role)
+        return None
+
+    def _into_helper(
+        self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        """Follows an argument into a function defined here, else it escapes."""
+        callee = self.names.definitely(call.func)
+        if isinstance(callee, External) and callee.qualname in {"list", "tuple"}:
+            yield from self._flow(call, through, depth + 1)
+            return
+        where = _position(call, node)
+        if isinstance(callee, (ast.FunctionDef, ast.Lambda)) and where is not None:
+            args = [*callee.args.posonlyargs, *callee.args.args]
+            if self.names.class_of(callee) is not None and isinstance(call.func, ast.Attribute):
+                args = args[1:]
+            name = where if isinstance(where, str) else None
+            if isinstance(where, int) and where < len(args):
+                name = args[where].arg
+            if name is not None and depth < MAX_DEPTH:
+                yield from self._parameter_flow(callee, name, (*through, "argument"), depth + 3)
+                return
+        yield Use("escapes", call, through=through)
+
+
+def _custom(role: Role) -> tuple[str, ...]:
+    return ("jit",) if role.qualname.endswith("jvp") else ("custom",)
+
+
+def _position(call: ast.Call, node: ast.AST) -> int | str | None:
+    """Where an argument stands in a call: its index, or its keyword."""
+    for index, arg in enumerate(call.args):
+        if arg is node:
+            return index
+    for keyword in call.keywords:
+        if keyword.value is node:
+            return keyword.arg
+    return None

@@ -1,0 +1,63 @@
+"""Which files a rule could say anything about: bytes first, then names in the tree.
+
+Both steps let too much through rather than too little; what they drop cannot hold a finding.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+from jaxresid.linter.rule import CHECKPOINT_MARKERS, Rule
+
+# Every library whose checkpoint we know mentions one of these in its import.
+_LIBRARIES = (b"jax", b"flax", b"haiku", b"equinox", b"keras", b"haliax")
+# `checkpoint` or `remat` as a whole identifier that is called, bound or imported, or one of the
+# longer names. `orbax.checkpoint.X` and `save_checkpoint` are none of these.
+_IDENTIFIER = re.compile(
+    rb"checkpoint(?:_name|_policies)\b|filter_checkpoint\b|remat_scan\b|ad_checkpoint\b"
+    rb"|new_checkpoint\b|new_remat\b|custom_remat\b|\b(?:checkpoint|remat)\b(?!\s*\.)"
+)
+_IDENTIFIERS = frozenset(
+    """
+    checkpoint remat remat_scan filter_checkpoint checkpoint_name checkpoint_policies ad_checkpoint
+    new_checkpoint new_remat custom_remat
+    """.split()
+)
+SUPPRESSION_MARKER = b"jaxresid:"
+
+
+@cache
+def _other_markers(rules: tuple[type[Rule], ...]) -> tuple[bytes, ...]:
+    found = {m for rule in rules for m in rule.markers}
+    return tuple(sorted(found - set(CHECKPOINT_MARKERS)))
+
+
+def mentions(raw: bytes, rules: tuple[type[Rule], ...]) -> bool:
+    """Whether a file's bytes could concern one of the rules, or suppress one."""
+    if SUPPRESSION_MARKER in raw:
+        return True
+    if not any(library in raw for library in _LIBRARIES):
+        return False
+    if any(marker in raw for marker in _other_markers(rules)):
+        return True
+    if b"checkpoint" not in raw and b"remat" not in raw:
+        return False
+    return _IDENTIFIER.search(raw) is not None
+
+
+def confirms(tree: ast.Module, rules: tuple[type[Rule], ...]) -> bool:
+    """Whether the tree uses one of the names as code, not in a comment or a string."""
+    others = {m.decode() for m in _other_markers(rules)}
+    wanted = _IDENTIFIERS | others
+    for node in ast.walk(tree):
+        # An ImportFrom's names are aliases, which are nodes of their own.
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                if name in wanted:
+                    return True
+            case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
+                if not wanted.isdisjoint(name.split(".")):
+                    return True
+    return False

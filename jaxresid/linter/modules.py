@@ -1,0 +1,217 @@
+"""Which class of a neural-network library a class belongs to, or an expression is an instance of.
+
+Shared by the framework rules (JXR6).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis, edits, stages
+from jaxresid.linter.names import External, FunctionNode
+from jaxresid.violations import Fix
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+ModuleClass = ast.ClassDef | External
+_MAX_DEPTH = 8
+# Members of flax.nnx that change their own state when they are called.
+_STATEFUL = frozenset({"flax.nnx.BatchNorm", "flax.nnx.Dropout", "flax.nnx.SpectralNorm"})
+_FROZEN = frozenset({"deterministic", "use_running_average"})
+
+
+def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None:
+    """`linen`, `nnx`, `equinox` or `haiku` for a class that certainly derives from its Module."""
+    if isinstance(cls, External):
+        prefix, _, name = cls.qualname.rpartition(".")
+        known = {"flax.linen": "linen", "flax.nnx": "nnx", "equinox.nn": "equinox"}
+        return known.get(prefix) if name[:1].isupper() and name != "Module" else None
+    if cls is None or depth > _MAX_DEPTH:
+        return None
+    for base in cls.bases:
+        match facts.names.definitely(base):
+            case External(qualname) if qualname in apis.MODULE_BASES:
+                return apis.MODULE_BASES[qualname]
+            case ast.ClassDef() as parent:
+                found = library(facts, parent, depth + 1)
+                if found is not None:
+                    return found
+    return None
+
+
+def owner(facts: Facts, function: ast.AST) -> ast.ClassDef | None:
+    """The class whose instances a function is a method of, by its `self`."""
+    if not isinstance(function, ast.FunctionDef) or not function.args.args:
+        return None
+    names = {ast.unparse(d).rpartition(".")[2] for d in function.decorator_list}
+    if names & {"staticmethod", "classmethod", "property"}:
+        return None
+    return facts.names.class_of(function)
+
+
+def instance_class(facts: Facts, node: ast.expr, depth: int = 0) -> ModuleClass | None:
+    """The class that an expression is certainly an instance of."""
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        around = facts.names.class_around(node)
+        if node.value.id == "self" and around is not None:
+            return attribute_class(facts, around, node.attr, depth + 1)
+        return None
+    if isinstance(node, ast.Name):
+        bindings = facts.names.bindings(node)
+        if len(bindings) != 1:
+            return None
+        binding = bindings[0]
+        if binding.kind == "param" and isinstance(binding.node, ast.arg):
+            return _annotated(facts, binding.node.annotation)
+        if binding.kind == "for" and binding.element and binding.value is not None:
+            return _element_class(facts, binding.value, depth + 1)
+    return _made(facts, facts.names.definitely(node))
+
+
+def attribute_class(
+    facts: Facts, cls: ast.ClassDef, attr: str, depth: int = 0
+) -> ModuleClass | None:
+    """The class of an attribute of the instances of a class."""
+    values = facts.names.self_assigned.get((cls, attr), [])
+    if len(values) == 1:
+        return instance_class(facts, values[0], depth + 1)
+    for statement in cls.body if not values else ():
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation) if name == attr:
+                return _annotated(facts, annotation)
+    return None
+
+
+def _made(facts: Facts, origin: object) -> ModuleClass | None:
+    if not isinstance(origin, ast.Call):
+        return None
+    cls = facts.names.definitely(origin.func)
+    return cls if isinstance(cls, (ast.ClassDef, External)) else None
+
+
+def _annotated(facts: Facts, annotation: ast.expr | None) -> ModuleClass | None:
+    if not isinstance(annotation, (ast.Name, ast.Attribute)):
+        return None
+    cls = facts.names.definitely(annotation)
+    return cls if isinstance(cls, (ast.ClassDef, External)) else None
+
+
+def _element_class(facts: Facts, container: ast.expr, depth: int) -> ModuleClass | None:
+    """The class of the elements of a list that is written here."""
+    origin = facts.names.definitely(container)
+    match origin:
+        case ast.Call(args=[ast.List() | ast.ListComp() as inner]):  # `nnx.List([...])`
+            origin = inner
+    match origin:
+        case ast.ListComp(elt=element):
+            return instance_class(facts, element, depth)
+        case ast.List(elts=[_, *_] as elements):
+            classes = {instance_class(facts, e, depth) for e in elements}
+            return classes.pop() if len(classes) == 1 else None
+    return None
+
+
+# -- state of nnx modules ------------------------------------------------------------------------
+
+
+def update_in_call(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None:
+    """What calling an instance changes in its state, in words; None where nothing is seen."""
+    if isinstance(cls, External):
+        return cls.qualname.rpartition(".")[2] if cls.qualname in _STATEFUL else None
+    if cls is None or library(facts, cls) != "nnx":
+        return None
+    method = facts.names.method(cls, "__call__")
+    return update(facts, method, "self", cls, depth) if method is not None else None
+
+
+def update(
+    facts: Facts, function: FunctionNode, root: str, cls: ast.ClassDef, depth: int = 0
+) -> str | None:
+    """What a function changes in the state of the module that it calls `root`; None where nothing
+    is seen, or where the module itself is handed on or returned."""
+    if depth > _MAX_DEPTH:
+        return None
+    found = None
+    for node in stages.own_nodes(function):
+        if _hands_on(facts, node, root):
+            return None
+        found = found or _update_at(facts, node, root, cls, depth)
+    return found
+
+
+def _hands_on(facts: Facts, node: ast.AST, root: str) -> bool:
+    parent = facts.names.parents.get(node)
+    return (
+        isinstance(node, ast.Name)
+        and node.id == root
+        and not isinstance(parent, ast.Attribute)
+        and not (isinstance(parent, ast.Call) and parent.func is node)
+    )
+
+
+def _update_at(facts: Facts, node: ast.AST, root: str, cls: ast.ClassDef, depth: int) -> str | None:
+    for target in _targets(node):
+        if _root(target) == root and not isinstance(target, ast.Name):
+            return ast.unparse(target)
+    if not isinstance(node, ast.Call):
+        return None
+    match node.func:
+        case ast.Name(id=name) if name == root:
+            return update_in_call(facts, cls, depth + 1)
+        case ast.Attribute(value=ast.Name(id=name), attr=attr) if name == root:
+            if attr == "sow":
+                return f"{root}.sow"
+            method = facts.names.method(cls, attr)
+            if method is not None and method.args.args:
+                return update(facts, method, method.args.args[0].arg, cls, depth + 1)
+            return _called(facts, node, attribute_class(facts, cls, attr), depth)
+        case ast.Name():
+            return _called(facts, node, instance_class(facts, node.func), depth)
+    return None
+
+
+def _called(facts: Facts, call: ast.Call, cls: ModuleClass | None, depth: int) -> str | None:
+    frozen = any(
+        k.arg in _FROZEN and isinstance(k.value, ast.Constant) and k.value.value is True
+        for k in call.keywords
+    )
+    return None if frozen else update_in_call(facts, cls, depth + 1)
+
+
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets):
+            yield from targets
+        case ast.AugAssign(target=target):
+            yield target
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+# -- the other library's checkpoint --------------------------------------------------------------
+
+
+def swap(facts: Facts, site: Site, qualname: str, keywords: frozenset[str]) -> Fix | None:
+    """The fix that calls another checkpoint, where the module already has a name for its library
+    and it takes the same keywords."""
+    callee = site.node.func if isinstance(site.node, ast.Call) else site.node
+    if site.form == "decorator" and isinstance(site.node, ast.Call):
+        return None
+    name = edits.name_for(facts, qualname)
+    if name is None or not isinstance(callee, (ast.Name, ast.Attribute)):
+        return None
+    if site.arguments.dynamic or not keywords.issuperset(site.arguments.keywords):
+        return None
+    if site.calls and site.calls != (site.node,):
+        return None
+    edit = edits.replace(facts.source, callee, name)
+    return Fix(f"Use `{name}`", (edit,), "unsafe")

@@ -1,0 +1,468 @@
+"""Jupyter notebooks: the code cells as one module, and edits of it written back.
+
+The file's JSON is scanned, not re-serialised: what an edit does not touch keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from json.decoder import JSONDecoder
+
+from jaxresid.linter.lexer import LINE_END, logical_end
+from jaxresid.violations import Edit, Span
+
+_BOM = "\ufeff"
+_BLANK = re.compile(r"[ \t\r\n]*+")
+_DECODER = JSONDecoder()
+
+# --- the JSON
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A JSON value and where it stands in the text."""
+
+    value: object
+    start: int
+    end: int
+
+
+def _skip(text: str, pos: int) -> int:
+    match = _BLANK.match(text, pos)
+    return match.end() if match else pos
+
+
+def _value(text: str, pos: int) -> _Value:
+    start = _skip(text, pos)
+    value, end = _DECODER.raw_decode(text, start)
+    return _Value(value, start, end)
+
+
+def _expect(text: str, pos: int, choices: str) -> int:
+    """The position after one of some characters."""
+    pos = _skip(text, pos)
+    if not text.startswith(tuple(choices), pos):
+        raise json.JSONDecodeError(f"Expecting one of {choices}", text, pos)
+    return pos + 1
+
+
+def _object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _Value], int]:
+    """The members of an object and its end; the value of the key `inner` is left to `_array`."""
+    members: dict[str, _Value] = {}
+    pos = _expect(text, pos, "{")
+    if text.startswith("}", _skip(text, pos)):
+        return members, _skip(text, pos) + 1
+    while True:
+        key = _value(text, pos)
+        if not isinstance(key.value, str):
+            raise json.JSONDecodeError("Expecting a key", text, key.start)
+        start = _skip(text, _expect(text, key.end, ":"))
+        if key.value == inner and text.startswith("[", start):
+            cells, pos = _array(text, start)
+            members[inner] = _Value(cells, start, pos)
+        else:
+            members[key.value] = value = _value(text, start)
+            pos = value.end
+        pos = _expect(text, pos, ",}")
+        if text[pos - 1] == "}":
+            return members, pos
+
+
+def _array(text: str, pos: int) -> tuple[list[dict[str, _Value] | None], int]:
+    """The objects in an array, None for other elements, and its end."""
+    found: list[dict[str, _Value] | None] = []
+    pos = _expect(text, pos, "[")
+    if text.startswith("]", _skip(text, pos)):
+        return found, _skip(text, pos) + 1
+    while True:
+        start = _skip(text, pos)
+        if text.startswith("{", start):
+            members, pos = _object(text, start)
+            found.append(members)
+        else:
+            pos = _value(text, start).end
+            found.append(None)
+        pos = _expect(text, pos, ",]")
+        if text[pos - 1] == "]":
+            return found, pos
+
+
+# A surrogate pair is one character of the decoded string.
+_CHARACTER = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]",
+    re.DOTALL,
+)
+
+
+def _dumped(text: str, ascii_only: bool) -> str:
+    """The inside of a JSON string."""
+    # Lone surrogates have no bytes in UTF-8.
+    ascii_only = ascii_only or any("\ud800" <= c <= "\udfff" for c in text)
+    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+
+
+def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
+    """A JSON string literal with another value, the characters that stay as they were spelled."""
+    spelled = _CHARACTER.findall(literal[1:-1])
+    assert len(spelled) == len(old)
+    head = _common(old, new)
+    tail = _common(old[head:][::-1], new[head:][::-1])
+    middle = _dumped(new[head : len(new) - tail], ascii_only)
+    return '"' + "".join([*spelled[:head], middle, *spelled[len(old) - tail :]]) + '"'
+
+
+def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool) -> str:
+    """The text of a list of strings (`text`, with the values `items`) that join to `new`."""
+    spans = [(v.start, v.end) for v in _elements(text)]
+    by_any = list(items) == "".join(items).splitlines(keepends=True)
+    lines = new.splitlines(keepends=True) if by_any else re.findall(r"[^\n]*\n|[^\n]+", new)
+    head = _common(items, lines)
+    tail = _common(items[head:][::-1], lines[head:][::-1])
+    old_middle = range(head, len(items) - tail)
+    middle = []
+    for index, line in enumerate(lines[head : len(lines) - tail]):
+        if index < len(old_middle):
+            start, end = spans[old_middle[index]]
+            literal = text[start:end]
+            middle.append(_rewritten(literal, items[old_middle[index]], line, ascii_only))
+        else:
+            middle.append(f'"{_dumped(line, ascii_only)}"')
+    kept = [text[start:end] for start, end in spans]
+    literals = [*kept[:head], *middle, *kept[len(items) - tail :]]
+    if not literals:
+        return "[]"
+    if not spans:
+        return f"[{', '.join(literals)}]"
+    before, after = text[: spans[0][0]], text[spans[-1][1] :]
+    between = text[spans[0][1] : spans[1][0]] if len(spans) > 1 else "," + (before[1:] or " ")
+    return before + between.join(literals) + after
+
+
+def _elements(text: str) -> Iterator[_Value]:
+    pos = 1
+    while not text.startswith("]", _skip(text, pos)):
+        value = _value(text, pos)
+        yield value
+        pos = _skip(text, value.end)
+        if text.startswith(",", pos):
+            pos += 1
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many elements two sequences share at their start."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+# --- magics
+
+# Cell magics whose cell is Python that runs here.
+_TRANSPARENT = frozenset({"capture", "prun", "time", "timeit"})
+_CELL_MAGIC = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n))*+%%(\w*)")
+# No Python statement starts with one of these; `/`, `,` and `;` are IPython's automatic calls.
+_LINE_MAGIC = re.compile(r"[ \t]*([%!?/,;])")
+_HELP = re.compile(
+    r"[ \t]*%{0,2}[\w*][\w.*]*+(?:\[[^\]\r\n]*\][\w.*]*+)*+\?{1,2}[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)"
+)
+_ASSIGNED = re.compile(
+    r"""(?P<left>(?:[\w.,*:() \t-]|\[(?:[\w.:-]|"[^"\r\n]*"|'[^'\r\n]*')*+\])++=[ \t]*+)[!%]"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Masked:
+    """A cell's text with magics replaced, character for character.
+
+    Attributes:
+      rows: the rows (1-based, of the cell) that hold magics.
+      first: the first row before which text can be inserted.
+    """
+
+    text: str
+    rows: frozenset[int]
+    first: int
+
+
+def _mask(text: str) -> _Masked:
+    pos, row, first = 0, 1, 1
+    parts: list[str] = []
+    rows: set[int] = set()
+    cell_magic = _CELL_MAGIC.match(text)
+    if cell_magic:
+        if cell_magic[1] not in _TRANSPARENT:
+            every = frozenset(range(1, len(LINE_END.findall(text)) + 1))
+            return _Masked(re.sub(r"[^\r\n]", " ", text), every, len(every) + 2)
+        first = len(LINE_END.findall(text, 0, cell_magic.end())) + 2
+    while pos < len(text):
+        start = _magic_start(text, pos)
+        end = logical_end(text, pos) if start is None else _magic_end(text, pos)
+        count = len(LINE_END.findall(text, pos, end))
+        if start is None:
+            parts.append(text[pos:end])
+        else:
+            parts.append(text[pos:start] + _stand_in(text[start:end], not text[pos:start].strip()))
+            rows.update(range(row, row + max(count, 1)))
+        pos, row = end, row + count
+    return _Masked("".join(parts), frozenset(rows), first)
+
+
+def _magic_start(text: str, pos: int) -> int | None:
+    """Where the magic on the logical line at `pos` starts, None if there is none."""
+    if match := _LINE_MAGIC.match(text, pos):
+        return match.start(1)
+    if match := _HELP.match(text, pos):
+        return match.end() - len(match.group().lstrip())
+    if match := _ASSIGNED.match(text, pos):
+        return match.end("left")
+    return None
+
+
+def _magic_end(text: str, pos: int) -> int:
+    """Where a magic ends, after its line end; a backslash at the end of a line continues it."""
+    while True:
+        after = LINE_END.search(text, pos)
+        if after is None:
+            return len(text)
+        if not text.endswith("\\", pos, after.start()):
+            return after.end()
+        pos = after.end()
+
+
+def _stand_in(magic: str, is_statement: bool) -> str:
+    """Python of the same shape, which does nothing."""
+    width = len(LINE_END.split(magic, 1)[0])
+    word = "pass" if is_statement and width >= 4 else "0"
+    return word.ljust(width) + re.sub(r"[^\r\n]", " ", magic[width:])
+
+
+# --- notebooks
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A code cell.
+
+    Attributes:
+      number: 1-based, among the cells of all kinds.
+      row: the module's row where it starts.
+      source: its text as it is in the notebook.
+      start, end: where its `source` stands in the JSON.
+      items: the strings of `source`, None where it is one string.
+      magic_rows: rows of the cell that hold magics.
+      first: the first row of the cell before which text can be inserted.
+    """
+
+    number: int
+    row: int
+    source: str
+    start: int
+    end: int
+    items: tuple[str, ...] | None
+    magic_rows: frozenset[int] = frozenset()
+    first: int = 1
+
+    @property
+    def text(self) -> str:
+        """The source, its last line ended."""
+        return self.source if self.source.endswith("\n") else f"{self.source}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """A notebook's Python.
+
+    Attributes:
+      text: the code cells joined, magics replaced by Python of the same width that does nothing.
+      cells: the code cells.
+      json: the file.
+    """
+
+    text: str
+    cells: tuple[Cell, ...]
+    json: str = field(repr=False)
+
+    @property
+    def needs_await(self) -> bool:
+        """Whether it may parse only where `await` is allowed outside of functions."""
+        return bool(re.search(r"\b(?:await|async)\b", self.text))
+
+    def place(self, span: Span) -> tuple[int, Span]:
+        """The number of the cell where a span of the module starts, and the span in that cell.
+
+        Raises:
+          ValueError: there is no code cell.
+        """
+        cell = self._cell_at(span.row)
+        shift = cell.row - 1
+        return cell.number, Span(
+            span.row - shift, span.column, span.end_row - shift, span.end_column
+        )
+
+    def lines(self, cell: int) -> tuple[str, ...]:
+        """The lines of a cell, given by its number, as they are in the notebook."""
+        for one in self.cells:
+            if one.number == cell:
+                return tuple(LINE_END.split(one.text)[:-1])
+        raise ValueError(f"cell {cell} holds no Python")
+
+    def apply(self, edits: Sequence[Edit]) -> bytes:
+        """The file after edits in the coordinates of the module.
+
+        Raises:
+          ValueError: edits overlap, or one spans two cells or touches a magic.
+        """
+        by_cell: dict[int, list[Edit]] = defaultdict(list)
+        index = {cell.number: cell for cell in self.cells}
+        for edit in edits:
+            number, span = self.place(edit.span)
+            _check(index[number], span)
+            by_cell[number].append(Edit(span, edit.text))
+        ascii_only = _writes_ascii(self.json)
+        parts, at = [], 0
+        for number in sorted(by_cell):
+            cell = index[number]
+            parts += [self.json[at : cell.start], self._source(cell, by_cell[number], ascii_only)]
+            at = cell.end
+        return "".join([*parts, self.json[at:]]).encode()
+
+    def _cell_at(self, row: int) -> Cell:
+        index = bisect_right(self.cells, row, key=lambda c: c.row) - 1
+        if index < 0:
+            raise ValueError("the notebook has no Python there")
+        return self.cells[index]
+
+    def _source(self, cell: Cell, edits: Sequence[Edit], ascii_only: bool) -> str:
+        """The JSON of a cell's source after edits in its coordinates."""
+        new = _edited(cell.text, edits)
+        if cell.text != cell.source:
+            new = new.removesuffix("\n")
+        text = self.json[cell.start : cell.end]
+        if new == cell.source:
+            return text
+        if cell.items is None:
+            return _rewritten(text, cell.source, new, ascii_only)
+        return _rewritten_list(text, cell.items, new, ascii_only)
+
+
+def _check(cell: Cell, span: Span) -> None:
+    """Raises ValueError for a span in which nothing can be changed."""
+    rows = len(LINE_END.findall(cell.text))
+    if (span.end_row, span.end_column) > (rows + 1, 0):
+        raise ValueError("an edit spans two cells")
+    last = span.end_row - 1 if span.end_column == 0 and span.end_row > span.row else span.end_row
+    inserted_above = span.column == span.end_column == 0 and span.row == span.end_row
+    touched = set() if inserted_above else set(range(span.row, last + 1))
+    if span.row < cell.first or touched & cell.magic_rows:
+        raise ValueError("an edit touches a magic")
+
+
+def _edited(text: str, edits: Sequence[Edit]) -> str:
+    starts = [0, *(m.end() for m in LINE_END.finditer(text))]
+    done, at = [], 0
+    for edit in sorted(edits):
+        span = edit.span
+        start = min(starts[span.row - 1] + span.column, len(text))
+        end = min(starts[span.end_row - 1] + span.end_column, len(text))
+        if start < at:
+            raise ValueError("edits overlap")
+        done += [text[at:start], edit.text]
+        at = end
+    return "".join(done) + text[at:]
+
+
+def _writes_ascii(text: str) -> bool:
+    """Whether the notebook was written with everything but ASCII escaped."""
+    escaped = r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}"
+    return text.isascii() and re.search(escaped, text) is not None
+
+
+def read(raw: bytes) -> Notebook:
+    """Reads a notebook; one of another language has no cells.
+
+    Raises:
+      ValueError: it is none, with the reason.
+    """
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise ValueError(f"it is not UTF-8: {e}") from e
+    try:
+        top, end = _object(text, 1 if text.startswith(_BOM) else 0, "cells")
+        if _skip(text, end) != len(text):
+            raise json.JSONDecodeError("Extra data", text, end)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"it is not a JSON object: {e}") from e
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+    if "cells" not in top:
+        old = "worksheets" in top
+        reason = (
+            "it is of nbformat 3 or older; open and save it in Jupyter" if old else "no `cells`"
+        )
+        raise ValueError(reason)
+    cells = top["cells"].value
+    if not isinstance(cells, list):
+        raise ValueError("`cells` is no list")
+    if not _is_python(top):
+        return Notebook("", (), text)
+    found: list[Cell] = []
+    parts: list[str] = []
+    row = 1
+    for number, members in enumerate(cells, 1):
+        cell = _cell(number, members, row)
+        if cell is None:
+            continue
+        masked = _mask(cell.text)
+        found.append(replace(cell, magic_rows=masked.rows, first=masked.first))
+        parts.append(masked.text)
+        row += len(LINE_END.findall(masked.text))
+    return Notebook("".join(parts), tuple(found), text)
+
+
+def _cell(number: int, members: dict[str, _Value] | None, row: int) -> Cell | None:
+    """A cell before its magics are looked for; None if it holds no Python."""
+    if members is None:
+        raise ValueError(f"cell {number} is no object")
+    if _get(members, "cell_type") != "code" or not _is_python_cell(members):
+        return None
+    source = members.get("source")
+    if source is not None and isinstance(source.value, str):
+        return Cell(number, row, source.value, source.start, source.end, None)
+    if source is not None and isinstance(source.value, list):
+        items = source.value
+        if all(isinstance(item, str) for item in items):
+            text = "".join(items)
+            return Cell(number, row, text, source.start, source.end, tuple(items))
+    raise ValueError(f"the `source` of cell {number} is neither a string nor a list of strings")
+
+
+def _get(members: dict[str, _Value], *keys: str) -> object:
+    """The value under some keys, None where there is none."""
+    first = members.get(keys[0])
+    value = first.value if first else None
+    for key in keys[1:]:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _is_python(top: dict[str, _Value]) -> bool:
+    for where in (("language_info", "name"), ("kernelspec", "language")):
+        language = _get(top, "metadata", *where)
+        if isinstance(language, str):
+            return language.lower().startswith(("python", "ipython"))
+    return True
+
+
+def _is_python_cell(members: dict[str, _Value]) -> bool:
+    """VS Code keeps cells of other languages among those of a Python kernel."""
+    language = _get(members, "metadata", "vscode", "languageId")
+    return not isinstance(language, str) or language == "python"

@@ -1,0 +1,110 @@
+"""Where policies are named, made and given. Shared by the policy rules (JXR2)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis
+from jaxresid.linter.names import External
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+# A file that mentions none of these has no factory.
+FACTORY_MARKERS = tuple(name.encode() for name in sorted(apis.FACTORIES))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Made:
+    """A call of a factory of policies, or a `functools.partial` of one.
+
+    Attributes:
+      name: the factory's, in `jax.checkpoint_policies`.
+      args: its positional arguments.
+      complete: it is the call itself, and no `*args` or `**kwargs` hide arguments.
+    """
+
+    call: ast.Call
+    name: str
+    args: tuple[ast.expr, ...]
+    complete: bool
+
+    def keyword(self, name: str) -> ast.expr | None:
+        """The value given to a keyword."""
+        return next((k.value for k in self.call.keywords if k.arg == name), None)
+
+
+def name_of(facts: Facts, node: ast.expr) -> str | None:
+    """`dots_saveable`, where an expression is that member of `jax.checkpoint_policies` for sure;
+    it need not exist."""
+    found = {
+        apis.policy_name(origin.qualname) if isinstance(origin, External) else None
+        for origin in facts.names.origins(node)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def leaves(node: ast.expr) -> Iterator[ast.expr]:
+    """The expressions that a conditional expression chooses from."""
+    match node:
+        case ast.IfExp():
+            yield from leaves(node.body)
+            yield from leaves(node.orelse)
+        case ast.BoolOp():
+            for value in node.values:
+                yield from leaves(value)
+        case _:
+            yield node
+
+
+def given(facts: Facts) -> Iterator[ast.expr]:
+    """The expressions given to `policy=` of the checkpoint family, partials of it included."""
+    found: dict[ast.expr, None] = {}
+    for site in facts.sites:
+        node = site.keyword("policy")
+        if node is not None:
+            found[node] = None
+    for call in facts.names.calls:
+        for keyword in call.keywords:
+            if keyword.arg == "policy" and keyword.value not in found and _checkpoints(facts, call):
+                found[keyword.value] = None
+    yield from found
+
+
+def _checkpoints(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call is one of the checkpoint family, or a partial of one."""
+    if facts.role(call.func, "checkpoint") is not None:
+        return True
+    return bool(
+        call.args and facts.is_partial(call) and facts.role(call.args[0], "checkpoint") is not None
+    )
+
+
+def made(facts: Facts) -> Iterator[Made]:
+    """The calls of factories."""
+    for call, _ in facts.policy_calls:
+        name = name_of(facts, call.func)
+        if name in apis.FACTORIES:
+            yield Made(call, name, tuple(call.args), _is_complete(call))
+    if not any(name in apis.FACTORIES for _, name in facts.policy_names):
+        return
+    for call in facts.names.calls:
+        if call.args and isinstance(call.args[0], (ast.Name, ast.Attribute)):
+            name = name_of(facts, call.args[0])
+            if name in apis.FACTORIES and facts.is_partial(call):
+                yield Made(call, name, tuple(call.args[1:]), False)
+
+
+def _is_complete(call: ast.Call) -> bool:
+    return not any(isinstance(a, ast.Starred) for a in call.args) and all(
+        k.arg is not None for k in call.keywords
+    )
+
+
+def written(facts: Facts, node: ast.expr) -> str:
+    """An expression as the user wrote it, on one line."""
+    text = facts.source.segment(facts.source.span(node))
+    return text if "\n" not in text else " ".join(ast.unparse(node).split())

@@ -1,0 +1,304 @@
+"""The cross-file index: what other modules of the project do with the functions of one.
+
+Lazy throughout: a file of the project is parsed only when a question reaches it, and a question
+reaches it only if its bytes mention the name that the question is about.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.source import Source, UndecodableError
+from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.violations import Span
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.flow import UseKind
+
+# Never part of the project, so not looked up in it.
+_LIBRARIES = frozenset(
+    """
+    jax jaxlib flax haiku equinox haliax keras optax numpy scipy functools typing collections os sys
+    math re abc dataclasses itertools torch tensorflow chex einops contextlib logging time warnings
+    """.split()
+)
+_MAX_ALIASES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteUse:
+    """What another module does with a function.
+
+    Attributes:
+      callee: what it is passed to, as that module spells it: `jax.value_and_grad`.
+      in_loop, in_reverse: that happens under a staged loop, or under a reverse-mode derivative.
+    """
+
+    kind: UseKind
+    callee: str
+    path: str
+    span: Span
+    forward: bool
+    in_loop: bool
+    in_reverse: bool
+    through: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A file of the project under its dotted name."""
+
+    path: Path
+    name: str
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.stem == "__init__"
+
+
+class Project:
+    """The modules of one project.
+
+    Args:
+      modules: lists all its Python files; asked when the first question comes.
+      complete: whether these are known to be all: a rule about what no file does may speak.
+      overlay: contents that replace files, such as an editor's buffer.
+    """
+
+    def __init__(
+        self,
+        modules: Callable[[], Iterable[Module]] = tuple,
+        *,
+        complete: bool = False,
+        overlay: dict[Path, bytes] | None = None,
+        target_jax: tuple[int, int] | None = None,
+        shown: dict[Path, str] | None = None,
+    ) -> None:
+        self._list = modules
+        self._complete = complete
+        self._overlay = overlay or {}
+        self._shown = shown or {}
+        self._target_jax = target_jax
+        self._bytes: dict[Path, bytes] = {}
+        self._facts: dict[Path, Facts | None] = {}
+        self._canonical: dict[tuple[str, Path | None], str] = {}
+        self._remote: dict[tuple[str, Path], tuple[RemoteUse, ...]] = {}
+
+    @cached_property
+    def _modules(self) -> tuple[Module, ...]:
+        return tuple(self._list())
+
+    @cached_property
+    def by_name(self) -> dict[str, Module]:
+        """The modules by dotted name, packages by their own."""
+        return {m.name: m for m in self._modules}
+
+    @cached_property
+    def _by_path(self) -> dict[Path, Module]:
+        return {m.path: m for m in self._modules}
+
+    def module_at(self, path: Path) -> Module | None:
+        """The module that a file is."""
+        return self._by_path.get(path)
+
+    def content(self, path: Path) -> bytes:
+        """A file's bytes; none where it cannot be read."""
+        if path in self._overlay:
+            return self._overlay[path]
+        if path not in self._bytes:
+            try:
+                self._bytes[path] = path.read_bytes()
+            except OSError:
+                self._bytes[path] = b""
+        return self._bytes[path]
+
+    def facts(self, module: Module) -> Facts | None:
+        """The facts of a module of the project; None where it does not parse."""
+        from jaxresid.linter.facts import Facts
+
+        if module.path not in self._facts:
+            try:
+                shown = self._shown.get(module.path, str(module.path))
+                source = Source.decode(self.content(module.path), shown)
+                tree = parse(source)
+            except (UndecodableError, UnparsableError):
+                self._facts[module.path] = None
+            else:
+                self._facts[module.path] = Facts(
+                    source,
+                    tree,
+                    module=module.name,
+                    is_package=module.is_package,
+                    path=module.path,
+                    project=self,
+                    target_jax=self._target_jax,
+                    remote=True,
+                )
+        return self._facts[module.path]
+
+    # -- names across modules ----------------------------------------------------------------
+
+    @cached_property
+    def _tops(self) -> frozenset[str]:
+        """First components of what can be imported from the project."""
+        found = {m.name.partition(".")[0] for m in self._modules}
+        return frozenset(
+            found
+            | {m.path.stem for m in self._modules}
+            | {m.path.parent.name for m in self._modules}
+        )
+
+    def canonical(self, qualname: str, importer: Path | None = None) -> str:
+        """The name under which something is defined, followed through the project's imports and
+        module-level aliases: `mylib.remat` -> `jax.checkpoint`."""
+        top = qualname.partition(".")[0]
+        if top in _LIBRARIES or top not in self._tops:
+            return qualname
+        key = (qualname, importer)
+        if key not in self._canonical:
+            self._canonical[key] = qualname
+            self._canonical[key] = self._follow(qualname, importer, _MAX_ALIASES)
+        return self._canonical[key]
+
+    def _follow(self, qualname: str, importer: Path | None, left: int) -> str:
+        found = self._locate(qualname, importer)
+        if found is None or not left:
+            return qualname
+        module, attribute = found
+        name = f"{module.name}.{attribute}"
+        facts = self.facts(module) if attribute.encode() in self.content(module.path) else None
+        if facts is None or "." in attribute:
+            return name
+        bindings = facts.names.root.bindings.get(attribute, [])
+        targets = set()
+        for binding in bindings:
+            if binding.kind == "import":
+                targets.add(binding.qualname)
+            elif binding.kind == "assign" and isinstance(binding.value, (ast.Name, ast.Attribute)):
+                targets.update(facts.names.qualnames(binding.value) or [""])
+            else:
+                targets.add("")
+        if len(targets) == 1 and (target := targets.pop()) and target != qualname:
+            if target.partition(".")[0] in _LIBRARIES:
+                return target
+            return self._follow(target, module.path, left - 1)
+        return name
+
+    def _locate(self, qualname: str, importer: Path | None) -> tuple[Module, str] | None:
+        """The module that a dotted name reaches into, and the rest of the name."""
+        head, _, rest = qualname.rpartition(".")
+        while head:
+            module = self.by_name.get(head) or self._beside(head, importer)
+            if module is not None:
+                return module, rest
+            head, _, last = head.rpartition(".")
+            rest = f"{last}.{rest}"
+        return None
+
+    def _beside(self, name: str, importer: Path | None) -> Module | None:
+        """A module imported by its bare name from a script in the same directory."""
+        if importer is None:
+            return None
+        base = importer.parent.joinpath(*name.split("."))
+        return self._by_path.get(base.with_suffix(".py")) or self._by_path.get(base / "__init__.py")
+
+    def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
+        """What the other modules do with a function of one."""
+        key = (qualname, home or Path())
+        if key not in self._remote:
+            self._remote[key] = ()
+            self._remote[key] = tuple(self._find_remote(qualname, home))
+        return self._remote[key]
+
+    def _find_remote(self, qualname: str, home: Path | None) -> Iterable[RemoteUse]:
+        from jaxresid.linter.stages import derivative_name
+
+        *modules, last = (part.encode() for part in qualname.split("."))
+        whole = re.compile(rb"\b%s\b" % re.escape(last))
+        for module in self._modules:
+            content = self.content(module.path)
+            # To reach it, a file has to name it and a module or package that has it.
+            if module.path == home or last not in content or not any(m in content for m in modules):
+                continue
+            if whole.search(content) is None:
+                continue
+            facts = self.facts(module)
+            if facts is None:
+                continue
+            for node in facts.loads_of_external(qualname):
+                for use in facts.flow(node):
+                    standing = facts.standing(use.node)
+                    yield RemoteUse(
+                        use.kind,
+                        derivative_name(facts, use),
+                        facts.source.path,
+                        facts.source.span(use.node)  # type: ignore[arg-type]
+                        if hasattr(use.node, "lineno")
+                        else facts.source.span(node),
+                        use.mode == "forward",
+                        standing.loop or _is_loop(use.api),
+                        bool(standing.reverse),
+                        use.through,
+                    )
+
+    # -- checkpoint names across modules -----------------------------------------------------
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file of the project is known and parses, as far as it mentions names."""
+        return self._complete and all(
+            self.facts(m) is not None
+            for m in self._modules
+            if b"checkpoint_name" in self.content(m.path)
+        )
+
+    @cached_property
+    def defined_names(self) -> frozenset[str]:
+        """The literal names given to `checkpoint_name` anywhere."""
+        return frozenset(n.name for f in self.naming for n in f.named if n.name is not None)
+
+    @cached_property
+    def has_dynamic_names(self) -> bool:
+        """Whether some `checkpoint_name` gets a computed name."""
+        return any(n.name is None for f in self.naming for n in f.named)
+
+    @cached_property
+    def naming(self) -> tuple[Facts, ...]:
+        found = (self.facts(m) for m in self._modules if b"checkpoint_name" in self.content(m.path))
+        return tuple(f for f in found if f is not None)
+
+    def strings(self, value: str) -> int:
+        """How many times a string is a literal in the project's modules (f-strings excluded)."""
+        marker = value.encode()
+        count = 0
+        for module in self._modules:
+            if marker in self.content(module.path):
+                facts = self.facts(module)
+                if facts is None:
+                    return 1_000_000
+                count += sum(
+                    isinstance(n, ast.Constant) and n.value == value
+                    for n in ast.walk(facts.names.tree)
+                )
+        return count
+
+    @cached_property
+    def policy_facts(self) -> tuple[Facts, ...]:
+        """The modules that mention a policy over names."""
+        found = (
+            self.facts(m)
+            for m in self._modules
+            if b"these_names" in self.content(m.path) or b"names_but_these" in self.content(m.path)
+        )
+        return tuple(f for f in found if f is not None)
+
+
+def _is_loop(api: object) -> bool:
+    return getattr(api, "kind", "branch") != "branch"

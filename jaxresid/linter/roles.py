@@ -1,0 +1,162 @@
+"""What a callee is: a member of one of the families, through aliases, partials and factories."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jaxresid.linter import apis
+from jaxresid.linter.names import External, Names
+
+if TYPE_CHECKING:
+    from jaxresid.linter.project import Project
+
+# How many steps (aliases, partials, arguments) a value is followed.
+MAX_DEPTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a callee is: an entry of one of the families.
+
+    Attributes:
+      bound: the partial or factory calls that already gave arguments, outermost first.
+    """
+
+    kind: Literal["checkpoint", "loop", "derivative", "transform", "custom", "policy", "name"]
+    qualname: str
+    entry: Any = None
+    bound: tuple[ast.Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a call with those that partials bound before.
+
+    Attributes:
+      dynamic: there are `*args` or `**kwargs` whose content is not visible.
+    """
+
+    positional: tuple[ast.expr, ...]
+    keywords: dict[str, ast.keyword]
+    dynamic: bool
+
+    def get(self, position: int | None, keyword: str) -> ast.expr | None:
+        """The argument at a position or by keyword."""
+        if keyword in self.keywords:
+            return self.keywords[keyword].value
+        if position is not None and position < len(self.positional):
+            return self.positional[position]
+        return None
+
+
+class Roles:
+    """Answers what expressions are among the families of `apis`."""
+
+    names: Names
+    project: Project | None
+    path: Path | None
+
+    def roles(self, node: ast.AST | None, depth: int = 0) -> tuple[Role, ...]:
+        """What a callee may be, among the families."""
+        return tuple(self._roles(node, depth))
+
+    def _roles(self, node: ast.AST | None, depth: int = 0) -> Iterator[Role]:
+        if depth > MAX_DEPTH:
+            return
+        for origin in self.names.origins(node):
+            match origin:
+                case External(qualname):
+                    role = self._external(qualname)
+                    if role is not None:
+                        yield role
+                case ast.Call():
+                    yield from self._of_call(origin, depth)
+
+    def _external(self, qualname: str) -> Role | None:
+        if self.project is not None:
+            qualname = self.project.canonical(qualname, self.path)
+        return _role(qualname)
+
+    def _of_call(self, call: ast.Call, depth: int) -> Iterator[Role]:
+        """The role of a call's result: a partial's, or a checkpoint factory's."""
+        for role in self._roles(call.func, depth + 1):
+            if role.kind == "transform" and role.entry == "partial" and call.args:
+                for inner in self._roles(call.args[0], depth + 1):
+                    yield Role(inner.kind, inner.qualname, inner.entry, (call, *inner.bound))
+            elif role.kind in {"checkpoint", "derivative", "transform", "loop"} and not call.args:
+                # `nnx.remat(policy=...)`, `eqx.filter_jit(donate="all")`: gives a decorator.
+                yield Role(role.kind, role.qualname, role.entry, (call, *role.bound))
+
+    def role(self, node: ast.AST | None, kind: str) -> Role | None:
+        """The first role of one kind that an expression may have."""
+        return next((r for r in self._roles(node) if r.kind == kind), None)
+
+    def is_partial(self, call: ast.Call) -> bool:
+        role = self.role(call.func, "transform")
+        return role is not None and role.entry == "partial"
+
+    def arguments(self, call: ast.Call | None, role: Role) -> Arguments:
+        """A call's arguments with those bound before it."""
+        positional: list[ast.expr] = []
+        keywords: dict[str, ast.keyword] = {}
+        dynamic = False
+        for given in (*reversed(role.bound), *((call,) if call is not None else ())):
+            args = given.args
+            if given in role.bound and self.is_partial(given):
+                args = args[1:]
+            for arg in args:
+                if isinstance(arg, ast.Starred):
+                    dynamic = True
+                    break
+                positional.append(arg)
+            for keyword in given.keywords:
+                if keyword.arg is not None:
+                    keywords[keyword.arg] = keyword
+                else:
+                    known = self._unpacked(keyword.value)
+                    if known is None:
+                        dynamic = True
+                    else:
+                        keywords.update(known)
+        return Arguments(tuple(positional), keywords, dynamic)
+
+    def _unpacked(self, node: ast.expr) -> dict[str, ast.keyword] | None:
+        """The keywords of `**{...}` and `**dict(...)`, where they are literal."""
+        origin = self.names.definitely(node)
+        match origin:
+            case ast.Dict():
+                found: dict[str, ast.keyword] = {}
+                for key, value in zip(origin.keys, origin.values, strict=True):
+                    if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                        return None
+                    keyword = ast.keyword(arg=key.value, value=value)
+                    found[key.value] = ast.copy_location(keyword, value)
+                return found
+            case ast.Call(func=ast.Name(id="dict"), args=[]) if all(
+                k.arg is not None for k in origin.keywords
+            ):
+                return {k.arg: k for k in origin.keywords if k.arg is not None}
+        return None
+
+
+def _role(qualname: str) -> Role | None:
+    """What a fully qualified name is among the families."""
+    if qualname in apis.CHECKPOINTS:
+        return Role("checkpoint", qualname, apis.CHECKPOINTS[qualname])
+    if qualname in apis.LOOPS:
+        return Role("loop", qualname, apis.LOOPS[qualname])
+    if qualname in apis.DERIVATIVES:
+        return Role("derivative", qualname, apis.DERIVATIVES[qualname])
+    if qualname in apis.TRANSFORMS:
+        return Role("transform", qualname, apis.TRANSFORMS[qualname])
+    if qualname in apis.CUSTOM_RULES:
+        return Role("custom", qualname)
+    if qualname in apis.CHECKPOINT_NAMES:
+        return Role("name", qualname)
+    if apis.policy_name(qualname) is not None:
+        return Role("policy", qualname)
+    return None

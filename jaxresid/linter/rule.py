@@ -1,0 +1,185 @@
+"""What a rule is: one class, in one file, with its own examples.
+
+Rules hold no state. `find` gets the facts of a module and yields violations, made by `report`.
+The docstring is the documentation: a summary line, then the sections that `SECTIONS` names.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from jaxresid.violations import Applicability, Fix, Related, RuleInfo, Severity, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+    from jaxresid.violations import Span
+
+SECTIONS = (
+    "What it does",
+    "Why is this bad?",
+    "Use instead",
+    "When it is right after all",
+    "Is the fix safe?",
+)
+# What a file must mention for the checkpoint rules to have anything to say.
+CHECKPOINT_MARKERS = (b"checkpoint", b"remat")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Source that shows a rule.
+
+    Attributes:
+      source: a module. In a bad example the lines that are reported end in `# !`.
+      fixed: the exact text after all fixes (unsafe ones too); None where there is no fix.
+      files: other modules of its project, path -> source.
+      jax: the targeted jax, where the rule depends on it.
+    """
+
+    source: str
+    fixed: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    jax: tuple[int, int] | None = None
+
+
+class Rule:
+    """Base of all rules.
+
+    Class attributes:
+      code, name, severity: as in `Violation`; `name` is also the module's name, `-` as `_`.
+      why, help: the consequence and the remedy, for every violation that gives none of its own.
+      default: on without being selected; info rules are off.
+      fixes: the best applicability its fixes have; None if it never fixes.
+      project: whether it needs to see the whole project.
+      since: the first jaxresid that has it.
+      jax: a specifier for the versions of jax that it applies to, for documentation; the rule
+        itself asks `facts.jax_is`.
+      lenient_in_tests: only an info in a test module: a test of what checkpoint does may well do
+        what is pointless elsewhere.
+      markers: a file that mentions none of these is not read for this rule.
+      bad, good: examples; the good ones are the suite against false positives.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity]
+    why: ClassVar[str] = ""
+    help: ClassVar[str] = ""
+    fixes: ClassVar[Applicability | None] = None
+    project: ClassVar[bool] = False
+    since: ClassVar[str] = "0.1.0"
+    jax: ClassVar[str] = ""
+    lenient_in_tests: ClassVar[bool] = False
+    markers: ClassVar[tuple[bytes, ...]] = CHECKPOINT_MARKERS
+    bad: ClassVar[tuple[Example, ...]]
+    good: ClassVar[tuple[Example, ...]]
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        """The violations of this rule in one module."""
+        raise NotImplementedError
+
+    @classmethod
+    def is_default(cls) -> bool:
+        """Whether the rule is on without being selected."""
+        return cls.severity != "info"
+
+    @classmethod
+    def report(
+        cls,
+        facts: Facts,
+        node: ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg,
+        message: str,
+        *,
+        fix: Fix | None = None,
+        related: tuple[Related, ...] = (),
+        why: str | None = None,
+        help: str | None = None,
+        span: Span | None = None,
+    ) -> Violation:
+        """A violation at `node`."""
+        return Violation(
+            cls.code,
+            cls.name,
+            cls.severity,
+            message,
+            facts.source.path,
+            span or facts.source.span(node),
+            noqa_rows=noqa_rows(facts, node),
+            why=cls.why if why is None else why,
+            help=cls.help if help is None else help,
+            fix=fix,
+            related=related,
+        )
+
+    @classmethod
+    def info(cls) -> RuleInfo:
+        """The rule's documentation."""
+        summary, sections = documentation(cls)
+        return RuleInfo(
+            cls.code,
+            cls.name,
+            cls.severity,
+            summary,
+            sections,
+            cls.fixes,
+            cls.is_default(),
+            cls.since,
+            cls.jax,
+            cls.project,
+            tuple(e.source for e in cls.bad),
+            tuple(e.source for e in cls.good),
+        )
+
+
+def noqa_rows(facts: Facts, node: ast.AST) -> tuple[int, ...]:
+    """The rows where a comment silences a violation at `node`: those of its statement (of a
+    compound statement only the header); for a decorator its own and that of the `def`."""
+    names = facts.names
+    statement = names.statement(node)
+    rows = set(range(statement.lineno, _header_end(statement) + 1))
+    for decorator in getattr(statement, "decorator_list", []):
+        if node is decorator or decorator in names.ancestors(node):
+            end = decorator.end_lineno or decorator.lineno
+            return tuple(sorted({statement.lineno, *range(decorator.lineno, end + 1)}))
+    return tuple(sorted(rows))
+
+
+def _header_end(statement: ast.stmt) -> int:
+    """The last row of a statement, of a compound one the last of its header's expressions."""
+    if not hasattr(statement, "body"):
+        return statement.end_lineno or statement.lineno
+    end = statement.lineno
+    for name, value in ast.iter_fields(statement):
+        if name in {"body", "orelse", "finalbody", "handlers", "decorator_list", "cases"}:
+            continue
+        for child in value if isinstance(value, list) else (value,):
+            if isinstance(child, ast.AST):
+                rows = (getattr(inner, "end_lineno", None) or 0 for inner in ast.walk(child))
+                end = max(end, *rows, 0)
+    return end
+
+
+def documentation(cls: type[Rule]) -> tuple[str, dict[str, str]]:
+    """Summary and sections of a rule's docstring.
+
+    Raises:
+      ValueError: it has none, or a section that is not in `SECTIONS`.
+    """
+    text = inspect.getdoc(cls) if cls.__doc__ else None
+    if not text:
+        raise ValueError(f"{cls.__name__} has no docstring")
+    summary, _, rest = text.partition("\n")
+    parts = re.split(r"^## (.+)$", rest, flags=re.MULTILINE)
+    sections = {
+        heading.strip(): body.strip()
+        for heading, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    unknown = set(sections) - set(SECTIONS)
+    if unknown:
+        raise ValueError(f"{cls.__name__}: unknown sections {sorted(unknown)}")
+    return summary.strip(), sections

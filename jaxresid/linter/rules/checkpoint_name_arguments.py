@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.edits import replace
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Named
+
+
+class CheckpointNameArguments(Rule):
+    """The arguments of checkpoint_name are swapped, or the name is missing or no string.
+
+    ## What it does
+    Finds `checkpoint_name("a", y)`, `checkpoint_name(y)` and `checkpoint_name(y, 3)`.
+
+    ## Why is this bad?
+    Without a name, and with a string as the value, the call raises `TypeError`. A name that is no
+    string is accepted, or fails when the function is differentiated; policies are given strings,
+    and none of them is equal to it.
+
+    ## Use instead
+    `checkpoint_name(y, "a")`: the value first, then the name, a string.
+
+    ## When it is right after all
+    In a test of the error.
+
+    ## Is the fix safe?
+    Yes: the swapped call always raises. Where the name is missing or no string there is no fix.
+    """
+
+    code = "JXR307"
+    name = "checkpoint-name-arguments"
+    severity = "error"
+    why = "checkpoint_name takes the value first and then its name, a string."
+    help = 'write `checkpoint_name(value, "name")`'
+    fixes = "safe"
+    bad = (
+        Example(
+            """\
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    y = checkpoint_name("a", x @ w)  # !
+    return jnp.sin(y)
+""",
+            fixed="""\
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    y = checkpoint_name(x @ w, "a")
+    return jnp.sin(y)
+""",
+        ),
+        Example(
+            """\
+import jax.numpy as jnp
+from jax import ad_checkpoint as adc
+
+
+def block(w, x):
+    y = adc.checkpoint_name(x @ w)  # !
+    return jnp.sin(y)
+"""
+        ),
+        Example(
+            """\
+import jax
+import jax.ad_checkpoint
+import jax.numpy as jnp
+
+LAYER = 3
+
+
+def block(w, x):
+    y = jax.ad_checkpoint.checkpoint_name(x @ w, LAYER)  # !
+    z = jax.ad_checkpoint.checkpoint_name(jnp.sin(y), name=None)  # !
+    return jnp.sin(z @ w)
+
+
+policy = jax.checkpoint_policies.save_only_these_names("3", "None")
+layer = jax.checkpoint(block, policy=policy)
+"""
+        ),
+        Example(
+            """\
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name as tag
+
+
+def block(w, x):
+    y = tag(  # !
+        name=x @ w,
+        x="hidden",
+    )
+    return jnp.sin(y)
+
+
+def other(w, x):
+    return functools.partial(tag, "hidden")(jnp.sin(x @ w))  # !
+"""
+        ),
+    )
+    good = (
+        Example(
+            """\
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    return jnp.sin(checkpoint_name(x @ w, "a"))
+"""
+        ),
+        Example(
+            """\
+from jax import ad_checkpoint as adc
+
+
+def block(x, i, name=None):
+    x = adc.checkpoint_name(name=f"layer_{i}", x=x)
+    x = adc.checkpoint_name(x, name)
+    return adc.checkpoint_name(x, name or "hidden")
+"""
+        ),
+        # The name is bound before.
+        Example(
+            """\
+import functools
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+tag = functools.partial(checkpoint_name, name="a")
+
+
+def block(x):
+    return jax.tree.map(tag, tag(x))
+"""
+        ),
+        Example(
+            """\
+from jax.ad_checkpoint import checkpoint_name
+
+
+def tag(*args, **kwargs):
+    return checkpoint_name(*args), checkpoint_name(args[0], **kwargs)
+"""
+        ),
+        # Other libraries.
+        Example(
+            """\
+import jax
+from orbax.checkpoint.path import checkpoint_name
+
+
+def directory(step):
+    return checkpoint_name("ckpt", step)
+"""
+        ),
+        Example(
+            """\
+import jax
+
+
+def directory(checkpoint_name, step):
+    return checkpoint_name(step)
+"""
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for named in facts.named:
+            role = facts.role(named.node.func, "name")
+            if role is None or facts.arguments(named.node, role).dynamic:
+                continue
+            message = _message(facts, named)
+            if message is not None:
+                yield self.report(facts, named.node, message, fix=_swap(facts, named))
+
+
+def _message(facts: Facts, named: Named) -> str | None:
+    """What is wrong with the arguments, if anything is."""
+    callee = ast.unparse(named.node.func)
+    if named.argument is None:
+        return f"`{callee}` is given no name"
+    argument = facts.names.constant(named.argument)
+    if _is_string(facts, named.value):
+        assert named.value is not None
+        if named.name is None:
+            return f"the arguments of `{callee}` are swapped: the value comes first"
+        return f"`{callee}` is given the string {ast.unparse(named.value)} as the value to name"
+    if argument is ... or isinstance(argument, str):
+        return None
+    return f"the name given to `{callee}` is `{ast.unparse(named.argument)}`, which is no string"
+
+
+def _is_string(facts: Facts, node: ast.expr | None) -> bool:
+    return node is not None and isinstance(facts.names.constant(node), str)
+
+
+def _swap(facts: Facts, named: Named) -> Fix | None:
+    call = named.node
+    if len(call.args) != 2 or call.keywords or named.name is not None:
+        return None
+    value, argument = call.args
+    if named.value is not value or not _is_string(facts, value):
+        return None
+    source = facts.source
+    texts = [source.segment(source.span(arg)) for arg in call.args]
+    edits = (replace(source, value, texts[1]), replace(source, argument, texts[0]))
+    return Fix("Swap the arguments", edits, "safe")

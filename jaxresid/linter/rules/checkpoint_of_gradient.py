@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import edits, stages
+from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+# What a training step does with a gradient, and a function under another derivative does not.
+_UPDATES = frozenset({"apply_updates", "apply_gradients", "apply_if_finite"})
+
+
+class CheckpointOfGradient(Rule):
+    """A checkpoint wraps a function that differentiates inside.
+
+    ## What it does
+    Finds `jax.checkpoint(jax.grad(f))`, and a checkpointed function whose own body takes the
+    gradient, such as a training step, where nothing visible differentiates the result again.
+
+    ## Why is this bad?
+    Residuals cross from the forward to the backward pass of a derivative. This checkpoint stands
+    outside of it, so it drops nothing.
+
+    ## Use instead
+    Checkpoint inside the function that is differentiated: its layers, or its scan's body.
+
+    ## When it is right after all
+    Where the gradient is differentiated again: Hessian-vector products, implicit differentiation,
+    meta-learning, force matching, or a training step unrolled under a hyper-gradient.
+
+    ## Is the fix safe?
+    No: values stay the same, but compiled code may change.
+    """
+
+    code = "JXR104"
+    name = "checkpoint-of-gradient"
+    severity = "warning"
+    lenient_in_tests = True
+    why = "Residuals cross inside the derivative; a checkpoint around it drops none of them."
+    help = "checkpoint inside the function that is differentiated"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            "import jax\n\n\ndef loss(w, x):\n    return jax.numpy.tanh(x @ w).sum()\n\n\n"
+            "def step(w, x):\n    g = jax.checkpoint(jax.grad(loss))(w, x)  # !\n"
+            "    return w - 0.1 * g\n\n\ndef train(w, xs):\n    for x in xs:\n        w = jax.jit(step)(w, x)\n    return w\n",
+            fixed="import jax\n\n\ndef loss(w, x):\n    return jax.numpy.tanh(x @ w).sum()\n\n\n"
+            "def step(w, x):\n    g = jax.grad(loss)(w, x)\n"
+            "    return w - 0.1 * g\n\n\ndef train(w, xs):\n    for x in xs:\n        w = jax.jit(step)(w, x)\n    return w\n",
+        ),
+        Example(
+            "import jax\nimport optax\n\n\n@jax.jit\n@jax.checkpoint  # !\n"
+            "def train_step(params, state, batch):\n"
+            "    def loss(params):\n        return ((params - batch) ** 2).sum()\n\n"
+            "    value, grads = jax.value_and_grad(loss)(params)\n"
+            "    updates, state = optax.sgd(0.1).update(grads, state)\n"
+            "    return optax.apply_updates(params, updates), state, value\n",
+            fixed="import jax\nimport optax\n\n\n@jax.jit\n"
+            "def train_step(params, state, batch):\n"
+            "    def loss(params):\n        return ((params - batch) ** 2).sum()\n\n"
+            "    value, grads = jax.value_and_grad(loss)(params)\n"
+            "    updates, state = optax.sgd(0.1).update(grads, state)\n"
+            "    return optax.apply_updates(params, updates), state, value\n",
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n\ndef hvp(f, x, v):\n    g = jax.checkpoint(jax.grad(f))\n"
+            "    return jax.jvp(g, (x,), (v,))[1]\n"
+        ),
+        Example(
+            "import jax\n\n\ndef outer(f, w):\n"
+            "    return jax.grad(lambda w: jax.checkpoint(jax.grad(f))(w).sum())(w)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef matching(energy, p, pos, target):\n    @jax.checkpoint\n"
+            "    def forces(p):\n        return -jax.grad(energy, argnums=1)(p, pos)\n\n"
+            "    def loss(p):\n        return ((forces(p) - target) ** 2).sum()\n\n"
+            "    return jax.value_and_grad(loss)(p)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef hyper(loss, w, rates):\n    @jax.checkpoint\n"
+            "    def step(w, rate):\n        return w - rate * jax.grad(loss)(w), None\n\n"
+            "    return jax.lax.scan(step, w, rates)[0]\n"
+        ),
+        Example(
+            "import jax\n\n\n@jax.checkpoint\ndef forces(energy, pos):\n"
+            "    return -jax.grad(energy)(pos)\n"
+        ),
+        Example("import jax\n\n\ndef make(f):\n    return jax.checkpoint(jax.grad(f))\n"),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            derivative = _inner_derivative(facts, site)
+            if derivative is not None and _never_differentiated(facts, site):
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"`{stages.spelled(facts, site)}` wraps "
+                    f"`{ast.unparse(derivative.func)}`: no residual crosses a checkpoint that "
+                    "stands outside of the derivative",
+                    fix=edits.without_checkpoint(facts, site),
+                    related=stages.at(facts, derivative, "the derivative"),
+                )
+
+
+def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
+    """The reverse-mode derivative that a site wraps: its target, or in the target's own body."""
+    targets = facts.targets(site)
+    if len(targets) != 1:
+        return None
+    target = targets[0]
+    if isinstance(target, ast.Call):
+        role = facts.role(target.func, "derivative")
+        return target if role is not None and role.entry == "reverse" else None
+    if isinstance(target, (ast.FunctionDef, ast.Lambda)):
+        return _derivative_in(facts, target)
+    return None
+
+
+def _derivative_in(facts: Facts, function: FunctionNode) -> ast.Call | None:
+    for node in stages.own_nodes(function):
+        if isinstance(node, ast.Call):
+            role = facts.role(node.func, "derivative")
+            if role is not None and role.entry == "reverse":
+                return node
+    return None
+
+
+def _never_differentiated(facts: Facts, site: Site) -> bool:
+    """Whether every use is visible, and none is under a derivative or a loop."""
+    uses = [u for u in facts.site_uses(site) if u.kind != "discarded"]
+    if site.definition is not None and facts.remote_uses(site.definition):
+        return False
+    target = facts.target(site)
+    if not uses:
+        # Nobody calls it here; a training step that updates its parameters is one all the same.
+        return target is not None and any(
+            isinstance(n, ast.Attribute) and n.attr in _UPDATES for n in ast.walk(target)
+        )
+    for use in uses:
+        if use.kind != "call":
+            return False
+        standing = facts.standing(use.node)
+        if standing.reverse or standing.forward or standing.loop or standing.rule:
+            return False
+        if standing.unknown or standing.checkpoint:
+            return False
+        function = facts.names.function(use.node)
+        if function is not None and not facts.uses(function):
+            return False  # a library's function, which its users may differentiate
+    return True

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import edits, stages
+from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site, Use
+
+
+class CheckpointedLastStage(Rule):
+    """The last stage of the differentiated function is checkpointed.
+
+    ## What it does
+    Finds `return jax.checkpoint(head)(x)` (through means, sums and the like) at the end of a
+    function that is differentiated as a whole, after other stages.
+
+    ## Why is this bad?
+    The backward pass begins with the last stage: what the checkpoint dropped is recomputed at once,
+    while nothing has been freed yet. The peak stays, the stage is computed twice.
+
+    ## Use instead
+    Leave the last stage plain and checkpoint the stages before it.
+
+    ## When it is right after all
+    With a policy. Where the function is itself a part of a larger one, a loop's body or mapped.
+
+    ## Is the fix safe?
+    No: values stay the same, memory and time may change.
+    """
+
+    code = "JXR102"
+    name = "checkpointed-last-stage"
+    severity = "warning"
+    lenient_in_tests = True
+    why = (
+        "The backward pass begins here: what is dropped is recomputed at once, before anything "
+        "else is freed."
+    )
+    help = "leave the last stage plain, and checkpoint the stages before it"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\ndef trunk(w, x):\n    return jnp.tanh(x @ w)\n\n\n"
+            "def head(w, h):\n    return jnp.sin(h @ w).sum()\n\n\ndef loss(w, x):\n"
+            "    h = trunk(w, x)\n    return jax.checkpoint(head)(w, h)  # !\n\n\n"
+            "step = jax.jit(jax.value_and_grad(loss))\n",
+            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef trunk(w, x):\n"
+            "    return jnp.tanh(x @ w)\n\n\n"
+            "def head(w, h):\n    return jnp.sin(h @ w).sum()\n\n\ndef loss(w, x):\n"
+            "    h = trunk(w, x)\n    return head(w, h)\n\n\n"
+            "step = jax.jit(jax.value_and_grad(loss))\n",
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\n@jax.remat  # !\ndef head(w, h):\n"
+            "    return jnp.sin(h @ w)\n\n\ndef step(w, x):\n    def loss(w):\n"
+            "        h = jnp.tanh(x @ w)\n        logits = head(w, h)\n"
+            "        return jnp.mean(logits)\n\n    return jax.grad(loss)(w)\n",
+            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef head(w, h):\n"
+            "    return jnp.sin(h @ w)\n\n\ndef step(w, x):\n    def loss(w):\n"
+            "        h = jnp.tanh(x @ w)\n        logits = head(w, h)\n"
+            "        return jnp.mean(logits)\n\n    return jax.grad(loss)(w)\n",
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n\ndef loss(trunk, head, w, x):\n    h = jax.checkpoint(trunk)(w, x)\n"
+            "    return head(w, h)\n\n\nstep = jax.grad(loss, argnums=2)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef loss(w, trunk, head, x):\n    h = trunk(w, x)\n"
+            "    cp = jax.checkpoint_policies\n"
+            "    return jax.checkpoint(head, policy=cp.dots_saveable)(w, h)\n\n\n"
+            "step = jax.grad(loss)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef stage(w, trunk, head, x):\n    h = trunk(w, x)\n"
+            "    return jax.checkpoint(head)(w, h)\n\n\ndef loss(w, trunk, head, x):\n"
+            "    return head(w, stage(w, trunk, head, x))\n\n\nstep = jax.grad(loss)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef loss(ws, layer, x):\n    for w in ws:\n"
+            "        x = jax.checkpoint(layer)(w, x)\n    return x.sum()\n\n\n"
+            "step = jax.grad(loss)\n"
+        ),
+        Example(
+            "import jax\n\n\n@jax.checkpoint\ndef layer(w, x):\n    return jax.numpy.sin(x @ w)\n\n\n"
+            "def loss(w, x):\n    h = layer(w, x)\n    return layer(w, h).sum()\n\n\n"
+            "step = jax.grad(loss)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            if site.api.loop or not facts.policy(site).saves_nothing:
+                continue
+            found = _last_stage(facts, site)
+            if found is not None:
+                function, derivative = found
+                name = getattr(function, "name", "the differentiated function")
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"`{stages.spelled(facts, site)}` is the last stage of `{name}`, which is "
+                    "differentiated: what it drops is recomputed at once, so the peak stays",
+                    fix=edits.without_checkpoint(facts, site),
+                    related=stages.at(facts, derivative.node, "differentiated here"),
+                )
+
+
+def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
+    """The function whose last stage a site is, and what differentiates it."""
+    uses = facts.site_uses(site)
+    if len(uses) != 1 or uses[0].kind != "call" or uses[0].through:
+        return None  # a function that is called elsewhere too is a stage there
+    if site.definition is not None and facts.remote_uses(site.definition):
+        return None
+    call = uses[0].node
+    function = facts.names.function(call)
+    if not isinstance(call, ast.Call) or function is None:
+        return None
+    if stages.result(facts, function) is not call or not _has_earlier_stage(facts, function, call):
+        return None
+    derivatives = stages.top_derivatives(facts, facts.uses(function))
+    return (function, derivatives[0]) if derivatives else None
+
+
+def _has_earlier_stage(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
+    """Whether what the call gets was computed in the function: by a call, or by a matmul."""
+    for argument in (*call.args, *(k.value for k in call.keywords)):
+        for node in ast.walk(argument):
+            if isinstance(node, ast.Name):
+                for binding in facts.names.bindings(node):
+                    made = binding.value if binding.kind == "assign" else None
+                    if (
+                        made is not None
+                        and facts.names.function(made) is function
+                        and _computes(made)
+                    ):
+                        return True
+            elif node is not call and _computes(node):
+                return True
+    return False
+
+
+def _computes(node: ast.AST) -> bool:
+    return any(
+        isinstance(n, ast.Call) or (isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult))
+        for n in ast.walk(node)
+    )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Edit, Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+
+class DiscardedCheckpoint(Rule):
+    """A checkpointed function is made and thrown away.
+
+    ## What it does
+    Finds `jax.checkpoint(f)` as a statement of its own.
+
+    ## Why is this bad?
+    `jax.checkpoint` does not change `f`; it returns a new function. Where nobody calls that one,
+    the calls of `f` keep all their residuals.
+
+    ## Use instead
+    Bind the result, `f = jax.checkpoint(f)`, or call it at once: `jax.checkpoint(f)(x)`.
+
+    ## When it is right after all
+    Never; a call that only has to show that the arguments are accepted belongs into a test with
+    an `assert`.
+
+    ## Is the fix safe?
+    No: it binds the result to the name that was checkpointed, so that later calls recompute.
+    """
+
+    code = "JXR105"
+    name = "discarded-checkpoint"
+    severity = "error"
+    why = "checkpoint returns a new function; the one it was given is unchanged."
+    help = "bind the result and call that"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            "import jax\n\n\ndef loss(block, x):\n    jax.checkpoint(block)  # !\n"
+            "    return block(x).sum()\n",
+            fixed="import jax\n\n\ndef loss(block, x):\n    block = jax.checkpoint(block)\n"
+            "    return block(x).sum()\n",
+        ),
+        Example(
+            "from jax import checkpoint as ckpt\n\n\nclass Trunk:\n    def __call__(self, x):\n"
+            "        ckpt(self.block)  # !\n        return self.block(x)\n",
+            fixed="from jax import checkpoint as ckpt\n\n\nclass Trunk:\n"
+            "    def __call__(self, x):\n        self.block = ckpt(self.block)\n"
+            "        return self.block(x)\n",
+        ),
+        Example(
+            "import jax\n\n\ndef block(x):\n    return x * x\n\n\ndef loss(x):\n"
+            "    jax.checkpoint(block)  # !\n    return block(x).sum()\n",
+        ),
+    )
+    good = (
+        Example("import jax\n\n\ndef loss(block, x):\n    return jax.checkpoint(block)(x).sum()\n"),
+        Example("import jax\n\n\ndef run(f, x):\n    jax.checkpoint(f)(x)\n"),
+        Example("import orbax.checkpoint as ocp\n\n\ndef save(c, t):\n    ocp.checkpoint(t)\n"),
+        Example("def save(checkpoint, state):\n    checkpoint(state)\n"),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            parent = facts.names.parents.get(site.node)
+            if site.form == "call" and isinstance(parent, ast.Expr):
+                what = ast.unparse(site.target) if site.target is not None else "the function"
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"the checkpointed `{what}` is thrown away: this statement has no effect",
+                    fix=_bind(facts, site),
+                )
+
+
+def _bind(facts: Facts, site: Site) -> Fix | None:
+    target = site.target
+    if not isinstance(target, (ast.Name, ast.Attribute)):
+        return None
+    # Assigned in another scope than its own, the name would be a new, unbound one.
+    if isinstance(target, ast.Name) and not any(
+        b.scope is facts.names.scopes[target] for b in facts.names.bindings(target)
+    ):
+        return None
+    start = facts.source.span(site.node)
+    at = type(start)(start.row, start.column, start.row, start.column)
+    name = ast.unparse(target)
+    return Fix(f"Assign the result to `{name}`", (Edit(at, f"{name} = "),), "unsafe")

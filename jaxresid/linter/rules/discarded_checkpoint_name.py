@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Edit, Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Named
+
+
+class DiscardedCheckpointName(Rule):
+    """A value is named and the named value thrown away.
+
+    ## What it does
+    Finds `checkpoint_name(y, "a")` as a statement of its own.
+
+    ## Why is this bad?
+    `checkpoint_name` does not mark `y`; it returns a new value, and only that one has the name.
+    A policy that saves `"a"` finds nothing to save.
+
+    ## Use instead
+    Bind the result to the same name, so that all later code uses it:
+    `y = checkpoint_name(y, "a")`.
+
+    ## When it is right after all
+    Never; the statement has no effect.
+
+    ## Is the fix safe?
+    No: it makes the policy work, which changes what is kept in memory.
+    """
+
+    code = "JXR303"
+    name = "discarded-checkpoint-name"
+    severity = "error"
+    why = "checkpoint_name returns the named value; the one it was given has no name."
+    help = "bind the result to the same variable"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            """\
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+@functools.partial(
+    jax.checkpoint,
+    policy=jax.checkpoint_policies.save_only_these_names("a"),
+)
+def block(w, x):
+    y = x @ w
+    checkpoint_name(y, "a")  # !
+    return jnp.sin(jnp.sin(y))
+""",
+            fixed="""\
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+@functools.partial(
+    jax.checkpoint,
+    policy=jax.checkpoint_policies.save_only_these_names("a"),
+)
+def block(w, x):
+    y = x @ w
+    y = checkpoint_name(y, "a")
+    return jnp.sin(jnp.sin(y))
+""",
+        ),
+        Example(
+            """\
+from jax import ad_checkpoint as adc
+
+
+class Block:
+    def __call__(self, x):
+        if self.named:
+            adc.checkpoint_name(self.state, name="state")  # !
+        return self.state * x
+"""
+        ),
+        Example(
+            """\
+import jax.ad_checkpoint
+import jax.numpy as jnp
+
+tag = jax.ad_checkpoint.checkpoint_name
+
+
+def block(w, x, names):
+    tag(x @ w, names[0])  # !
+    return jnp.sin(x @ w)
+"""
+        ),
+        # To bind it here would make another variable of it.
+        Example(
+            """\
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    y = x @ w
+
+    def inner(z):
+        checkpoint_name(y, "a")  # !
+        return jnp.sin(y) * z
+
+    return inner(x)
+"""
+        ),
+    )
+    good = (
+        Example(
+            """\
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    y = checkpoint_name(x @ w, "a")
+    return jnp.sin(y)
+"""
+        ),
+        Example(
+            """\
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    return checkpoint_name(x @ w, "a")
+"""
+        ),
+        Example(
+            """\
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(tree):
+    return jax.tree.map(lambda x: checkpoint_name(x, "a"), tree)
+"""
+        ),
+        # Not JAX's.
+        Example(
+            """\
+import jax
+
+
+class Saver:
+    def checkpoint_name(self, step):
+        self.last = step
+
+    def save(self, step):
+        self.checkpoint_name(step)
+"""
+        ),
+        Example(
+            """\
+import jax
+from trainer.files import checkpoint_name
+
+
+def save(step):
+    checkpoint_name(step, "params")
+"""
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for named in facts.named:
+            if isinstance(facts.names.parents.get(named.node), ast.Expr):
+                what = f"the value named `{named.name}`" if named.name else "the named value"
+                yield self.report(
+                    facts,
+                    named.node,
+                    f"{what} is thrown away: this statement has no effect",
+                    fix=_bind(facts, named),
+                )
+
+
+def _bind(facts: Facts, named: Named) -> Fix | None:
+    value = named.value
+    if not isinstance(value, ast.Name):
+        return None
+    function = facts.names.function(named.node)
+    bindings = facts.names.bindings(value)
+    if function is None or not bindings or any(b.scope.node is not function for b in bindings):
+        return None
+    start = facts.source.span(named.node)
+    at = type(start)(start.row, start.column, start.row, start.column)
+    title = f"Assign the result to `{value.id}`"
+    return Fix(title, (Edit(at, f"{value.id} = "),), "unsafe")

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls, stages
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+_REPEATED = frozenset(
+    {
+        "jax.debug.print",
+        "jax.debug.callback",
+        "jax.debug.breakpoint",
+        "jax.pure_callback",
+        "jax.experimental.pure_callback",
+    }
+)
+_REFUSED = frozenset({"jax.experimental.io_callback"})
+
+
+class EffectInCheckpoint(Rule):
+    """A checkpointed function calls back into Python.
+
+    ## What it does
+    Finds `jax.debug.print`, `jax.debug.callback`, `jax.pure_callback` and
+    `jax.experimental.io_callback` in the body of a checkpointed function.
+
+    ## Why is this bad?
+    The backward pass computes the body a second time, and prints or calls back a second time.
+    `io_callback` under a checkpoint raises a NotImplementedError as soon as it is differentiated.
+
+    ## Use instead
+    Call back outside of the checkpointed function, on a value that it returns.
+
+    ## When it is right after all
+    Where a second call does no harm, such as in debugging, or where nothing is differentiated.
+    """
+
+    code = "JXR508"
+    name = "effect-in-checkpoint"
+    severity = "info"
+    why = "The backward pass runs the body of a checkpoint again, callbacks included."
+    help = "call back outside of the checkpointed function"
+    bad = (
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
+            "    jax.debug.print('x = {}', x)  # !\n    return jnp.sin(x)\n"
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\nfrom jax.experimental import io_callback\n\n"
+            "seen = []\n\n\ndef layer(x):\n"
+            "    io_callback(seen.append, None, jax.lax.stop_gradient(x))  # !\n"
+            "    return jnp.sin(x)\n\n\ndef loss(x):\n    return jax.remat(layer)(x).sum()\n"
+        ),
+        Example(
+            "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\n"
+            "from jax import debug\n\nseen = []\n\n\n"
+            "@partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)\n"
+            "def layer(x):\n    y = jnp.sin(x)\n"
+            "    debug.callback(seen.append, y)  # !\n    return y\n"
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\nseen = []\n\n\ndef host(x):\n"
+            "    seen.append(x)\n    return x\n\n\n@jax.checkpoint\ndef layer(x):\n"
+            "    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)\n"
+            "    scale = jax.pure_callback(host, shape, jax.lax.stop_gradient(x))  # !\n"
+            "    return jnp.sin(x) * scale\n"
+        ),
+    )
+    good = (
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
+            "    return jnp.sin(x)\n\n\ndef loss(x):\n    y = layer(x)\n"
+            "    jax.debug.print('y = {}', y)\n    return y.sum()\n"
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\n@jax.jit\ndef layer(x):\n"
+            "    jax.debug.print('x = {}', x)\n    return jnp.sin(x)\n\n\n"
+            "block = jax.checkpoint(jnp.sin)\n"
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
+            "    print('tracing')\n    return jnp.sin(x)\n"
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
+            "    def show(y):\n        jax.debug.print('y = {}', y)\n\n    return jnp.sin(x)\n"
+        ),
+        Example(
+            "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
+            "@partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)\n"
+            "def layer(x):\n    jax.debug.print('x = {}', x)\n    return jnp.sin(x)\n"
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\nfrom mylib import debug\n\n\n@jax.checkpoint\n"
+            "def layer(x):\n    debug.print('x = {}', x)\n    return jnp.sin(x)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        seen = set()
+        for site in facts.sites:
+            if facts.policy(site).name == "everything_saveable":
+                continue
+            for call, qualname in _effects(facts, site):
+                if call in seen or checkpoint_calls.tolerated(facts, site.node):
+                    continue
+                seen.add(call)
+                name = ast.unparse(call.func)
+                what = "runs once more in the backward pass"
+                if qualname in _REFUSED:
+                    what = "raises where the checkpoint around it is differentiated"
+                yield self.report(
+                    facts,
+                    call,
+                    f"`{name}` {what}",
+                    related=stages.at(facts, site.node, "the checkpoint"),
+                )
+
+
+def _effects(facts: Facts, site: Site) -> Iterator[tuple[ast.Call, str]]:
+    """The calls back into Python that a checkpointed function makes itself."""
+    target = facts.target(site)
+    if isinstance(target, ast.ClassDef):
+        target = facts.names.method(target, "__call__")
+    if not isinstance(target, (ast.FunctionDef, ast.Lambda)):
+        return
+    for node in stages.own_nodes(target):
+        if isinstance(node, ast.Call):
+            origins = facts.names.qualnames(node.func)
+            if len(origins) == 1 and origins[0] in _REPEATED | _REFUSED:
+                yield node, origins[0]

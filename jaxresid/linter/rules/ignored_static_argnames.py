@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls
+from jaxresid.linter.checkpoint_calls import Given
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Edit, Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+# `jax.remat` has never had it; `haiku.remat` hands its keywords to `jax.remat`.
+_ACCEPTING = frozenset(
+    {"jax.checkpoint", "jax.ad_checkpoint.checkpoint", "jax._src.ad_checkpoint.checkpoint"}
+)
+
+
+class IgnoredStaticArgnames(Rule):
+    """A checkpoint is given `static_argnames`, which it ignores or refuses.
+
+    ## What it does
+    Finds `static_argnames=` on any checkpoint.
+
+    ## Why is this bad?
+    `jax.checkpoint` has the parameter since 0.10.2, but its default implementation ignores it
+    without a word: the arguments are traced, and `if flag:` raises a TracerBoolConversionError.
+    Before 0.10.2, and always on `jax.remat`, `flax.linen.remat`, `flax.nnx.remat` and
+    `equinox.filter_checkpoint`, it raises a TypeError.
+
+    ## Use instead
+    `static_argnums`, with the arguments passed by position; or bind them beforehand:
+    `jax.checkpoint(functools.partial(f, flag=True))`.
+
+    ## When it is right after all
+    On `jax.checkpoint` with the configuration option `jax_remat3` on, which honours it.
+
+    ## Is the fix safe?
+    No: it writes the positions down instead of the names, which is the same only where the callers
+    pass these arguments by position.
+    """
+
+    code = "JXR503"
+    name = "ignored-static-argnames"
+    severity = "error"
+    why = "Arguments that are not static are traced, and Python cannot branch on them."
+    help = "use `static_argnums`, or bind the arguments by `functools.partial`"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "def loss(x):\n"
+            '    block = jax.checkpoint(layer, static_argnames="train")  # !\n'
+            "    return block(x, True).sum()\n",
+            fixed="import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "def loss(x):\n"
+            "    block = jax.checkpoint(layer, static_argnums=(1,))\n"
+            "    return block(x, True).sum()\n",
+        ),
+        Example(
+            "from functools import partial\n\nimport jax\n\n\n"
+            '@partial(jax.remat, static_argnames=("train",))  # !\n'
+            "def layer(x, train):\n    return x * 2 if train else x\n",
+            fixed="from functools import partial\n\nimport jax\n\n\n"
+            "@partial(jax.remat, static_argnums=(1,))\n"
+            "def layer(x, train):\n    return x * 2 if train else x\n",
+        ),
+        Example(
+            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "block = jax.checkpoint(layer, static_argnames=['train'])  # !\n",
+            fixed="import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "block = jax.checkpoint(layer, static_argnums=(1,))\n",
+            jax=(0, 9),
+        ),
+        Example(
+            "from flax import linen as nn\n\n\nclass Block(nn.Module):\n"
+            "    def __call__(self, x, train):\n        return x * 2 if train else x\n\n\n"
+            'Wrapped = nn.remat(Block, static_argnames=("train",))  # !\n'
+        ),
+        Example(
+            "import equinox as eqx\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            'block = eqx.filter_checkpoint(layer, static_argnames="train")  # !\n'
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, static_argnames=())  # !\n",
+            jax=(0, 9),
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "block = jax.checkpoint(layer, static_argnums=(1,))\n"
+        ),
+        Example(
+            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "block = jax.jit(layer, static_argnames='train')\n"
+        ),
+        Example(
+            "from functools import partial\n\nimport jax\n\n\n"
+            "@partial(jax.jit, static_argnames=('train',))\n@jax.checkpoint\n"
+            "def layer(x, train):\n    return x * 2\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f, **options):\n    return jax.checkpoint(f, **options)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, static_argnames=())\n",
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f, names):\n    try:\n"
+            "        return jax.checkpoint(f, static_argnames=names)\n"
+            "    except TypeError:\n        return f\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    if jax.config.jax_remat3:\n"
+            "        return jax.checkpoint(f, static_argnames='train')\n    return f\n"
+        ),
+        Example(
+            "import jax\n\n\ndef checkpoint(f, static_argnames=()):\n    return jax.checkpoint(f)\n"
+            "\n\nblock = checkpoint(abs, static_argnames='x')\n"
+        ),
+        Example(
+            "import jax\n\njax.config.update('jax_remat3', True)\n\n\n"
+            "def wrap(f):\n    return jax.checkpoint(f, static_argnames='train')\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for given in checkpoint_calls.keywords(facts, "static_argnames"):
+            site = given.site
+            if site.api.library == "keras":
+                continue
+            role = checkpoint_calls.role_of(facts, site)
+            accepted = role is not None and role.qualname in _ACCEPTING and facts.jax_is((0, 10))
+            empty = facts.names.constant(given.value) in ((), [], "")
+            if accepted and (empty or "jax_remat3" in facts.source.text):
+                continue
+            name = checkpoint_calls.callee(facts, site.node)
+            message = f"`{name}` has no `static_argnames`: this raises"
+            if accepted:
+                message = f"`{name}` ignores `static_argnames`: the arguments are traced"
+            elif role is not None and role.qualname in _ACCEPTING:
+                message = f"`{name}` has no `static_argnames` before jax 0.10.2: this raises"
+            yield self.report(facts, given.node, message, fix=_fix(facts, given))
+
+
+def _fix(facts: Facts, given: Given) -> Fix | None:
+    site = given.site
+    indices = _indices(facts, given)
+    if not isinstance(given.node, ast.keyword) or site.api.library != "jax" or not indices:
+        return None
+    if "static_argnums" in site.arguments.keywords or site.arguments.dynamic:
+        return None
+    text = f"static_argnums=({', '.join(map(str, indices))}{',' if len(indices) == 1 else ''})"
+    start = facts.source.start(facts.source.span(given.node))
+    end = facts.source.end(facts.source.span(given.value))
+    edit = Edit(facts.source.between(start, end), text)
+    return Fix("Give the positions instead of the names", (edit,), "unsafe")
+
+
+def _indices(facts: Facts, given: Given) -> list[int]:
+    """Where the named arguments stand in the function, where that is visible."""
+    function = given.site.definition or facts.names.definitely(given.site.target)
+    if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
+        return []
+    if facts.names.class_of(function) is not None:
+        return []
+    names = facts.names.constant(given.value)
+    wanted = [names] if isinstance(names, str) else names
+    parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if not isinstance(wanted, (list, tuple)) or any(n not in parameters for n in wanted):
+        return []
+    return [parameters.index(n) for n in wanted]

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis, cse, modules, stages
+from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+_HEAD = "import jax\nfrom flax import nnx\n\n\n"
+_NORM = (
+    "class Block(nnx.Module):\n    def __init__(self, rngs):\n"
+    "        self.norm = nnx.BatchNorm(4, rngs=rngs)\n\n"
+    "    def __call__(self, x):\n        return jax.numpy.sin(self.norm(x))\n\n\n"
+)
+_PLAIN = (
+    "class Block(nnx.Module):\n    def __init__(self, rngs):\n"
+    "        self.linear = nnx.Linear(4, 4, rngs=rngs)\n\n"
+    "    def __call__(self, x):\n        return jax.numpy.sin(self.linear(x))\n\n\n"
+)
+_MODEL = (
+    "class Model(nnx.Module):\n    def __init__(self, rngs):\n        self.block = Block(rngs)\n\n"
+    "    def __call__(self, x):\n"
+)
+
+
+class JaxCheckpointOfNnxModule(Rule):
+    """`jax.checkpoint` around an nnx module that changes its own state.
+
+    ## What it does
+    Finds `jax.checkpoint` of a function that takes an `nnx.Module` as an argument, or of a bound
+    method or an instance, where the class is visible and calling it updates a variable: a
+    BatchNorm, a Dropout, `self.sow`, or an assignment to an attribute.
+
+    ## Why is this bad?
+    `jax.checkpoint` gives the function a copy of the module. What it changes there (running
+    statistics, counters of random keys, sown values) is dropped without a word. A bound method or
+    an instance is not an argument at all, and raises `TraceContextError`.
+
+    ## Use instead
+    `nnx.remat`, of a function or an unbound method that takes the module: it carries the updates.
+
+    ## When it is right after all
+    Where the module does not change: with inference settings, or with parameters alone. The rule is
+    silent where it sees no update, and where the function returns the module or its state.
+
+    ## Is the fix safe?
+    No: with `nnx.remat` the state changes, as it does without a checkpoint.
+    """
+
+    code = "JXR601"
+    name = "jax-checkpoint-of-nnx-module"
+    severity = "error"
+    why = "`jax.checkpoint` works on a copy of the module, whose updates are lost."
+    help = "use `nnx.remat` of a function that takes the module"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            f"{_HEAD}{_NORM}{_MODEL}"
+            "        return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !\n",
+            fixed=f"{_HEAD}{_NORM}{_MODEL}"
+            "        return nnx.remat(lambda m, x: m(x))(self.block, x)\n",
+        ),
+        Example(
+            "import flax.nnx as nn\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
+            "class Block(nn.Module):\n    def __init__(self):\n"
+            "        self.calls = nn.Variable(jnp.zeros(()))\n\n"
+            "    @remat  # !\n    def __call__(self, x):\n"
+            "        self.calls[...] = self.calls[...] + 1\n        return jnp.sin(x)\n",
+            fixed="import flax.nnx as nn\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
+            "class Block(nn.Module):\n    def __init__(self):\n"
+            "        self.calls = nn.Variable(jnp.zeros(()))\n\n"
+            "    @nn.remat\n    def __call__(self, x):\n"
+            "        self.calls[...] = self.calls[...] + 1\n        return jnp.sin(x)\n",
+        ),
+        Example(
+            f"import functools\n\n{_HEAD}{_NORM}"
+            "@functools.partial(jax.checkpoint, prevent_cse=False)  # !\n"
+            "def run(block: Block, x):\n    return block(x)\n",
+        ),
+        Example(
+            f"{_HEAD}{_NORM}{_MODEL}        return jax.checkpoint(self.block)(x)  # !\n",
+        ),
+    )
+    good = (
+        Example(
+            f"{_HEAD}{_NORM}{_MODEL}        return nnx.remat(lambda m, x: m(x))(self.block, x)\n"
+        ),
+        Example(f"{_HEAD}{_NORM}run = nnx.remat(Block.__call__, prevent_cse=False)\n"),
+        Example(  # nothing changes
+            f"{_HEAD}{_PLAIN}{_MODEL}"
+            "        return jax.checkpoint(lambda m, x: m(x))(self.block, x)\n"
+        ),
+        Example(f"{_HEAD}{_PLAIN}{_MODEL}        return jax.checkpoint(self.block)(x)\n"),
+        Example(  # the state is handed back
+            f"{_HEAD}{_NORM}@jax.checkpoint\ndef run(block: Block, x):\n"
+            "    y = block(x)\n    return y, nnx.state(block)\n"
+        ),
+        Example(  # split and merged
+            f"{_HEAD}{_NORM}def forward(model: Block, x):\n    graph, state = nnx.split(model)\n\n"
+            "    @jax.checkpoint\n    def run(state, x):\n        m = nnx.merge(graph, state)\n"
+            "        return m(x), nnx.state(m)\n\n    return run(state, x)\n"
+        ),
+        Example(  # inference
+            f"{_HEAD}class Block(nnx.Module):\n    def __init__(self, rngs):\n"
+            "        self.drop = nnx.Dropout(0.1, rngs=rngs)\n\n"
+            "    @jax.checkpoint\n    def __call__(self, x):\n"
+            "        return jax.numpy.sin(self.drop(x, deterministic=True))\n"
+        ),
+        Example(  # the class is not visible
+            f"{_HEAD}from models import Block\n\n\n@jax.checkpoint\n"
+            "def run(block: Block, x):\n    return block(x)\n"
+        ),
+        Example(  # no nnx module
+            "import jax\nimport jax.numpy as jnp\n\n\nclass Block:\n    def __init__(self):\n"
+            "        self.calls = 0\n\n    def __call__(self, x):\n        self.calls += 1\n"
+            "        return jnp.sin(x)\n\n\nblock = Block()\n\n\ndef run(x):\n"
+            "    return jax.checkpoint(block)(x)\n"
+        ),
+        Example(  # the state is changed elsewhere
+            f"{_HEAD}class Block(nnx.Module):\n    def __init__(self):\n"
+            "        self.calls = nnx.Variable(0)\n\n"
+            "    def reset(self):\n        self.calls[...] = 0\n\n"
+            "    @jax.checkpoint\n    def __call__(self, x):\n        return jax.numpy.sin(x)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            if site.api.library != "jax":
+                continue
+            what = _dropped(facts, site)
+            bound = _bound(facts, site) if what is None else None
+            spelled = stages.spelled(facts, site)
+            if what is not None:
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"`{spelled}` drops what the nnx module updates in `{what}`",
+                    fix=modules.swap(
+                        facts, site, "flax.nnx.remat", apis.CHECKPOINTS["flax.nnx.remat"].keywords
+                    ),
+                )
+            elif bound is not None:
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"`{spelled}` closes over an nnx module that updates `{bound}`: this raises "
+                    "TraceContextError",
+                )
+
+
+def _dropped(facts: Facts, site: Site) -> str | None:
+    """What a site's function updates in a module that is one of its arguments."""
+    function = facts.target(site)
+    if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
+        return None
+    cls = modules.owner(facts, function)
+    if cls is not None and modules.library(facts, cls) == "nnx":
+        if site.definition is None and not _is_unbound(facts, site):
+            return None
+        return modules.update(facts, function, function.args.args[0].arg, cls)
+    for index, arg in enumerate(function.args.args):
+        given = _class_of_argument(facts, site, function, index)
+        if isinstance(given, ast.ClassDef) and modules.library(facts, given) == "nnx":
+            found = modules.update(facts, function, arg.arg, given)
+            if found is not None:
+                return found
+    return None
+
+
+def _is_unbound(facts: Facts, site: Site) -> bool:
+    """Whether a method is named through its class: `Block.__call__`."""
+    target = site.target
+    return isinstance(target, ast.Attribute) and isinstance(
+        facts.names.definitely(target.value), ast.ClassDef
+    )
+
+
+def _class_of_argument(
+    facts: Facts, site: Site, function: FunctionNode, index: int
+) -> modules.ModuleClass | None:
+    """The class that an argument of a checkpointed function has by its annotation, or in all calls
+    that are visible."""
+    annotation = function.args.args[index].annotation
+    if isinstance(annotation, (ast.Name, ast.Attribute)):
+        cls = facts.names.definitely(annotation)
+        return cls if isinstance(cls, ast.ClassDef) else None
+    found: set[modules.ModuleClass | None] = set()
+    for use in facts.site_uses(site):
+        call = use.node
+        if use.kind != "call" or not isinstance(call, ast.Call) or "vmap" in use.through:
+            return None
+        if not cse.PLAIN.issuperset(use.through) or len(call.args) <= index:
+            return None
+        found.add(modules.instance_class(facts, call.args[index]))
+    return found.pop() if len(found) == 1 else None
+
+
+def _bound(facts: Facts, site: Site) -> str | None:
+    """What an instance, or a bound method, that a site is given updates."""
+    target = site.target
+    if isinstance(target, ast.Attribute) and target.attr == "__call__":
+        target = target.value
+    if not isinstance(target, (ast.Name, ast.Attribute)):
+        return None
+    function = facts.names.definitely(target)
+    cls = modules.owner(facts, function) if isinstance(function, ast.FunctionDef) else None
+    if isinstance(function, ast.FunctionDef):
+        is_self = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+        if cls is None or not is_self or modules.library(facts, cls) != "nnx":
+            return None
+        return modules.update(facts, function, function.args.args[0].arg, cls)
+    return modules.update_in_call(facts, modules.instance_class(facts, target))

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import policies
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Related, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+
+class NameSavedAndOffloaded(Rule):
+    """A name is listed to be saved and to be offloaded.
+
+    ## What it does
+    Finds `save_and_offload_only_these_names` with the same literal name in both lists.
+
+    ## Why is this bad?
+    The call raises a `ValueError`: a value is kept either on the device or on the host.
+
+    ## Use instead
+    The name in one of the lists.
+
+    ## When it is right after all
+    Never.
+    """
+
+    code = "JXR210"
+    name = "name-saved-and-offloaded"
+    severity = "error"
+    why = "A value is kept on the device or on the host, and the call raises a ValueError."
+    help = "leave the name in one of the lists"
+    markers = (b"save_and_offload_only_these_names",)
+    bad = (
+        Example(
+            "import jax\n\n\ndef policy():\n"
+            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '        names_which_can_be_saved=["attn", "mlp"],\n'
+            '        names_which_can_be_offloaded=["out", "attn"],  # !\n'
+            '        offload_src="device",\n        offload_dst="pinned_host",\n    )\n'
+        ),
+        Example(
+            "from functools import partial\n\n"
+            'from jax.ad_checkpoint import checkpoint_policies as cp\n\nSAVED = ("attn",)\n\n\n'
+            "def policy(name):\n    make = partial(\n"
+            "        cp.save_and_offload_only_these_names,\n"
+            "        names_which_can_be_saved=SAVED,\n"
+            '        names_which_can_be_offloaded={name, "attn"},  # !\n    )\n'
+            '    return make(offload_src="device", offload_dst="pinned_host")\n'
+        ),
+        Example(
+            'import jax\n\nBOTH = ["attn"]\n'
+            "make = jax.checkpoint_policies.save_and_offload_only_these_names\n\n\n"
+            "def policy(src):\n    return make(\n        names_which_can_be_saved=BOTH,\n"
+            "        names_which_can_be_offloaded=BOTH,  # !\n        offload_src=src,\n"
+            '        offload_dst="pinned_host",\n    )\n'
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n"
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=["attn"],\n'
+            '    names_which_can_be_offloaded=["mlp"],\n    offload_src="device",\n'
+            '    offload_dst="pinned_host",\n)\n'
+        ),
+        Example(
+            "import jax\n\n\ndef policy(saved, offloaded):\n"
+            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '        names_which_can_be_saved=[*saved, "attn"],\n'
+            '        names_which_can_be_offloaded=offloaded,\n        offload_src="device",\n'
+            '        offload_dst="pinned_host",\n    )\n'
+        ),
+        Example(
+            "import jax\n\n\ndef policy(saved, offloaded):\n"
+            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '        names_which_can_be_saved=[n for n in saved if n != "attn"],\n'
+            '        names_which_can_be_offloaded=["attn"],\n        offload_src="device",\n'
+            '        offload_dst="pinned_host",\n    )\n'
+        ),
+        Example(
+            "import jax\n\n"
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=["attn", "attn"],\n'
+            '    names_which_can_be_offloaded=[],\n    offload_src="device",\n'
+            '    offload_dst="pinned_host",\n)\n'
+        ),
+        Example(
+            "import jax\nimport pytest\n\n\ndef test_both():\n"
+            "    with pytest.raises(ValueError):\n"
+            "        jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '            names_which_can_be_saved=["attn"],\n'
+            '            names_which_can_be_offloaded=["attn"],\n'
+            '            offload_src="device",\n            offload_dst="pinned_host",\n'
+            "        )\n"
+        ),
+        Example(
+            "from policies import save_and_offload_only_these_names\n\n"
+            "policy = save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=["attn"], names_which_can_be_offloaded=["attn"]\n)\n'
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for made in policies.made(facts):
+            saved = made.keyword("names_which_can_be_saved")
+            offloaded = made.keyword("names_which_can_be_offloaded")
+            if saved is None or offloaded is None:
+                continue
+            kept = _names(facts, saved)
+            for name, node in _names(facts, offloaded).items():
+                if name in kept:
+                    inline = _inside(facts, node, made.call)
+                    also = Related("saved here", facts.source.path, facts.source.span(kept[name]))
+                    yield self.report(
+                        facts,
+                        node if inline else offloaded,
+                        f"`{name}` is listed both to be saved and to be offloaded",
+                        related=(also,),
+                    )
+
+
+def _names(facts: Facts, node: ast.expr) -> dict[str, ast.expr]:
+    """The literal names in a list, with where they stand."""
+    origin = facts.names.definitely(node)
+    if not isinstance(origin, (ast.List, ast.Tuple, ast.Set)):
+        return {}
+    found: dict[str, ast.expr] = {}
+    for element in origin.elts:
+        value = facts.names.constant(element)
+        if isinstance(value, str):
+            found.setdefault(value, element)
+    return found
+
+
+def _inside(facts: Facts, node: ast.expr, call: ast.Call) -> bool:
+    return any(parent is call for parent in facts.names.ancestors(node))

@@ -1,0 +1,474 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.checkpoint_names import saved
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Related, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Named, Site
+    from jaxresid.linter.names import FunctionNode
+
+
+class NamedCarryOutput(Rule):
+    """The name is given to the output of a checkpointed function, where its policy cannot save it.
+
+    ## What it does
+    Finds a checkpointed function whose policy saves or offloads a name that is given to what the
+    function returns, and to nothing that is used before: the carry of a scan's body, above all.
+
+    ## Why is this bad?
+    A policy chooses among the values that the function's backward pass needs. The output is none
+    of them: it leaves the function, and is kept, or not, by what comes after. The policy saves
+    nothing, and an offloaded carry stays on the device.
+
+    ## Use instead
+    Name the carry at the start of the body, `c = checkpoint_name(c, "carry")`: there it is what
+    the body needs for its recomputation. Elsewhere name a value inside the function.
+
+    ## When it is right after all
+    If the function also runs inside another checkpoint whose policy has the name. The rule is
+    silent where it sees one, and where the function is also called without a checkpoint.
+    """
+
+    code = "JXR306"
+    name = "named-carry-output"
+    severity = "warning"
+    why = "What a checkpointed function returns is no residual of it."
+    help = "name the carry at the start of the body, or a value that the function itself needs"
+    bad = (
+        Example(
+            """\
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+@functools.partial(
+    jax.checkpoint,
+    policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["carry"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
+)
+def body(c, w):
+    y = jnp.sin(jnp.sin(c @ w) @ w)
+    return checkpoint_name(y, "carry"), None  # !
+
+
+def loss(ws, c):
+    return jax.lax.scan(body, c, ws)[0].sum()
+"""
+        ),
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax import ad_checkpoint as adc
+from jax import remat as ckpt
+
+
+def body(c, w):
+    c = jnp.sin(jnp.sin(c @ w) @ w)
+    c = adc.checkpoint_name(c, name="carry")  # !
+    return c, None
+
+
+policy = adc.checkpoint_policies.save_only_these_names("carry")
+
+
+def loss(ws, c):
+    return jax.lax.scan(ckpt(body, policy=policy, prevent_cse=False), c, ws)[0].sum()
+"""
+        ),
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def layer(w, x):
+    h = jnp.sin(x @ w)
+    return checkpoint_name(jnp.sin(h @ w), "out")  # !
+
+
+layer = jax.checkpoint(
+    layer, policy=jax.checkpoint_policies.save_only_these_names("out")
+)
+
+
+def loss(ws, x):
+    for w in ws:
+        x = layer(w, x)
+    return jnp.sin(x).sum()
+"""
+        ),
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = jnp.sin(nn.Dense(8)(x))
+        return checkpoint_name(jnp.sin(nn.Dense(8)(x)), "out")  # !
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        policy = jax.checkpoint_policies.save_only_these_names("out")
+        block = nn.remat(Block, policy=policy)
+        for i in range(2):
+            x = block(name=f"block_{i}")(x)
+        return jnp.sin(x)
+"""
+        ),
+    )
+    good = (
+        Example(
+            """\
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+@functools.partial(
+    jax.checkpoint,
+    policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["carry"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
+)
+def body(c, w):
+    c = checkpoint_name(c, "carry")
+    return jnp.sin(jnp.sin(c @ w) @ w), None
+
+
+def loss(ws, c):
+    return jax.lax.scan(body, c, ws)[0].sum()
+"""
+        ),
+        # The carry has the name at the start as well.
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def body(c, w):
+    c = checkpoint_name(c, "carry")
+    return checkpoint_name(jnp.sin(c @ w), "carry"), None
+
+
+policy = jax.checkpoint_policies.save_only_these_names("carry")
+
+
+def loss(ws, c):
+    return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
+"""
+        ),
+        # The named value is used before it is returned.
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def body(c, w):
+    c = checkpoint_name(jnp.sin(c @ w), "carry")
+    return c, jnp.sin(c).sum()
+
+
+policy = jax.checkpoint_policies.save_only_these_names("carry")
+
+
+def loss(ws, c):
+    return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
+"""
+        ),
+        # The policy has another name, or is not known.
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def body(c, w):
+    c = jnp.sin(checkpoint_name(c @ w, "hidden"))
+    return checkpoint_name(c, "carry"), None
+
+
+policy = jax.checkpoint_policies.save_only_these_names("hidden")
+
+
+def loss(ws, c, other):
+    c, _ = jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)
+    c, _ = jax.lax.scan(jax.checkpoint(body, policy=other), c, ws)
+    return jax.lax.scan(jax.checkpoint(body), c, ws)[0].sum()
+"""
+        ),
+        # An outer checkpoint has the name as well: between its stages the output is a residual.
+        Example(
+            """\
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+policy = jax.checkpoint_policies.save_only_these_names("out")
+
+
+@functools.partial(jax.checkpoint, policy=policy)
+def layer(w, x):
+    return checkpoint_name(jnp.sin(x @ w), "out")
+
+
+@functools.partial(jax.checkpoint, policy=policy)
+def stage(ws, x):
+    for w in ws:
+        x = layer(w, x)
+    return x
+"""
+        ),
+        # The function is also called as a part of something larger.
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+policy = jax.checkpoint_policies.save_only_these_names("out")
+
+
+def layer(w, x):
+    return checkpoint_name(jnp.sin(x @ w), "out")
+
+
+def pair(ws, x):
+    return layer(ws[1], layer(ws[0], x))
+
+
+single = jax.checkpoint(layer, policy=policy)
+double = jax.checkpoint(pair, policy=policy)
+"""
+        ),
+        # Another module calls it as a part of something larger.
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+policy = jax.checkpoint_policies.save_only_these_names("out")
+
+
+def layer(w, x):
+    return checkpoint_name(jnp.sin(x @ w), "out")
+
+
+single = jax.checkpoint(layer, policy=policy)
+""",
+            files={
+                "pairs.py": """\
+import jax
+
+from module import layer, policy
+
+
+@jax.jit
+def pair(ws, x):
+    return layer(ws[1], layer(ws[0], x))
+
+
+double = jax.checkpoint(pair, policy=policy)
+"""
+            },
+        ),
+        # No checkpoint here; and an inner function's result.
+        Example(
+            """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    def inner(y):
+        return checkpoint_name(y @ w, "out")
+
+    return jnp.sin(inner(x))
+
+
+layer = jax.checkpoint(
+    block, policy=jax.checkpoint_policies.save_only_these_names("out")
+)
+
+
+def attention(w, x):
+    return checkpoint_name(x @ w, "attention"), None
+"""
+        ),
+        # Something else that is called checkpoint_name.
+        Example(
+            """\
+import jax
+from trainer.files import checkpoint_name
+
+
+def body(c, w):
+    return checkpoint_name(c @ w, "carry"), None
+
+
+policy = jax.checkpoint_policies.save_only_these_names("carry")
+
+
+def loss(ws, c):
+    return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
+"""
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        if not facts.named:
+            return
+        seen: set[ast.Call] = set()
+        for site in facts.sites:
+            names = saved(facts, facts.policy(site))
+            function = _function(facts, site) if names else None
+            if function is None or not _is_alone(facts, site):
+                continue
+            for output in _outputs(facts, function):
+                named = output.named
+                if named.name not in names or named.node in seen:
+                    continue
+                seen.add(named.node)
+                yield self.report(
+                    facts,
+                    named.node,
+                    _message(facts, site, function, output),
+                    related=(
+                        Related(
+                            "the policy that has the name",
+                            facts.source.path,
+                            facts.source.span(site.node),
+                        ),
+                    ),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """A named value that a function returns, and whether it returns it first."""
+
+    named: Named
+    first: bool
+
+
+def _message(facts: Facts, site: Site, function: FunctionNode, output: _Output) -> str:
+    what = "lambda" if isinstance(function, ast.Lambda) else function.name
+    in_loop = any(u.kind == "loop" for u in facts.site_uses(site))
+    role = "carry" if in_loop and output.first else "output"
+    owner = facts.names.class_of(function)
+    if owner is not None and what == "__call__":
+        what = owner.name
+    name = output.named.name
+    return f"`{name}` names the {role} of the checkpointed `{what}`, which its policy cannot save"
+
+
+def _function(facts: Facts, site: Site) -> FunctionNode | None:
+    """The function that a site checkpoints: for a module's class, its `__call__`."""
+    target = facts.target(site)
+    if isinstance(target, ast.ClassDef):
+        return facts.names.method(target, "__call__") if facts.is_class(site) else None
+    return target
+
+
+def _is_alone(facts: Facts, site: Site) -> bool:
+    """Whether the function runs as this checkpoint only, as far as is visible."""
+    target = facts.target(site)
+    assert target is not None
+    if facts.remote_uses(target) or facts.standing(site.node).checkpoint:
+        return False
+    if site.form == "call" and any(use.kind != "checkpoint" for use in facts.uses(target)):
+        return False
+    return not any(
+        use.kind == "checkpoint" or facts.standing(use.node).checkpoint
+        for use in facts.site_uses(site)
+    )
+
+
+def _outputs(facts: Facts, function: FunctionNode) -> Iterator[_Output]:
+    """The named values among what a function returns that it uses for nothing else."""
+    if isinstance(function, ast.Lambda):
+        returned = [function.body]
+    else:
+        returned = [
+            node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Return)
+            and node.value is not None
+            and facts.names.function(node) is function
+        ]
+    calls = {named.node: named for named in facts.named}
+    found = [
+        _Output(calls[call], index == 0)
+        for value in returned
+        for index, part in enumerate(_parts(value))
+        if (call := _only_returned(facts, part)) in calls
+    ]
+    outputs = {output.named.node for output in found}
+    # A name that is also given to a value inside does its work there.
+    inside = {
+        named.name
+        for named in facts.named
+        if named.node not in outputs and function in facts.names.functions_around(named.node)
+    }
+    yield from (output for output in found if output.named.name not in inside)
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """The elements of a returned tuple."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        for element in node.elts:
+            yield from _parts(element)
+    elif isinstance(node, ast.Dict):
+        for value in node.values:
+            yield from _parts(value)
+    else:
+        yield node
+
+
+def _only_returned(facts: Facts, node: ast.expr) -> ast.Call | None:
+    """The call that made a returned value, where nothing else reads that."""
+    if isinstance(node, ast.Call):
+        return node
+    if not isinstance(node, ast.Name):
+        return None
+    bindings = facts.names.bindings(node)
+    if len(bindings) != 1 or not isinstance(bindings[0].value, ast.Call) or bindings[0].element:
+        return None
+    if list(facts.names.loads_of(bindings[0])) != [node]:
+        return None
+    return bindings[0].value

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis, policies
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Edit, Fix, Span, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_MAKERS = {"tuple": "tuple", "list": "list", "set": "set", "frozenset": "set", "sorted": "list"}
+
+
+class NamesInOneCollection(Rule):
+    """A collection of names is given where each name is an argument.
+
+    ## What it does
+    Finds `save_only_these_names(NAMES)` where `NAMES` is a list, a tuple or a set, and the same for
+    `save_any_names_but_these` and `save_anything_except_these_names`.
+
+    ## Why is this bad?
+    These take the names one by one. A tuple counts as one name, which no value has: silently
+    nothing matches. A list or a set raises a `TypeError`, as it has no hash.
+
+    ## Use instead
+    `save_only_these_names("a", "b")`, or `save_only_these_names(*NAMES)`.
+
+    ## When it is right after all
+    Never: a name is a string. `save_and_offload_only_these_names` does take lists.
+
+    ## Is the fix safe?
+    Where a list raises, yes. Elsewhere no: the names begin to match, so other values are
+    saved.
+    """
+
+    code = "JXR203"
+    name = "names-in-one-collection"
+    severity = "error"
+    why = "Each name is an argument of its own; a collection is one name that nothing has."
+    help = "unpack it with `*`"
+    fixes = "safe"
+    markers = policies.FACTORY_MARKERS
+    bad = (
+        Example(
+            "import jax\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !\n',
+            fixed="import jax\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names(*("attn", "mlp"))\n',
+        ),
+        Example(
+            "import jax\n\n\ndef kept():\n    cp = jax.checkpoint_policies\n"
+            '    return cp.save_only_these_names(["attn", "mlp"])  # !\n',
+            fixed="import jax\n\n\ndef kept():\n    cp = jax.checkpoint_policies\n"
+            '    return cp.save_only_these_names(*["attn", "mlp"])\n',
+        ),
+        Example(
+            "from functools import partial\n\nfrom jax import remat as ckpt\n"
+            "from jax.ad_checkpoint import checkpoint_policies\n\n"
+            'NAMES: tuple[str, ...] = ("attn",)\n'
+            "but = checkpoint_policies.save_any_names_but_these\n\n\n"
+            "@partial(ckpt, policy=but(NAMES))  # !\ndef block(w, x):\n    return x @ w\n",
+            fixed="from functools import partial\n\nfrom jax import remat as ckpt\n"
+            "from jax.ad_checkpoint import checkpoint_policies\n\n"
+            'NAMES: tuple[str, ...] = ("attn",)\n'
+            "but = checkpoint_policies.save_any_names_but_these\n\n\n"
+            "@partial(ckpt, policy=but(*NAMES))\ndef block(w, x):\n    return x @ w\n",
+        ),
+        Example(
+            "import functools\n\nimport jax.ad_checkpoint\n\n\ndef choose(config, layer):\n"
+            "    cp = jax.ad_checkpoint.checkpoint_policies\n"
+            "    jax.checkpoint(layer, policy=cp.save_only_these_names(tuple(config.names)))  # !\n"
+            "    return functools.partial(cp.save_only_these_names, frozenset(config.names))  # !\n",
+            fixed="import functools\n\nimport jax.ad_checkpoint\n\n\ndef choose(config, layer):\n"
+            "    cp = jax.ad_checkpoint.checkpoint_policies\n"
+            "    jax.checkpoint(layer, policy=cp.save_only_these_names(*tuple(config.names)))\n"
+            "    return functools.partial(cp.save_only_these_names, *frozenset(config.names))\n",
+        ),
+        Example(
+            "import jax\n\n\ndef kept(config):\n"
+            "    return jax.checkpoint_policies.save_only_these_names(n for n in config.names)  # !\n"
+        ),
+    )
+    good = (
+        Example(
+            'import jax\n\npolicy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")\n'
+        ),
+        Example(
+            'import jax\n\nNAMES = ("attn", "mlp")\n'
+            'policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])\n'
+        ),
+        Example(
+            "import jax\n\n\ndef kept(names):\n"
+            "    return jax.checkpoint_policies.save_only_these_names(names)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef kept(config):\n"
+            '    return jax.checkpoint_policies.save_only_these_names(config.name, ("out"))\n'
+        ),
+        Example(
+            "import jax\n\n"
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=["attn"],\n'
+            '    names_which_can_be_offloaded=("mlp",),\n    offload_src="device",\n'
+            '    offload_dst="pinned_host",\n)\n'
+        ),
+        Example(
+            "def save_only_these_names(names):\n    return names\n\n\n"
+            'policy = save_only_these_names(["attn", "mlp"])\n'
+        ),
+        Example(
+            'import jax\n\nNAME = "attn"\n'
+            'policy = jax.checkpoint_policies.save_any_names_but_these(NAME, f"{NAME}_out")\n'
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef list(names):\n"
+            '    return names[0]\n\n\npolicy = cp.save_only_these_names(list(["attn"]))\n'
+            "broken = cp.save_from_both_policies([cp.dots_saveable, policy])\n"
+        ),
+        Example(
+            "from torch import checkpoint_policies as cp\n\n"
+            'policy = cp.save_only_these_names(["attn"])\n'
+        ),
+        Example(
+            'import jax\n\n\ndef kept(one, many):\n    names = ("attn", "mlp")\n'
+            "    for names in many:\n"
+            "        one = jax.checkpoint_policies.save_only_these_names(names)\n"
+            "    return one\n"
+        ),
+        Example(
+            "import jax\nimport pytest\n\n\ndef test_list():\n"
+            "    with pytest.raises(TypeError):\n"
+            '        jax.checkpoint_policies.save_only_these_names(["attn"])\n'
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for made in policies.made(facts):
+            if made.name not in apis.NAME_FACTORIES:
+                continue
+            for argument in made.args:
+                kind = _collection(facts, argument)
+                if kind is None:
+                    continue
+                what = policies.written(facts, argument)
+                message = f"`{what}` is a {kind} in the place of one name of `{made.name}`"
+                fix = _unpack(facts, argument, kind, made.name)
+                yield self.report(facts, argument, message, fix=fix)
+
+
+def _collection(facts: Facts, node: ast.expr) -> str | None:
+    """What collection an expression makes for sure."""
+    origin = facts.names.definitely(node)
+    match origin:
+        case ast.Tuple():
+            return "tuple"
+        case ast.List() | ast.ListComp():
+            return "list"
+        case ast.Set() | ast.SetComp():
+            return "set"
+        case ast.GeneratorExp():
+            return "generator"
+        case ast.Call(func=ast.Name(id=name) as func) if not facts.names.bindings(func):
+            return _MAKERS.get(name)
+    return None
+
+
+def _unpack(facts: Facts, argument: ast.expr, kind: str, factory: str) -> Fix | None:
+    span = facts.source.span(argument)
+    if isinstance(argument, ast.GeneratorExp):
+        return None  # it may have no brackets of its own
+    raises = kind == "list" and factory != "save_anything_except_these_names"
+    at = Span(span.row, span.column, span.row, span.column)
+    return Fix("Unpack the names", (Edit(at, "*"),), "safe" if raises else "unsafe")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import edits, stages
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+
+class NestedCheckpoint(Rule):
+    """A function is checkpointed twice in a row.
+
+    ## What it does
+    Finds `jax.checkpoint(jax.checkpoint(f))`, two checkpoint decorators on one function, and a
+    decorated function that is checkpointed again, with nothing in between.
+
+    ## Why is this bad?
+    What crosses from the forward to the backward pass is decided by the outer checkpoint alone. The
+    inner one adds a barrier, and a policy of its own is ignored.
+
+    ## Use instead
+    One checkpoint, with the policy that is meant.
+
+    ## When it is right after all
+    Where each stands at another level: a block that is checkpointed in a function that is
+    checkpointed too (recursive checkpointing). The rule is silent there, and where one of the two
+    depends on a condition.
+
+    ## Is the fix safe?
+    Yes, where neither has a policy: the same residuals are kept. Otherwise there is none.
+    """
+
+    code = "JXR106"
+    name = "nested-checkpoint"
+    severity = "warning"
+    lenient_in_tests = True
+    why = "The outer checkpoint alone decides what is kept; the inner one only adds a barrier."
+    help = "keep one of them, with the policy that is meant"
+    fixes = "safe"
+    bad = (
+        Example(
+            "import jax\n\n\ndef run(f, x):\n    return jax.checkpoint(jax.checkpoint(f))(x)  # !\n",
+            fixed="import jax\n\n\ndef run(f, x):\n    return jax.checkpoint(f)(x)\n",
+        ),
+        Example(
+            "import jax\nfrom jax import remat\n\n\n@remat\ndef block(x):\n"
+            "    return jax.numpy.sin(x)\n\n\ndef loss(x):\n"
+            "    return jax.checkpoint(block)(x).sum()  # !\n",
+            fixed="import jax\nfrom jax import remat\n\n\n@remat\ndef block(x):\n"
+            "    return jax.numpy.sin(x)\n\n\ndef loss(x):\n"
+            "    return block(x).sum()\n",
+        ),
+        Example(
+            "import functools\n\nimport jax\n\n\n@jax.checkpoint  # !\n"
+            "@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)\n"
+            "def block(w, x):\n    return jax.numpy.sin(x @ w)\n",
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n\ndef run(f, g, x):\n"
+            "    return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef run(f, x, twice):\n    if twice:\n        f = jax.checkpoint(f)\n"
+            "    return jax.checkpoint(f)(x)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef run(f, x, flag):\n    if flag:\n        f = jax.checkpoint(f)\n"
+            "    else:\n        f = jax.checkpoint(f, prevent_cse=False)\n    return f(x)\n"
+        ),
+        Example(
+            "import flax.linen as nn\n\n\ndef blocks(Attention, Mlp):\n"
+            "    return nn.remat(Attention), nn.remat(Mlp)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            inner = _directly_inside(facts, site)
+            if inner is None:
+                continue
+            both = [facts.policy(s) for s in (site, inner)]
+            if any(p.kind == "unknown" and p.node is None for p in both):
+                continue  # `**kwargs`
+            plain = all(p.kind == "none" for p in both)
+            message = f"`{stages.spelled(facts, site)}` checkpoints what is already checkpointed"
+            if not plain:
+                message += ": the inner policy has no say in what is kept"
+            yield self.report(
+                facts,
+                site.node,
+                message,
+                fix=_fix(facts, site, inner) if plain else None,
+                related=stages.at(facts, inner.node, "the other checkpoint"),
+            )
+
+
+def _directly_inside(facts: Facts, site: Site) -> Site | None:
+    """The site whose result a site checkpoints, where that is certain."""
+    if site.definition is not None:
+        decorators = site.definition.decorator_list
+        below = decorators[decorators.index(site.node) + 1 :]
+        for decorator in below:
+            inner = facts.site_of(decorator)
+            if inner is not None:
+                return inner
+            if not any(r.kind == "transform" for r in facts.roles(decorator)):
+                return None
+        return None
+    targets = facts.targets(site)
+    if len(targets) != 1 or targets[0] is None or not isinstance(targets[0], ast.AST):
+        return None
+    inner = facts.site_of(targets[0])
+    if inner is None or inner is site or inner.api.loop or site.api.loop:
+        return None
+    if inner.definition is not None and inner.definition.decorator_list[0] is not inner.node:
+        return None  # something else stands between the two
+    return inner
+
+
+def _fix(facts: Facts, site: Site, inner: Site) -> Fix | None:
+    if facts.prevent_cse(site) != facts.prevent_cse(inner):
+        return None
+    if site.arguments.get(None, "static_argnums") or inner.arguments.get(None, "static_argnums"):
+        return None
+    return edits.without_checkpoint(facts, site, "safe")

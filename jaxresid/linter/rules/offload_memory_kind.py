@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis, edits, policies
+from jaxresid.linter.policies import Made
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_RIGHT = {"offload_src": "device", "offload_dst": "pinned_host"}
+
+
+class OffloadMemoryKind(Rule):
+    """A policy offloads from or to a memory kind that is not one.
+
+    ## What it does
+    Finds `offload_dst` other than `"pinned_host"` and `offload_src` other than `"device"`, in
+    `save_and_offload_only_these_names` and `offload_dot_with_no_batch_dims`.
+
+    ## Why is this bad?
+    Since jax 0.7.1 every kind but `pinned_host` means device memory, misspelt ones too: the values
+    stay on the device and nobody says so. Offloading *from* `pinned_host` raises.
+
+    ## Use instead
+    `offload_src="device", offload_dst="pinned_host"`.
+
+    ## When it is right after all
+    Before jax 0.7.1 backends had kinds of their own, such as `unpinned_host`.
+
+    ## Is the fix safe?
+    For a source that is taken for the device anyway, yes. For a destination no: it begins to
+    offload.
+    """
+
+    code = "JXR211"
+    name = "offload-memory-kind"
+    severity = "error"
+    why = "Every memory kind but pinned_host means the device, so nothing is offloaded."
+    help = 'offload from "device" to "pinned_host"'
+    fixes = "safe"
+    jax = ">=0.7.1"
+    markers = (b"save_and_offload_only_these_names", b"offload_dot_with_no_batch_dims")
+    bad = (
+        Example(
+            "import jax\nimport jax.numpy as jnp\n"
+            "from jax.ad_checkpoint import checkpoint_name\n\n\ndef layer(w, x):\n"
+            '    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()\n\n\n'
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=[],\n    names_which_can_be_offloaded=["hidden"],\n'
+            '    offload_src="device",\n    offload_dst="host",  # !\n)\n'
+            "block = jax.checkpoint(layer, policy=policy)\n",
+            fixed="import jax\nimport jax.numpy as jnp\n"
+            "from jax.ad_checkpoint import checkpoint_name\n\n\ndef layer(w, x):\n"
+            '    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()\n\n\n'
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=[],\n    names_which_can_be_offloaded=["hidden"],\n'
+            '    offload_src="device",\n    offload_dst="pinned_host",\n)\n'
+            "block = jax.checkpoint(layer, policy=policy)\n",
+        ),
+        Example(
+            "from jax import checkpoint_policies as cp\n\n"
+            "first = cp.offload_dot_with_no_batch_dims(\"device\", 'unpinned_host')  # !\n"
+            "second = cp.offload_dot_with_no_batch_dims(offload_dst=\"pinned_host\", offload_src='gpu_hbm')  # !\n",
+            fixed="from jax import checkpoint_policies as cp\n\n"
+            "first = cp.offload_dot_with_no_batch_dims(\"device\", 'pinned_host')\n"
+            "second = cp.offload_dot_with_no_batch_dims(offload_dst=\"pinned_host\", offload_src='device')\n",
+        ),
+        Example(
+            "from functools import partial\n\n"
+            'from jax.ad_checkpoint import checkpoint_policies\n\nHOST = "pinned-host"\n'
+            "offload = partial(\n    checkpoint_policies.save_and_offload_only_these_names,\n"
+            '    offload_src="device",\n    offload_dst=HOST,  # !\n)\n'
+        ),
+        Example(
+            "import jax\n\npolicy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(\n"
+            '    "pinned_host",  # !\n    "device",  # !\n)\n',
+            fixed="import jax\n\npolicy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(\n"
+            '    "device",\n    "pinned_host",\n)\n',
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n"
+            'policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")\n'
+        ),
+        Example(
+            'import jax\n\nHOST = "pinned_host"\n'
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            '    names_which_can_be_saved=[],\n    names_which_can_be_offloaded=["hidden"],\n'
+            '    offload_src="device",\n    offload_dst=HOST,\n)\n'
+        ),
+        Example(
+            'import jax\n\n\ndef policy(src, dst="host", **options):\n'
+            "    return jax.checkpoint_policies.offload_dot_with_no_batch_dims(src, dst, **options)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef policy(config, on_cpu):\n    cp = jax.checkpoint_policies\n"
+            '    kind = "device" if on_cpu else "pinned_host"\n'
+            '    return cp.offload_dot_with_no_batch_dims("device", kind), cp.offload_dot_with_no_batch_dims(\n'
+            "        config.src, config.dst\n    )\n"
+        ),
+        Example(
+            "import jax\n\n\ndef policy(kinds):\n"
+            "    return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*kinds)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef policy(first):\n"
+            '    return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*first, "pinned-host")\n'
+        ),
+        Example(
+            "import jax\n\n\ndef move(x, sharding):\n"
+            '    return jax.device_put(x, sharding.with_memory_kind("unpinned_host"))\n'
+        ),
+        Example(
+            "from policies import offload_dot_with_no_batch_dims\n\n"
+            'policy = offload_dot_with_no_batch_dims("gpu", "host")\n'
+        ),
+        Example(
+            "import jax\n\n"
+            'policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "unpinned_host")\n',
+            jax=(0, 6),
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        if not facts.jax_is((0, 7)):
+            return
+        for made in policies.made(facts):
+            if made.name not in apis.OFFLOAD_FACTORIES:
+                continue
+            for keyword, right in _RIGHT.items():
+                node = _argument(made, keyword)
+                value = facts.names.constant(node) if node is not None else None
+                if node is None or not isinstance(value, str) or value == right:
+                    continue
+                yield self.report(
+                    facts,
+                    node,
+                    _message(policies.written(facts, node), keyword, value),
+                    fix=_spell(facts, node, keyword, value),
+                )
+
+
+def _message(what: str, keyword: str, value: str) -> str:
+    if keyword == "offload_dst":
+        return f"`offload_dst` is `{what}`, which JAX takes for the device: nothing is offloaded"
+    if value == "pinned_host":
+        return f"`offload_src` is `{what}`, and a policy cannot offload from there"
+    return f"`offload_src` is `{what}`, which is no memory kind: JAX takes it for the device"
+
+
+def _argument(made: Made, keyword: str) -> ast.expr | None:
+    if made.name == "offload_dot_with_no_batch_dims":
+        index = tuple(_RIGHT).index(keyword)
+        before = made.args[: index + 1]
+        if len(before) > index and not any(isinstance(a, ast.Starred) for a in before):
+            return before[index]
+    return made.keyword(keyword)
+
+
+def _spell(facts: Facts, node: ast.expr, keyword: str, value: str) -> Fix | None:
+    if not isinstance(node, ast.Constant):
+        return None
+    text = facts.source.segment(facts.source.span(node))
+    if text[0] not in "'\"" or text[1:-1] != value:
+        return None
+    right = f"{text[0]}{_RIGHT[keyword]}{text[0]}"
+    same = keyword == "offload_src" and value != "pinned_host"
+    edit = edits.replace(facts.source, node, right)
+    return Fix(f"Write {right}", (edit,), "safe" if same else "unsafe")

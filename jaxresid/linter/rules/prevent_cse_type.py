@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls, edits
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+
+class PreventCseType(Rule):
+    """`prevent_cse` is given something that is not a bool.
+
+    ## What it does
+    Finds `prevent_cse=None`, numbers, strings, and tuples or lists with elements that are no
+    bools.
+
+    ## Why is this bad?
+    It raises a TypeError when the function is checkpointed (flax: when it is called). A string is
+    a sequence of characters to jax: one value for each argument, and a ValueError at the call
+    where their numbers differ; where they do not, it means True.
+
+    ## Use instead
+    `True`, `False`, or a tuple of them, one for each argument.
+
+    ## When it is right after all
+    Never; values that are computed are not looked at.
+
+    ## Is the fix safe?
+    Yes: it writes `False` for 0 and `True` for 1, which jax took for the same before it refused
+    them (0.7.2).
+    """
+
+    code = "JXR405"
+    name = "prevent-cse-type"
+    severity = "error"
+    why = "jax takes a bool here, or a tuple of bools, and refuses what only looks like one."
+    help = "write `True` or `False`"
+    fixes = "safe"
+    jax = ">=0.7.2"
+    bad = (
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=0)  # !\n",
+            fixed="import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=False)\n",
+        ),
+        Example(
+            "from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
+            "@partial(ckpt, prevent_cse=1)  # !\ndef layer(x):\n    return x * x\n",
+            fixed="from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
+            "@partial(ckpt, prevent_cse=True)\ndef layer(x):\n    return x * x\n",
+        ),
+        Example("import jax\n\n\ndef wrap(f):\n    return jax.remat(f, prevent_cse=None)  # !\n"),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse='no')  # !\n"
+        ),
+        Example(
+            "from flax import linen as nn\n\nCSE = None\n\n\ndef wrap(Block):\n"
+            "    return nn.remat(Block, prevent_cse=CSE)  # !\n"
+        ),
+        Example(
+            "import equinox as eqx\n\n\ndef wrap(f):\n"
+            "    return eqx.filter_checkpoint(f, prevent_cse=(True, None))  # !\n"
+        ),
+    )
+    good = (
+        Example("import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=False)\n"),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n"
+            "    return jax.checkpoint(f, prevent_cse=(True, False))\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f, config):\n"
+            "    return jax.checkpoint(f, prevent_cse=config.prevent_cse)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f, prevent_cse=None):\n"
+            "    return jax.checkpoint(f, prevent_cse=prevent_cse)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=0)\n",
+            jax=(0, 7),
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f, scanned):\n"
+            "    return jax.checkpoint(f, prevent_cse=not scanned)\n"
+        ),
+        Example("import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=[True])\n"),
+        Example(
+            "import jax\nimport pytest\n\n\ndef test_refused():\n"
+            "    with pytest.raises(TypeError, match='prevent_cse'):\n"
+            "        jax.checkpoint(abs, prevent_cse=None)\n"
+        ),
+        Example("def wrap(checkpoint, f):\n    return checkpoint(f, prevent_cse=None)\n"),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        if not facts.jax_is((0, 8)):
+            return
+        for given in checkpoint_calls.keywords(facts, "prevent_cse"):
+            if given.site.api.library == "keras":
+                continue
+            value = facts.names.constant(given.value)
+            if value is ... or _is_accepted(value):
+                continue
+            yield self.report(
+                facts,
+                given.node,
+                f"`prevent_cse={ast.unparse(given.value)}` is not a bool",
+                fix=_as_bool(facts, given.value),
+            )
+
+
+def _is_accepted(value: object) -> bool:
+    elements = value if isinstance(value, (tuple, list)) else (value,)
+    return all(isinstance(e, (bool, tuple, list, dict)) for e in elements)
+
+
+def _as_bool(facts: Facts, node: ast.expr) -> Fix | None:
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value in (0, 1):
+        text = str(bool(node.value))
+        return Fix(f"Write `{text}`", (edits.replace(facts.source, node, text),), "safe")
+    return None

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls, moved
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_PUBLIC = {
+    "jax._src.ad_checkpoint.checkpoint": "jax.checkpoint",
+    "jax._src.ad_checkpoint.checkpoint_wrapper": "jax.checkpoint",
+    "jax._src.ad_checkpoint.remat": "jax.remat",
+    "jax._src.ad_checkpoint.checkpoint_name": "jax.ad_checkpoint.checkpoint_name",
+    "jax._src.ad_checkpoint.checkpoint_policies": "jax.checkpoint_policies",
+    "jax._src.ad_checkpoint.print_saved_residuals": "jax.ad_checkpoint.print_saved_residuals",
+    "jax._src.api.checkpoint": "jax.checkpoint",
+    "jax._src.api.remat": "jax.remat",
+    "jax._src.interpreters.partial_eval.Recompute": "jax.ad_checkpoint.Recompute",
+    "jax._src.interpreters.partial_eval.Saveable": "jax.ad_checkpoint.Saveable",
+    "jax._src.interpreters.partial_eval.Offloadable": "jax.ad_checkpoint.Offloadable",
+}
+
+
+class PrivateCheckpointImport(Rule):
+    """A public part of the checkpoint API is taken from jax's private modules.
+
+    ## What it does
+    Finds `jax._src.ad_checkpoint.checkpoint`, `checkpoint_name`, `checkpoint_policies` and the
+    like, where the same thing has a public name.
+
+    ## Why is this bad?
+    `jax._src` may change in any release and without notice.
+
+    ## Use instead
+    `jax.checkpoint`, `jax.remat`, `jax.checkpoint_policies`, `jax.ad_checkpoint.checkpoint_name`
+    and `jax.ad_checkpoint.print_saved_residuals`.
+
+    ## When it is right after all
+    For what has no public name (`saved_residuals`, `remat_p`): that is not reported.
+
+    ## Is the fix safe?
+    Yes: the public name is the same object.
+    """
+
+    code = "JXR506"
+    name = "private-checkpoint-import"
+    severity = "warning"
+    why = "Private modules of jax change in any release and without notice."
+    help = "use the public name"
+    fixes = "safe"
+    bad = (
+        Example(
+            "from jax._src.ad_checkpoint import checkpoint_name  # !\n\n\ndef name(x):\n"
+            "    return checkpoint_name(x, 'h')\n",
+            fixed="from jax.ad_checkpoint import checkpoint_name\n\n\ndef name(x):\n"
+            "    return checkpoint_name(x, 'h')\n",
+        ),
+        Example(
+            "from jax._src.ad_checkpoint import remat as ckpt, remat_p  # !\n\n\n"
+            "def wrap(f):\n    return ckpt(f), remat_p\n",
+            fixed="from jax import remat as ckpt\nfrom jax._src.ad_checkpoint import remat_p\n\n\n"
+            "def wrap(f):\n    return ckpt(f), remat_p\n",
+        ),
+        Example(
+            "import jax\nfrom jax._src import ad_checkpoint\n\n\ndef wrap(f):\n"
+            "    policy = ad_checkpoint.checkpoint_policies.dots_saveable  # !\n"
+            "    return jax.checkpoint(f, policy=policy)\n",
+            fixed="import jax\nfrom jax._src import ad_checkpoint\n\n\ndef wrap(f):\n"
+            "    policy = jax.checkpoint_policies.dots_saveable\n"
+            "    return jax.checkpoint(f, policy=policy)\n",
+        ),
+        Example(
+            "import jax._src.ad_checkpoint\n\n\ndef wrap(f):\n"
+            "    return jax._src.ad_checkpoint.checkpoint(f)  # !\n",
+            fixed="import jax._src.ad_checkpoint\n\n\ndef wrap(f):\n    return jax.checkpoint(f)\n",
+        ),
+    )
+    good = (
+        Example("from jax.ad_checkpoint import checkpoint_name, checkpoint_policies\n"),
+        Example("from jax._src.ad_checkpoint import saved_residuals, remat_p\n"),
+        Example("from jax._src import ad_checkpoint\n\nprimitive = ad_checkpoint.remat_p\n"),
+        Example(
+            "from torch.utils.checkpoint import checkpoint\n\n\ndef run(f, x):\n"
+            "    return checkpoint(f, x)\n"
+        ),
+        Example(
+            "try:\n    from jax.ad_checkpoint import checkpoint_name\nexcept ImportError:\n"
+            "    from jax._src.ad_checkpoint import checkpoint_name\n"
+        ),
+        Example("from keras.src.backend.common.remat import remat\n"),
+        Example("import jax._src.ad_checkpoint\n\nname_p = jax._src.ad_checkpoint.name_p\n"),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        if facts.names.module.partition(".")[0] == "jax":
+            return  # its own modules
+        for node in facts.names.imports:
+            if not isinstance(node, ast.ImportFrom) or node.level:
+                continue
+            for alias in node.names:
+                public = _PUBLIC.get(f"{node.module}.{alias.name}")
+                if public is not None and not checkpoint_calls.tolerated(facts, node):
+                    fix = moved.imported(facts, node, alias, public)
+                    message = f"`{node.module}.{alias.name}` is private; `{public}` is the same"
+                    yield self.report(facts, alias, message, fix=fix)
+        for attribute in facts.names.attributes:
+            if not any(name.endswith(f".{attribute.attr}") for name in _PUBLIC):
+                continue
+            origins = facts.names.qualnames(attribute)
+            public = _PUBLIC.get(origins[0]) if len(origins) == 1 else None
+            if public is not None and not checkpoint_calls.tolerated(facts, attribute):
+                fix = moved.attribute(facts, attribute, public)
+                message = f"`{ast.unparse(attribute)}` is private; `{public}` is the same"
+                yield self.report(facts, attribute, message, fix=fix)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
+_POLICY = 'def keep_sin(prim, *_, **params):\n    return str(prim) == "sin"\n\n\n'
+
+
+class Remat3CallablePolicy(Rule):
+    """A policy that is a function of one's own, which `jax_remat3` rarely asks.
+
+    ## What it does
+    Finds checkpoints whose policy is a lambda or a function that is defined here and does more than
+    hand on to a policy of `jax.checkpoint_policies`.
+
+    ## Why is this bad?
+    The present implementation asks the policy about every primitive. The one behind the flag
+    `jax_remat3`, which is on its way to becoming the default, asks about matrix products,
+    convolutions and `checkpoint_name` alone (jax 0.12; in 0.10.2 not even about all of these). What
+    the policy would save of other operations is then recomputed, without a word. Its documentation
+    leaves functions of one's own to "older versions".
+
+    ## Use instead
+    A policy of `jax.checkpoint_policies`; `checkpoint_name` on the values to keep, with
+    `save_only_these_names`.
+
+    ## When it is right after all
+    Where the function looks only at matrix products and names, or `jax_remat3` stays off.
+    """
+
+    code = "JXR701"
+    name = "remat3-callable-policy"
+    severity = "info"
+    jax = ">=0.10.2"
+    why = "With `jax_remat3` a policy is asked about matrix products, convolutions and names only."
+    help = "name the values with `checkpoint_name` and save them by `save_only_these_names`"
+    bad = (
+        Example(
+            f"{_HEAD}{_POLICY}def block(x):\n    return jnp.sin(jnp.sin(jnp.sin(x)))\n\n\n"
+            "run = jax.checkpoint(block, policy=keep_sin)  # !\n"
+        ),
+        Example(
+            "import functools\n\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
+            '@functools.partial(remat, policy=lambda prim, *_, **__: prim.name == "sin")  # !\n'
+            "def run(x):\n    return jnp.sin(jnp.sin(jnp.sin(x)))\n"
+        ),
+    )
+    good = (
+        Example(
+            f"{_HEAD}run = jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable)\n"
+        ),
+        Example(
+            f"{_HEAD}names = jax.checkpoint_policies.save_only_these_names('a')\n"
+            "run = jax.checkpoint(jnp.sin, policy=names)\n"
+        ),
+        Example(f"{_HEAD}def make(f, policy=None):\n    return jax.checkpoint(f, policy=policy)\n"),
+        Example(  # hands on
+            f"{_HEAD}def policy(*args, **params):\n"
+            "    return jax.checkpoint_policies.dots_saveable(*args, **params)\n\n\n"
+            "run = jax.checkpoint(jnp.sin, policy=policy)\n"
+        ),
+        Example(  # for the versions that have it
+            f"{_HEAD}{_POLICY}run = jax.checkpoint(jnp.sin, policy=keep_sin)\n", jax=(0, 9)
+        ),
+        Example(
+            f"{_HEAD}from policies import mine\n\nrun = jax.checkpoint(jnp.sin, policy=mine)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        if not facts.jax_is((0, 10)):
+            return
+        for site in facts.sites:
+            policy = facts.policy(site)
+            if policy.kind != "callable" or policy.node is None or policy.function is None:
+                continue
+            if _hands_on(facts, policy.function):
+                continue
+            what = (
+                "the policy is a lambda"
+                if isinstance(policy.node, ast.Lambda)
+                else f"the policy `{ast.unparse(policy.node)}` is a function of your own"
+            )
+            yield self.report(
+                facts,
+                site.node,
+                f"{what}: with `jax_remat3` it is asked about matrix products, convolutions and "
+                "names only",
+            )
+
+
+def _hands_on(facts: Facts, function: FunctionNode) -> bool:
+    """Whether all that a function calls is policies."""
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    return bool(calls) and all(facts.role(c.func, "policy") is not None for c in calls)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import edits
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
+_FUNCTION = "def f(x, flag):\n    return jnp.sin(x) if flag else x\n\n\n"
+_LIBRARIES = frozenset({"jax", "linen"})
+
+
+class Remat3ListStaticArgnums(Rule):
+    """A list for `static_argnums`, which only `jax_remat3` accepts.
+
+    ## What it does
+    Finds `static_argnums=[1]`, a list or a set, given to `jax.checkpoint` or `nn.remat`.
+
+    ## Why is this bad?
+    The implementation behind the flag `jax_remat3` accepts it, as `jax.jit` does. The present
+    default raises TypeError when the function is called. Code that was tried with the flag on stops
+    working without it.
+
+    ## Use instead
+    A tuple, `static_argnums=(1,)`: both accept it.
+
+    ## When it is right after all
+    Where `jax_remat3` is always on.
+
+    ## Is the fix safe?
+    Yes: a tuple of the same numbers means the same with the flag, and works without.
+    """
+
+    code = "JXR702"
+    name = "remat3-list-static-argnums"
+    severity = "info"
+    why = "Without `jax_remat3` this raises TypeError when the function is called."
+    help = "give a tuple"
+    fixes = "safe"
+    bad = (
+        Example(
+            f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=[1])  # !\n",
+            fixed=f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=(1,))\n",
+        ),
+        Example(
+            "import functools\n\nimport jax.numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
+            "@functools.partial(ckpt, static_argnums=[1, 2])  # !\n"
+            "def run(x, flag, scale):\n    return scale * jnp.sin(x) if flag else x\n",
+            fixed="import functools\n\nimport jax.numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
+            "@functools.partial(ckpt, static_argnums=(1, 2))\n"
+            "def run(x, flag, scale):\n    return scale * jnp.sin(x) if flag else x\n",
+        ),
+    )
+    good = (
+        Example(f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=(1,))\n"),
+        Example(f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=1)\n"),
+        Example(f"{_HEAD}{_FUNCTION}run = jax.jit(jax.checkpoint(f), static_argnums=[1])\n"),
+        Example(  # this one converts it
+            "from flax.linen import partitioning\n\n\ndef make(Block):\n"
+            "    return partitioning.remat(Block, static_argnums=[1])\n"
+        ),
+        Example(
+            f"{_HEAD}def make(f, static):\n    return jax.checkpoint(f, static_argnums=static)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            given = site.keyword("static_argnums")
+            value = facts.names.definitely(given) if given is not None else None
+            if site.api.library not in _LIBRARIES or not isinstance(value, (ast.List, ast.Set)):
+                continue
+            yield self.report(
+                facts,
+                site.node,
+                f"`static_argnums={ast.unparse(value)}` is accepted by `jax_remat3` alone: "
+                "without it a TypeError",
+                fix=_fix(facts, site, value),
+            )
+
+
+def _fix(facts: Facts, site: Site, value: ast.List | ast.Set) -> Fix | None:
+    """Writes a tuple, where the list is the argument itself and has no comments inside."""
+    segment = facts.source.segment(facts.source.span(value))
+    if site.keyword("static_argnums") is not value or not isinstance(value, ast.List):
+        return None
+    inner = segment[1:-1].strip()
+    if "\n" in inner or "#" in inner or any(isinstance(e, ast.Starred) for e in value.elts):
+        return None
+    comma = "," if len(value.elts) == 1 and not inner.endswith(",") else ""
+    edit = edits.replace(facts.source, value, f"({inner}{comma})")
+    return Fix("Write a tuple", (edit,), "safe")

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls, edits, moved
+from jaxresid.linter.checkpoint_calls import Given
+from jaxresid.linter.rule import CHECKPOINT_MARKERS, Example, Rule
+from jaxresid.violations import Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_REMOVED = "was removed in jax 0.10.0"
+_GONE = "is gone from jax"
+_NEVER = "is not in jax"
+# What is missing -> why, and where it is instead.
+_MISSING: dict[str, tuple[str, str | None]] = {
+    "jax.ad_checkpoint.checkpoint": (_REMOVED, "jax.checkpoint"),
+    "jax.ad_checkpoint.remat": (_REMOVED, "jax.remat"),
+    "jax.new_checkpoint": (_GONE, "jax.checkpoint"),
+    "jax.new_remat": (_GONE, "jax.remat"),
+    "jax.api.checkpoint": (_GONE, "jax.checkpoint"),
+    "jax.api.remat": (_GONE, "jax.remat"),
+    "jax.custom_remat": ("was in jax 0.11.0 alone", None),
+    "jax.checkpoint_name": (_NEVER, "jax.ad_checkpoint.checkpoint_name"),
+    "jax.ad_checkpoint.saved_residuals": (_NEVER, None),
+}
+
+
+class RemovedCheckpointApi(Rule):
+    """Code uses a part of the checkpoint API that jax no longer has, or never had.
+
+    ## What it does
+    Finds `jax.ad_checkpoint.checkpoint` and `remat`, `jax.new_checkpoint`, `jax.custom_remat`,
+    imports of `checkpoint_name` from `jax` and of `saved_residuals` from `jax.ad_checkpoint`, and the
+    option `concrete=`. Unknown policies are unknown-policy's.
+
+    ## Why is this bad?
+    It raises: an ImportError or AttributeError for the names; for `concrete=`, whatever its value,
+    a NotImplementedError in 0.10 and a TypeError since 0.11. `jax.ad_checkpoint.checkpoint` was
+    deprecated in 0.8.2 and removed in 0.10.0.
+
+    ## Use instead
+    `jax.checkpoint`, `jax.remat`, `jax.ad_checkpoint.checkpoint_name`, and `static_argnums` in the place of `concrete=True`.
+
+    ## When it is right after all
+    Under an older jax: tell `target-jax`. What stands in a `try` that catches the error, or under
+    a question about the version, is not reported.
+
+    ## Is the fix safe?
+    Yes: the names mean the same functions, and `concrete=False` was the default.
+    """
+
+    code = "JXR505"
+    name = "removed-checkpoint-api"
+    severity = "error"
+    why = "The jax that this code is written for does not have it: it raises."
+    help = "use the public name of today"
+    fixes = "safe"
+    jax = ">=0.10 for jax.ad_checkpoint and concrete=False"
+    markers = (*CHECKPOINT_MARKERS, b"custom_remat", b"saved_residuals")
+    bad = (
+        Example(
+            "import jax\nfrom jax.ad_checkpoint import checkpoint  # !\n\n\n"
+            "def layer(x):\n    return checkpoint(jax.numpy.sin)(x)\n",
+            fixed="import jax\nfrom jax import checkpoint\n\n\n"
+            "def layer(x):\n    return checkpoint(jax.numpy.sin)(x)\n",
+        ),
+        Example(
+            "from jax.ad_checkpoint import checkpoint_name, remat as ckpt  # !\n\n\n"
+            "def layer(f, x):\n    return checkpoint_name(ckpt(f)(x), 'h')\n",
+            fixed="from jax import remat as ckpt\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
+            "def layer(f, x):\n    return checkpoint_name(ckpt(f)(x), 'h')\n",
+        ),
+        Example(
+            "import jax\nfrom jax import ad_checkpoint as adc\n\n\n"
+            "def layer(f, x):\n    return adc.checkpoint(f)(x)  # !\n",
+            fixed="import jax\nfrom jax import ad_checkpoint as adc\n\n\n"
+            "def layer(f, x):\n    return jax.checkpoint(f)(x)\n",
+        ),
+        Example(
+            "import jax\n\nremat = jax.checkpoint\n\n\ndef layer(f, x):\n"
+            "    return remat(f, concrete=False, prevent_cse=False)(x)  # !\n",
+            fixed="import jax\n\nremat = jax.checkpoint\n\n\ndef layer(f, x):\n"
+            "    return remat(f, prevent_cse=False)(x)\n",
+        ),
+        Example(
+            "from functools import partial\n\nimport jax\n\n\n"
+            "@partial(jax.remat, concrete=True)  # !\ndef layer(x, train):\n"
+            "    return x * 2 if train else x\n",
+            jax=(0, 10),
+        ),
+        Example(
+            "from jax import checkpoint_name  # !\n\n\ndef name(x):\n"
+            "    return checkpoint_name(x, 'h')\n",
+            fixed="from jax.ad_checkpoint import checkpoint_name\n\n\ndef name(x):\n"
+            "    return checkpoint_name(x, 'h')\n",
+        ),
+        Example(
+            "from jax.ad_checkpoint import saved_residuals  # !\n\n\ndef show(f, x):\n"
+            "    return saved_residuals(f, x)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef layer(f):\n    return jax.new_checkpoint(f)  # !\n",
+            fixed="import jax\n\n\ndef layer(f):\n    return jax.checkpoint(f)\n",
+        ),
+        Example("import jax\n\n\ndef layer(f):\n    return jax.custom_remat(f)  # !\n"),
+        Example(
+            "import jax\n\n\ndef layer(f):\n    return jax.checkpoint(f, concrete=True)  # !\n",
+            jax=(0, 7),
+        ),
+    )
+    good = (
+        Example("from jax.checkpoint_policies import dots_saveable\n"),
+        Example("from jax import checkpoint\n\n\ndef layer(f):\n    return checkpoint(f)\n"),
+        Example(
+            "from jax.ad_checkpoint import checkpoint_name, print_saved_residuals\n\n\n"
+            "def name(x):\n    return checkpoint_name(x, 'h')\n"
+        ),
+        Example(
+            "from jax.ad_checkpoint import checkpoint\n\n\ndef layer(f):\n    return checkpoint(f)\n",
+            jax=(0, 7),
+        ),
+        Example(
+            "import jax\n\n\ndef layer(f):\n    return jax.checkpoint(f, concrete=False)\n",
+            jax=(0, 9),
+        ),
+        Example(
+            "try:\n    from jax.ad_checkpoint import checkpoint\nexcept ImportError:\n"
+            "    from jax import checkpoint\n"
+        ),
+        Example(
+            "try:\n    from jax import remat\nexcept ImportError:\n"
+            "    from jax.ad_checkpoint import remat\n"
+        ),
+        Example(
+            "import jax\n\nif jax.__version_info__ < (0, 10):\n"
+            "    from jax.ad_checkpoint import checkpoint\nelse:\n    from jax import checkpoint\n"
+        ),
+        Example(
+            "import flax.linen as nn\n\n\ndef wrap(Block):\n    return nn.remat(Block, concrete=False)\n"
+        ),
+        Example("import jax\n\n\ndef wrap(f):\n    return jax.custom_remat(f)\n", jax=(0, 11)),
+        Example(
+            "import jax\n\n\ndef wrap(f):\n    if hasattr(jax, 'new_checkpoint'):\n"
+            "        return jax.new_checkpoint(f)\n    return jax.checkpoint(f)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef wrap(f, **options):\n    return jax.checkpoint(f, **options)\n"
+        ),
+        Example(
+            "from mylib.ad_checkpoint import checkpoint, saved_residuals\n\n\n"
+            "def layer(f):\n    return checkpoint(f)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef policy():\n    return jax.checkpoint_policies.dots_saveable\n"
+        ),
+        Example(
+            "from torch.utils.checkpoint import checkpoint\n\n\ndef layer(f, x):\n"
+            "    return checkpoint(f, x)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        yield from self._imports(facts)
+        yield from self._attributes(facts)
+        for given in checkpoint_calls.keywords(facts, "concrete"):
+            message = _concrete(facts, given)
+            if message is not None:
+                yield self.report(facts, given.node, message, fix=_without_concrete(facts, given))
+
+    def _imports(self, facts: Facts) -> Iterator[Violation]:
+        for node in facts.names.imports:
+            if not isinstance(node, ast.ImportFrom) or node.level:
+                continue
+            if checkpoint_calls.tolerated(facts, node):
+                continue
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                missing = _missing(facts, name)
+                if missing is not None:
+                    why, public = missing
+                    fix = moved.imported(facts, node, alias, public) if public else None
+                    yield self.report(facts, alias, f"`{name}` {why}", fix=fix)
+
+    def _attributes(self, facts: Facts) -> Iterator[Violation]:
+        for node in facts.names.attributes:
+            last = node.attr
+            if not any(name.endswith(f".{last}") for name in _MISSING):
+                continue
+            origins = facts.names.qualnames(node)
+            missing = _missing(facts, origins[0]) if len(origins) == 1 else None
+            if missing is None or not isinstance(node.ctx, ast.Load):
+                continue
+            if not checkpoint_calls.tolerated(facts, node):
+                why, public = missing
+                fix = moved.attribute(facts, node, public) if public else None
+                yield self.report(facts, node, f"`{ast.unparse(node)}` {why}", fix=fix)
+
+
+def _missing(facts: Facts, name: str) -> tuple[str, str | None] | None:
+    """Why a name is missing in the targeted jax, and its public one; None where it is there."""
+    if name not in _MISSING:
+        return None
+    if name.startswith("jax.ad_checkpoint.") and _MISSING[name][0] == _REMOVED:
+        return _MISSING[name] if facts.jax_is((0, 10)) else None
+    if name == "jax.custom_remat" and facts.jax_is((0, 11), (0, 12)):
+        return None
+    return _MISSING[name]
+
+
+def _concrete(facts: Facts, given: Given) -> str | None:
+    site = given.site
+    value = facts.names.constant(given.value)
+    name = checkpoint_calls.callee(facts, site.node)
+    if site.api.library in {"linen", "partitioning"}:
+        return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
+    if site.api.library not in {"jax", "haiku"}:
+        return None
+    if facts.jax_is((0, 11)):
+        return f"`{name}` has no `concrete` since jax 0.11: this raises"
+    if facts.jax_is((0, 10)):
+        return f"`concrete` of `{name}` was removed in jax 0.10.0: this raises"
+    return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
+
+
+def _without_concrete(facts: Facts, given: Given) -> Fix | None:
+    if given.call is None or facts.names.constant(given.value) is not False:
+        return None
+    edit = edits.remove_argument(facts.source, given.call, given.value)
+    return Fix("Remove `concrete=False`", (edit,), "safe") if edit is not None else None

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls, edits, stages, static_arguments
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.static_arguments import Passed, Signature, Static
+from jaxresid.violations import Edit, Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_FLAX = "import flax.linen as nn\n\n\n"
+_PARTITIONING = (
+    "from flax.linen import partitioning as nn_partitioning\nimport flax.linen as nn\n\n"
+)
+_BLOCK = (
+    "class Block(nn.Module):\n    @nn.compact\n"
+    "    def __call__(self, x, mask, train: bool):\n        y = nn.Dense(3)(x)\n"
+    "        return y * 2 if train else y\n\n\n"
+)
+_LAYER = "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+
+
+class StaticArgumentIndex(Rule):
+    """`static_argnums` of a checkpoint does not mark the argument that has to be static.
+
+    ## What it does
+    Finds an index that the function has no argument for; a list, a bool or a lone index where the
+    API takes none; a negative index on flax.linen, which counts from one too early; an index of
+    `flax.linen.remat` that marks an array because `self` was not counted; and calls that pass a
+    static argument by keyword or leave it to its default.
+
+    ## Why is this bad?
+    Only arguments given by position are static, and an index past them raises a ValueError
+    (`flax.linen.partitioning.remat` drops keyword arguments, with a warning). An
+    argument that is not static is traced, and `if train:` raises a TracerBoolConversionError. Each
+    API counts differently: `jax.checkpoint` counts the arguments of the function it is given,
+    `flax.linen.remat` and `flax.nnx.remat` count `self` (the module) as 0, and
+    `flax.linen.partitioning.remat` starts after it.
+
+    ## Use instead
+    A tuple of the positions, with these arguments passed by position in every call.
+
+    ## When it is right after all
+    A list and a default that is left out are accepted with the configuration option `jax_remat3`.
+
+    ## Is the fix safe?
+    Writing a tuple is: the code as it is raises. Counting `self` is not, because other arguments
+    become static.
+    """
+
+    code = "JXR504"
+    name = "static-argument-index"
+    severity = "error"
+    why = "Only arguments passed by position at these positions are static; all others are traced."
+    help = "give a tuple of positions, and pass these arguments by position"
+    fixes = "safe"
+    bad = (
+        Example(
+            _LAYER + "def loss(x):\n"
+            "    return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !\n"
+        ),
+        Example(
+            _LAYER + "def loss(x):\n    block = jax.checkpoint(layer, static_argnums=(1,))  # !\n"
+            "    return block(x, train=True).sum()\n"
+        ),
+        Example(
+            "from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
+            "@partial(ckpt, static_argnums=[1])  # !\n"
+            "def layer(x, train):\n    return x * 2 if train else x\n",
+            fixed="from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
+            "@partial(ckpt, static_argnums=(1,))\n"
+            "def layer(x, train):\n    return x * 2 if train else x\n",
+        ),
+        Example(
+            _FLAX
+            + _BLOCK
+            + "def model(x):\n    block = nn.remat(Block, static_argnums=(2,))  # !\n"
+            "    return block()(x, None, True)\n",
+            fixed=_FLAX
+            + _BLOCK
+            + "def model(x):\n    block = nn.remat(Block, static_argnums=(3,))\n"
+            "    return block()(x, None, True)\n",
+        ),
+        Example(_FLAX + _BLOCK + "Wrapped = nn.remat(Block, static_argnums=(-1,))  # !\n"),
+        Example(
+            _FLAX + _BLOCK + "class Trunk(nn.Module):\n    remat: bool = True\n\n"
+            "    def setup(self):\n        block = Block\n        if self.remat:\n"
+            "            block = nn.remat(block, static_argnums=(3,))  # !\n"
+            "        self.layers = [block(name=str(i)) for i in range(2)]\n\n"
+            "    def __call__(self, x, train):\n        for layer in self.layers:\n"
+            "            x = layer(x, None, train=train)\n        return x\n"
+        ),
+        Example(
+            _PARTITIONING + "remat = nn_partitioning.remat\n\n\n" + _BLOCK + "def model(x):\n"
+            "    return remat(Block, static_argnums=(3,))()(x, None, True)  # !\n"
+        ),
+        Example(
+            _PARTITIONING + "\n" + _BLOCK + "def model(x):\n"
+            "    block = nn_partitioning.remat(Block, static_argnums=2)  # !\n"
+            "    return block()(x, None, True)\n",
+            fixed=_PARTITIONING + "\n" + _BLOCK + "def model(x):\n"
+            "    block = nn_partitioning.remat(Block, static_argnums=(2,))\n"
+            "    return block()(x, None, True)\n",
+        ),
+        Example(
+            "import jax\n\n\ndef layer(x, train=True):\n    return x * 2 if train else x\n\n\n"
+            "def loss(x):\n    block = jax.remat(layer, static_argnums=(1,))  # !\n"
+            "    return block(x).sum()\n"
+        ),
+        Example(
+            _PARTITIONING + "\n" + _BLOCK + "class Trunk(nn.Module):\n"
+            "    @nn.compact\n    def __call__(self, x):\n"
+            "        block = nn_partitioning.remat(Block, static_argnums=(2,))()  # !\n"
+            "        return block(x, None, train=True)\n"
+        ),
+        Example(
+            "import jax\n\n\nclass Model:\n    def layer(self, x, train):\n"
+            "        return x * 2 if train else x\n\n    def make(self):\n"
+            "        return jax.checkpoint(self.layer, static_argnums=(2,))  # !\n\n\n"
+            "def loss(x):\n    return Model().make()(x, True).sum()\n"
+        ),
+    )
+    good = (
+        Example(
+            _LAYER + "def loss(x):\n"
+            "    return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()\n"
+        ),
+        Example(
+            _LAYER + "def loss(x):\n"
+            "    return jax.checkpoint(layer, static_argnums=-1)(x, True).sum()\n"
+        ),
+        Example(
+            _FLAX + _BLOCK + "def model(x):\n    block = nn.remat(Block, static_argnums=(3,))\n"
+            "    return block()(x, None, True)\n"
+        ),
+        Example(
+            _FLAX + _BLOCK + "def model(x):\n"
+            "    return nn.remat(Block, static_argnums=(2, 3))()(x, None, True)\n"
+        ),
+        Example(
+            _PARTITIONING + "remat = nn_partitioning.remat\n\n\n" + _BLOCK + "def model(x):\n"
+            "    return remat(Block, static_argnums=(1, 2))()(x, None, True)\n"
+        ),
+        Example(
+            _PARTITIONING + "\n" + _BLOCK + "def model(x):\n"
+            "    return nn_partitioning.remat(Block, static_argnums=[2])()(x, None, True)\n"
+        ),
+        Example(
+            _LAYER + "def loss(x, indices):\n"
+            "    return jax.checkpoint(layer, static_argnums=indices)(x, train=True).sum()\n"
+        ),
+        Example(
+            _LAYER + "def loss(x):\n    block = jax.checkpoint(layer)\n"
+            "    return block(x, train=1.0).sum()\n"
+        ),
+        Example(
+            "import jax\n\n\ndef layer(*args):\n    return args[0]\n\n\ndef loss(x):\n"
+            "    return jax.checkpoint(layer, static_argnums=(3,))(x, 1, 2, True).sum()\n"
+        ),
+        Example(
+            _LAYER + "def loss(x, *rest):\n"
+            "    return jax.checkpoint(layer, static_argnums=(1,))(x, *rest).sum()\n"
+        ),
+        Example(
+            _LAYER + "from functools import partial\n\n\ndef loss(x):\n"
+            "    f = partial(layer, x)\n    return jax.checkpoint(f, static_argnums=(0,))(True)\n"
+        ),
+        Example(
+            "import jax\n\n\nclass Model:\n    def layer(self, x, train):\n"
+            "        return x * 2 if train else x\n\n    def __call__(self, x):\n"
+            "        f = jax.checkpoint(self.layer, static_argnums=(1,))\n        return f(x, True)\n"
+        ),
+        Example(
+            "from functools import partial\n\nimport jax\n\n\nclass Model:\n"
+            "    @partial(jax.checkpoint, static_argnums=(0, 2))\n"
+            "    def layer(self, x, train):\n        return x * 2 if train else x\n\n"
+            "    def __call__(self, x):\n        return self.layer(x, True)\n"
+        ),
+        Example(
+            "from flax import nnx\n\n\ndef block(m, x, train):\n"
+            "    return m(x) * 2 if train else m(x)\n\n\ndef loss(m, x):\n"
+            "    return nnx.remat(block, static_argnums=(2,))(m, x, train=True).sum()\n"
+        ),
+        Example(
+            _LAYER + "def loss(x, remat):\n    block = layer\n    if remat:\n"
+            "        block = jax.checkpoint(layer, static_argnums=(1,))\n"
+            "    return block(x, True) if remat else block(x, train=True)\n"
+        ),
+        Example(
+            "from flax import linen as nn\n\n\nclass Trunk(nn.Module):\n    block: type\n\n"
+            "    def setup(self):\n"
+            "        self.layer = nn.remat(self.block, static_argnums=(4, 5))()\n\n"
+            "    def __call__(self, x, a, b, c, d):\n        return self.layer(x, a, b, c, d)\n"
+        ),
+        Example(
+            _PARTITIONING + "\nclass Block(nn.Module):\n"
+            "    def __call__(self, x, mask, train: bool = True):\n"
+            "        return x * 2 if train else x\n\n\ndef model(x):\n"
+            "    return nn_partitioning.remat(Block, static_argnums=(2,))()(x, None)\n"
+        ),
+        Example(
+            _PARTITIONING + "\nclass Block(nn.Module):\n    @nn.compact\n"
+            "    def __call__(self, x):\n        return nn.Dense(3)(x)\n\n\ndef model(x):\n"
+            "    return nn_partitioning.remat(Block, static_argnums=(1,))()(x)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
+            "f = jax.jit(layer, static_argnums=[1])\ng = jax.jit(layer, static_argnums=(5,))\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        reported = set()
+        for static in static_arguments.given(facts):
+            violation = self._typed(facts, static) or self._checked(facts, static)
+            where = violation.span if violation is not None else None
+            if violation is not None and where not in reported:
+                reported.add(where)
+                yield violation
+
+    def _typed(self, facts: Facts, static: Static) -> Violation | None:
+        problem = _type_problem(static)
+        if problem is None or "jax_remat3" in facts.source.text:
+            return None
+        name = checkpoint_calls.callee(facts, static.site.node)
+        return self.report(
+            facts,
+            static.site.node,
+            f"`{name}` is given {problem}",
+            fix=_tuple(facts, static),
+        )
+
+    def _checked(self, facts: Facts, static: Static) -> Violation | None:
+        signature = static_arguments.signature(facts, static.site)
+        message = _negative(facts, static)
+        if message is None and signature is not None:
+            message = _past_the_end(static, signature)
+        if message is not None:
+            return self.report(facts, static.site.node, message)
+        shifted = _without_self(static, signature) if signature is not None else None
+        if shifted is not None:
+            name = checkpoint_calls.callee(facts, static.site.node)
+            marked, meant = shifted
+            return self.report(
+                facts,
+                static.site.node,
+                f"`{name}` counts `self` as 0: this marks `{marked}` and leaves `{meant}` traced",
+                fix=_plus_one(facts, static),
+            )
+        return self._called(facts, static, signature)
+
+    def _called(
+        self, facts: Facts, static: Static, signature: Signature | None
+    ) -> Violation | None:
+        if static.site.api.library == "nnx":
+            return None  # it puts keywords in their places
+        calls = static_arguments.calls(facts, static.site)
+        problems = [(c, p) for c in calls if (p := _call_problem(static, signature, c)) is not None]
+        if len(problems) < len(calls):
+            problems = [
+                (c, p)
+                for c, p in problems
+                if not static_arguments.is_under_condition(facts, c.call)
+            ]
+        if not problems:
+            return None
+        passed, message = problems[0]
+        return self.report(
+            facts,
+            static.site.node,
+            message,
+            related=stages.at(facts, passed.call, "the call"),
+        )
+
+
+def _type_problem(static: Static) -> str | None:
+    value, library = static.value, static.site.api.library
+    what = f"`static_argnums={ast.unparse(static.node)}`"
+    elements = value if isinstance(value, (tuple, list, set)) else (value,)
+    if any(isinstance(v, bool) for v in elements):
+        return f"{what}: a bool is no position"
+    if any(isinstance(v, (float, str)) for v in elements):
+        return f"{what}: positions are integers"
+    if library == "partitioning":
+        return f"{what}: it takes a tuple and raises" if isinstance(value, int) else None
+    if isinstance(value, (list, set)):
+        return f"{what}: it takes a tuple and raises"
+    return None
+
+
+def _tuple(facts: Facts, static: Static) -> Fix | None:
+    """`[1, 2]` -> `(1, 2)`, `2` -> `(2,)`."""
+    if not static.indices or not isinstance(static.node, (ast.List, ast.Constant, ast.UnaryOp)):
+        return None
+    if isinstance(static.node, ast.List) and "#" in facts.source.segment(
+        facts.source.span(static.node)
+    ):
+        return None
+    edit = edits.replace(facts.source, static.node, repr(static.indices))
+    return Fix("Write a tuple", (edit,), "safe")
+
+
+def _negative(facts: Facts, static: Static) -> str | None:
+    index = next((i for i in static.indices if i < 0), None)
+    name = checkpoint_calls.callee(facts, static.site.node)
+    if index is not None and static.site.api.library == "linen":
+        return f"index {index} of `{name}` marks the argument before the one that it counts to"
+    if index is not None and static.site.api.library == "partitioning":
+        return f"index {index} of `{name}` marks nothing: it takes no negative positions"
+    return None
+
+
+def _past_the_end(static: Static, signature: Signature) -> str | None:
+    count = len(signature.parameters)
+    if signature.open:
+        return None
+    index = next((i for i in static.indices if not -count <= i < count), None)
+    if index is None:
+        return None
+    there = "there is 1 argument" if count == 1 else f"there are {count} arguments"
+    if static.site.api.library != "partitioning":
+        self = " with `self`" if static.site.api.library == "linen" else ""
+        return f"index {index} is past the end: {there}{self}"
+    # Here that is no error, so it matters only where it leaves something out.
+    last = signature.parameters[-1] if count else None
+    if index > count or last is None or not static_arguments.is_flag(signature, last):
+        return None
+    if count - 1 in static.indices:
+        return None
+    return f"index {index} is past the end, as `self` is not counted: `{last.arg}` is traced"
+
+
+def _without_self(static: Static, signature: Signature) -> tuple[str, str] | None:
+    """The array that is marked and the flag after it, where `self` was not counted."""
+    if static.site.api.library != "linen":
+        return None
+    parameters = signature.parameters
+    for index in static.indices:
+        if index + 1 < len(parameters) and index + 1 not in static.indices:
+            marked, meant = parameters[index], parameters[index + 1]
+            if static_arguments.is_array(signature, marked) and static_arguments.is_flag(
+                signature, meant
+            ):
+                return marked.arg, meant.arg
+    return None
+
+
+def _plus_one(facts: Facts, static: Static) -> Fix | None:
+    if not isinstance(static.node, (ast.Tuple, ast.Constant)):
+        return None
+    shifted = tuple(i + 1 for i in static.indices)
+    text = repr(shifted) if isinstance(static.node, ast.Tuple) else str(shifted[0])
+    edit: Edit = edits.replace(facts.source, static.node, text)
+    return Fix("Count `self`", (edit,), "unsafe")
+
+
+def _call_problem(static: Static, signature: Signature | None, passed: Passed) -> str | None:
+    """What is wrong with one call, for the first static argument that it does not reach."""
+    index = next((i for i in static.indices if i >= 0 and not passed.reaches(i)), None)
+    if index is None:
+        return None
+    name = None
+    if signature is not None and index < len(signature.parameters):
+        name = signature.parameters[index].arg
+    if name is not None and passed.names(name):
+        if static.site.api.library == "partitioning":
+            return f"static argument `{name}` is passed by keyword, and keywords are dropped here"
+        return f"static argument `{name}` is passed by keyword, and only positions are static"
+    if static.site.api.library == "partitioning":
+        return None  # what is left out is no error here
+    if name is None:
+        given = [f"`{k.arg}`" for k in passed.call.keywords if k.arg is not None]
+        if not given:
+            return None
+        return f"index {index} is past the arguments given by position: {', '.join(given)} are not"
+    return f"static argument `{name}` is left to its default, and only positions are static"

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis, policies
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_DEPTH = 3
+
+
+class UncalledPolicyFactory(Rule):
+    """A function that makes policies is used as a policy.
+
+    ## What it does
+    Finds a factory such as `save_only_these_names` that is given as the policy without being
+    called, or stored beside finished policies in a table.
+
+    ## Why is this bad?
+    JAX calls it as if it were the policy. The forward pass works; differentiation raises a
+    `TypeError` about an unexpected keyword argument. The implementation behind `jax_remat3` may
+    not raise and save nothing.
+
+    ## Use instead
+    Call it: `policy=jax.checkpoint_policies.save_only_these_names("attention")`.
+
+    ## When it is right after all
+    In a table whose entries are called later, as where all of them are factories, and where it is
+    handed to something that calls it, such as `functools.partial`: no violation then.
+    """
+
+    code = "JXR201"
+    name = "uncalled-policy-factory"
+    severity = "error"
+    why = "JAX calls it as the policy, which raises a TypeError once it is differentiated."
+    help = "call it with its arguments"
+    markers = policies.FACTORY_MARKERS
+    bad = (
+        Example(
+            "import jax\n\n\ndef layer(w, x):\n    return jax.numpy.sin(x @ w)\n\n\n"
+            "block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !\n"
+        ),
+        Example(
+            "import functools\n\nimport jax\nfrom jax import checkpoint_policies as cp\n\n\n"
+            "@functools.partial(jax.remat, policy=cp.save_any_names_but_these)  # !\n"
+            "def block(w, x):\n    return jax.numpy.sin(x @ w)\n"
+        ),
+        Example(
+            "from jax import remat as ckpt\n"
+            "from jax.ad_checkpoint import checkpoint_policies\n\n"
+            "offload = checkpoint_policies.offload_dot_with_no_batch_dims\n\n\n"
+            "def run(layer, w, x, on):\n    kept = checkpoint_policies.dots_saveable\n"
+            "    x = ckpt(layer, policy=offload)(w, x)  # !\n"
+            "    return ckpt(layer, policy=kept if on else checkpoint_policies.save_only_these_names)(w, x)  # !\n"
+        ),
+        Example(
+            "import jax\n\n\ndef policy_for(name):\n    table = dict(\n"
+            "        dots=jax.checkpoint_policies.dots_saveable,\n"
+            "        names=jax.checkpoint_policies.save_only_these_names,  # !\n"
+            "        both=jax.checkpoint_policies.save_from_both_policies,  # !\n    )\n"
+            "    return table[name]\n"
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\nTABLE = {\n"
+            '    "nothing": cp.nothing_saveable,\n'
+            '    "named": cp.save_only_these_names("out"),\n'
+            '    "others": cp.save_any_names_but_these,  # !\n}\n'
+            "CHOICES = [cp.dots_saveable, cp.save_and_offload_only_these_names]  # !\n"
+        ),
+        Example(
+            "import jax\nimport jax.ad_checkpoint\n\n\ndef policy_for(name):\n    match name:\n"
+            '        case "dots":\n'
+            "            return jax.ad_checkpoint.checkpoint_policies.dots_saveable\n"
+            '        case "names":\n'
+            "            return jax.ad_checkpoint.checkpoint_policies.save_only_these_names  # !\n"
+            "    return None\n\n\neither = jax.checkpoint_policies.save_from_both_policies(\n"
+            "    jax.checkpoint_policies.dots_saveable,\n"
+            "    jax.checkpoint_policies.save_only_these_names,  # !\n)\n"
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef run(layer, w, x):\n"
+            '    return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)\n'
+        ),
+        Example(
+            "import jax\n\nFACTORIES = {\n"
+            '    "only": jax.checkpoint_policies.save_only_these_names,\n'
+            '    "but": jax.checkpoint_policies.save_any_names_but_these,\n}\n\n\n'
+            "def policy_for(kind, names):\n    return FACTORIES[kind](*names)\n"
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n"
+            'TABLE = {"dots": cp.dots_saveable, "names": cp.save_only_these_names}\n\n\n'
+            "def policy_for(kind, names):\n    policy = TABLE[kind]\n"
+            "    return policy(*names) if names else policy\n"
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n"
+            'TABLE = {"dots": cp.dots_saveable, "names": cp.save_only_these_names}\n\n\n'
+            "def policy_for(kind):\n    return TABLE.get(kind)\n\n\n"
+            'named = policy_for("names")("out")\n'
+        ),
+        Example(
+            "import functools\n\nimport jax\n\ncp = jax.checkpoint_policies\nTABLE = {\n"
+            '    "dots": cp.dots_saveable,\n'
+            '    "named": functools.partial(cp.save_only_these_names, "out")(),\n'
+            '    "chosen": lambda names: cp.save_only_these_names(*names),\n}\n'
+        ),
+        Example(
+            "import jax\n\nsave = jax.checkpoint_policies.save_only_these_names\n\n\n"
+            "def run(layer, w, x, config):\n"
+            "    return jax.checkpoint(layer, policy=save(*config.names))(w, x)\n"
+        ),
+        Example(
+            "import jax\nfrom settings import config_for_function\n\n"
+            "cp = jax.checkpoint_policies\n"
+            'spec = dict(policy=config_for_function(cp.save_only_these_names).set(names=["a"]))\n'
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n"
+            "KNOWN = (cp.dots_saveable, cp.save_any_names_but_these)\n\n\n"
+            "def run(layer, policy, names):\n"
+            "    if policy is cp.save_only_these_names or policy in (cp.dots_saveable, cp.save_any_names_but_these):\n"
+            "        policy = policy(*names)\n    elif policy in KNOWN:\n        return layer\n"
+            "    return jax.checkpoint(layer, policy=policy)\n"
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n\n\n"
+            "def run(layer, w, x, factory=cp.save_only_these_names):\n"
+            '    return jax.checkpoint(layer, policy=factory("a"))(w, x)\n'
+        ),
+        Example(
+            "from jax import checkpoint_policies as cp\n\n"
+            'MAKERS = {"only": cp.save_only_these_names, "but": cp.save_any_names_but_these, "none": None}\n'
+        ),
+        Example(
+            "from torch.utils import checkpoint_policies as cp\n\n\n"
+            "def run(checkpoint, layer):\n"
+            "    return checkpoint(layer, policy=cp.save_only_these_names)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef choose(cp, layer):\n"
+            "    return jax.checkpoint(layer, policy=cp.save_only_these_names)\n"
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef make(kind):\n"
+            '    return cp.save_only_these_names if kind == "only" else cp.save_any_names_but_these\n\n\n'
+            "def policies():\n"
+            "    for make_one in [cp.save_only_these_names, cp.save_any_names_but_these]:\n"
+            '        yield make_one("a")\n'
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        found = {*_as_policy(facts), *_in_tables(facts)}
+        for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
+            what = policies.written(facts, node)
+            message = f"`{what}` makes policies and is used as one without being called"
+            yield self.report(facts, node, message)
+
+
+def _is_factory(facts: Facts, node: ast.expr) -> bool:
+    return (
+        isinstance(node, (ast.Name, ast.Attribute))
+        and policies.name_of(facts, node) in apis.FACTORIES
+    )
+
+
+def _as_policy(facts: Facts) -> Iterator[ast.expr]:
+    """Factories given as the policy, or as one of two that are united."""
+    expected = list(policies.given(facts))
+    for made in policies.made(facts):
+        if made.name == "save_from_both_policies":
+            expected += [*made.args, *(k.value for k in made.call.keywords)]
+    for node in expected:
+        yield from (leaf for leaf in policies.leaves(node) if _is_factory(facts, leaf))
+
+
+def _in_tables(facts: Facts) -> Iterator[ast.expr]:
+    """Factories that stand beside finished policies where nothing calls them."""
+    for node, name in facts.policy_names:
+        if name not in apis.FACTORIES or not _is_factory(facts, node):
+            continue
+        owner, siblings = _siblings(facts, node)
+        if (
+            owner is not None
+            and any(_is_finished(facts, s) for s in siblings)
+            and not _entries_are_called(facts, owner, node)
+        ):
+            yield node
+
+
+def _is_finished(facts: Facts, node: ast.expr) -> bool:
+    return facts.policy_of(node).kind in {"plain", "factory"}
+
+
+def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.expr]]:
+    """The table, or the function that returns `node`, and everything in it."""
+    parent = facts.names.parents.get(node)
+    above = facts.names.parents.get(parent) if parent is not None else None
+    match parent:
+        case ast.Dict() if node in parent.values:
+            return parent, parent.values
+        case ast.List() | ast.Tuple() | ast.Set():
+            return parent, parent.elts
+        case ast.keyword() if isinstance(above, ast.Call) and _is_dict(facts, above):
+            return above, [k.value for k in above.keywords]
+        case ast.Return():
+            function = facts.names.function(parent)
+            if isinstance(function, ast.FunctionDef):
+                returns = [
+                    leaf
+                    for inner in ast.walk(function)
+                    if isinstance(inner, ast.Return)
+                    and inner.value is not None
+                    and facts.names.function(inner) is function
+                    for leaf in policies.leaves(inner.value)
+                ]
+                return function, returns
+    return None, []
+
+
+def _is_dict(facts: Facts, call: ast.Call) -> bool:
+    func = call.func
+    return isinstance(func, ast.Name) and func.id == "dict" and not facts.names.bindings(func)
+
+
+def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:
+    """Whether what the table gives is called, or may be."""
+    if isinstance(owner, ast.FunctionDef):
+        return any(_is_called(facts, use.node) for use in facts.uses(owner) if use.kind == "call")
+    if _is_called(facts, node):
+        return True
+    for load in (owner, *_loads(facts, owner)):
+        parent = facts.names.parents.get(load)
+        match parent:
+            case ast.Subscript() if parent.value is load and _is_called(facts, parent):
+                return True
+            case ast.Attribute(attr="items" | "values"):
+                return True
+            case ast.Compare() if isinstance(owner, (ast.List, ast.Tuple, ast.Set)):
+                return True  # what policies are told apart by
+            case ast.Attribute(attr="get" | "pop"):
+                call = facts.names.parents.get(parent)
+                if isinstance(call, ast.Call) and _is_called(facts, call):
+                    return True
+    return False
+
+
+def _loads(facts: Facts, table: ast.AST) -> Iterator[ast.AST]:
+    """Where the name or the attribute that holds a table is read."""
+    statement = facts.names.parents.get(table)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    for target in targets:
+        if isinstance(target, (ast.Name, ast.Attribute)):
+            name = target.id if isinstance(target, ast.Name) else target.attr
+            yield from facts.names.loads.get(name, ())
+            yield from (a for a in facts.names.attributes if a.attr == name)
+
+
+def _is_called(facts: Facts, value: ast.AST, depth: int = 0) -> bool:
+    """Whether a value is called, here or where a function returns it to."""
+    for use in facts.flow(value):
+        if use.kind == "call":
+            return True
+        function = facts.names.function(use.node) if use.kind == "returned" else None
+        if function is not None and depth < _DEPTH:
+            calls = (u.node for u in facts.uses(function) if u.kind == "call")
+            if any(_is_called(facts, call, depth + 1) for call in calls):
+                return True
+    return False

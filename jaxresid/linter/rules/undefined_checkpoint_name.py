@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.checkpoint_names import LIBRARY_NAMES, SAVING, Mention, mentions
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.project import Project
+
+_MODEL = """\
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def block(w, x):
+    y = checkpoint_name(x @ w, "qkv_proj")
+    return jnp.sin(y)
+"""
+
+
+class UndefinedCheckpointName(Rule):
+    """A policy is given a name that no checkpoint_name of the project defines.
+
+    ## What it does
+    Finds literal names in `save_only_these_names`, `save_any_names_but_these` and
+    `save_and_offload_only_these_names` that nothing in the project could define: no
+    `checkpoint_name` has it, and the string occurs nowhere but in policies. Says nothing where
+    only a part of the project is known, or where some `checkpoint_name` computes its name.
+
+    ## Why is this bad?
+    A policy that matches no name is no error: everything is recomputed, as if the policy were
+    `nothing_saveable`, and the program is only slower than it was meant to be.
+
+    ## Use instead
+    The name as it is spelled in `checkpoint_name`, or `checkpoint_name` on the value that the
+    policy was meant for.
+
+    ## When it is right after all
+    A library that the project calls may name values inside itself. The well-known ones are
+    exempt; for others silence the line.
+    """
+
+    code = "JXR301"
+    name = "undefined-checkpoint-name"
+    severity = "warning"
+    why = "A policy ignores names that do not exist, without a word."
+    help = "spell the name as the `checkpoint_name` call does, or remove it"
+    project = True
+    bad = (
+        Example(
+            "import jax\n\nfrom model import block\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !\n'
+            "layer = jax.checkpoint(block, policy=policy)\n",
+            files={"model.py": _MODEL},
+        ),
+        Example(
+            "import functools\n\nimport jax\nimport jax.numpy as jnp\n"
+            "from jax import checkpoint_policies as cp\n"
+            "from jax import remat as ckpt\n"
+            "from jax.ad_checkpoint import checkpoint_name\n\n\n"
+            "@functools.partial(\n"
+            "    ckpt,\n"
+            "    policy=cp.save_and_offload_only_these_names(\n"
+            '        names_which_can_be_saved=["hidden"],\n'
+            '        names_which_can_be_offloaded=["out", "hiden"],  # !\n'
+            '        offload_src="device",\n'
+            '        offload_dst="pinned_host",\n'
+            "    ),\n"
+            ")\n"
+            "def block(w, x):\n"
+            '    h = checkpoint_name(x @ w, "hidden")\n'
+            '    y = checkpoint_name(jnp.sin(h) @ w, "out")\n'
+            "    return jnp.sin(y)\n",
+        ),
+        Example(
+            "import jax.numpy as jnp\n"
+            "from jax import ad_checkpoint as adc\n"
+            "from jax import checkpoint\n\n"
+            'SAVED = ("mlp", "attention")  # !\n'
+            "policy = adc.checkpoint_policies.save_only_these_names(*SAVED)\n\n\n"
+            "def block(w, x):\n"
+            '    return jnp.sin(adc.checkpoint_name(x @ w, "mlp"))\n\n\n'
+            "layer = checkpoint(block, policy=policy)\n",
+        ),
+        Example(
+            "import jax\nimport jax.numpy as jnp\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
+            "def block(w, x):\n"
+            '    return jnp.sin(checkpoint_name(x @ w, name="logits_out"))\n\n\n'
+            "layer = jax.checkpoint(\n"
+            "    block,\n"
+            "    policy=jax.checkpoint_policies.save_any_names_but_these(\n"
+            '        "logit_out"  # !\n'
+            "    ),\n"
+            ")\n",
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\nfrom model import block\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")\n'
+            "layer = jax.checkpoint(block, policy=policy)\n",
+            files={"model.py": _MODEL},
+        ),
+        # No name of the project is visible: they are all defined elsewhere.
+        Example(
+            "import jax\nfrom zoo import block\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")\n'
+            "layer = jax.checkpoint(block, policy=policy)\n"
+        ),
+        # A kernel gets the name as an argument.
+        Example(
+            "import jax\n\nfrom model import block\nfrom zoo import make_kernel\n\n"
+            'kernel = make_kernel(residual_checkpoint_name="attn_out")\n'
+            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "attn_out")\n'
+            "layer = jax.checkpoint(block, policy=policy)\n",
+            files={"model.py": _MODEL},
+        ),
+        # Some name is computed.
+        Example(
+            "import jax\n\nfrom model import block\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "layer_3")\n'
+            "layer = jax.checkpoint(block, policy=policy)\n",
+            files={
+                "model.py": _MODEL,
+                "layers.py": "from jax.ad_checkpoint import checkpoint_name\n\n\n"
+                'def tag(x, i):\n    return checkpoint_name(x, f"layer_{i}")\n',
+            },
+        ),
+        # The attention of a library defines it.
+        Example(
+            "import jax\n\nfrom model import block\n\n"
+            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "context")\n'
+            "layer = jax.checkpoint(block, policy=policy)\n",
+            files={"model.py": _MODEL},
+        ),
+        # The name is a constant that both sides use.
+        Example(
+            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n"
+            'HIDDEN = "hidden"\n\n\n'
+            "def block(w, x):\n    return checkpoint_name(x @ w, HIDDEN) ** 2\n\n\n"
+            "policy = jax.checkpoint_policies.save_only_these_names(HIDDEN)\n",
+        ),
+        # The names come from a configuration.
+        Example(
+            "import jax\n\nfrom model import block\n\n\n"
+            "def make(config):\n"
+            "    policy = jax.checkpoint_policies.save_only_these_names(*config.names)\n"
+            "    return jax.checkpoint(block, policy=policy)\n",
+            files={"model.py": _MODEL},
+        ),
+        # A function of the same name that is not JAX's.
+        Example(
+            "from jax.ad_checkpoint import checkpoint_name\n\n\n"
+            "def save_only_these_names(*names):\n    return names\n\n\n"
+            'KEPT = save_only_these_names("encoder")\n\n\n'
+            'def f(x):\n    return checkpoint_name(x, "hidden")\n',
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        project = facts.project
+        if project is None or not facts.policy_calls:
+            return
+        if not project.complete or project.has_dynamic_names or not project.defined_names:
+            return
+        seen = set()
+        for mention in mentions(facts):
+            if mention is None or mention.node in seen or not _is_undefined(project, mention):
+                continue
+            seen.add(mention.node)
+            yield self.report(facts, mention.node, _message(project, mention))
+
+
+def _is_undefined(project: Project, mention: Mention) -> bool:
+    if mention.name in project.defined_names or mention.name in LIBRARY_NAMES:
+        return False
+    literals = {
+        other.literal
+        for facts in project.policy_facts
+        for other in mentions(facts)
+        if other is not None and other.name == mention.name
+    }
+    return project.strings(mention.name) <= len(literals)
+
+
+def _message(project: Project, mention: Mention) -> str:
+    effect = "saves" if mention.factory in SAVING else "leaves out"
+    near = difflib.get_close_matches(mention.name, sorted(project.defined_names), 1)
+    meant = f"; did you mean `{near[0]}`?" if near else ""
+    return (
+        f"no `checkpoint_name` of the project defines `{mention.name}`, so `{mention.factory}` "
+        f"{effect} nothing for it{meant}"
+    )

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import edits, stages
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site, Use
+
+_STOPS = frozenset({"jax.lax.stop_gradient"})
+
+
+class UndifferentiatedCheckpoint(Rule):
+    """Nothing ever runs this checkpoint's function backward.
+
+    ## What it does
+    Finds a checkpointed function whose every visible use is under forward-mode differentiation
+    (`jax.jvp`, `jax.jacfwd`), under `stop_gradient`, or inside the rules of a `custom_vjp`, which
+    JAX does not differentiate.
+
+    ## Why is this bad?
+    A checkpoint only changes what reverse mode keeps. Here there is no reverse mode, so it drops
+    nothing.
+
+    ## Use instead
+    The function itself.
+
+    ## When it is right after all
+    Where a rule takes a `jax.vjp` of the checkpointed function itself, or where the function is
+    used elsewhere too. The rule is silent there.
+
+    ## Is the fix safe?
+    No: values stay the same, but the checkpoint is also a barrier to the compiler.
+    """
+
+    code = "JXR108"
+    name = "undifferentiated-checkpoint"
+    severity = "warning"
+    lenient_in_tests = True
+    why = "A checkpoint changes only what reverse-mode differentiation keeps."
+    help = "use the function itself"
+    fixes = "unsafe"
+    bad = (
+        Example(
+            "import jax\n\n\ndef f(x):\n    return jax.numpy.sin(jax.numpy.sin(x))\n\n\n"
+            "def directional(x, t):\n    return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !\n",
+            fixed="import jax\n\n\ndef f(x):\n    return jax.numpy.sin(jax.numpy.sin(x))\n\n\n"
+            "def directional(x, t):\n    return jax.jvp(f, (x,), (t,))\n",
+        ),
+        Example(
+            "import jax\nfrom functools import partial\n\n\n@jax.custom_vjp\ndef run(xs):\n"
+            "    return _forward(xs)\n\n\ndef _forward(xs):\n"
+            "    @partial(jax.checkpoint, prevent_cse=False)  # !\n    def step(c, x):\n"
+            "        return c + jax.numpy.sin(x), None\n\n"
+            "    return jax.lax.scan(step, 0.0, xs)[0]\n\n\ndef fwd(xs):\n"
+            "    return _forward(xs), xs\n\n\ndef bwd(xs, ct):\n"
+            "    return (ct * jax.numpy.cos(xs),)\n\n\nrun.defvjp(fwd, bwd)\n",
+            fixed="import jax\nfrom functools import partial\n\n\n@jax.custom_vjp\ndef run(xs):\n"
+            "    return _forward(xs)\n\n\ndef _forward(xs):\n"
+            "    def step(c, x):\n"
+            "        return c + jax.numpy.sin(x), None\n\n"
+            "    return jax.lax.scan(step, 0.0, xs)[0]\n\n\ndef fwd(xs):\n"
+            "    return _forward(xs), xs\n\n\ndef bwd(xs, ct):\n"
+            "    return (ct * jax.numpy.cos(xs),)\n\n\nrun.defvjp(fwd, bwd)\n",
+        ),
+        Example(
+            "import jax\n\n\ndef targets(net, w, x):\n"
+            "    return jax.lax.stop_gradient(jax.checkpoint(net)(w, x))  # !\n",
+            fixed="import jax\n\n\ndef targets(net, w, x):\n"
+            "    return jax.lax.stop_gradient(net(w, x))\n",
+        ),
+    )
+    good = (
+        Example("import jax\n\n\ndef apply(f, x):\n    return jax.checkpoint(f)(x)\n"),
+        Example(
+            "import jax\n\n\n@jax.checkpoint\ndef f(x):\n    return jax.numpy.sin(x)\n\n\n"
+            "def both(x, t):\n    y = jax.jvp(f, (x,), (t,))\n    return y, jax.grad(f)(x)\n"
+        ),
+        Example(
+            "import jax\n\n\ndef second(f, x, t):\n"
+            "    def along(x):\n        return jax.jvp(jax.checkpoint(f), (x,), (t,))[1]\n\n"
+            "    return jax.grad(along)(x)\n"
+        ),
+        Example(
+            "import jax\n\n\n@jax.custom_vjp\ndef f(x):\n    return _f(x)\n\n\ndef _f(x):\n"
+            "    return x * x\n\n\ndef fwd(x):\n    return jax.vjp(jax.checkpoint(_f), x)\n\n\n"
+            "def bwd(vjp, ct):\n    return vjp(ct)\n\n\nf.defvjp(fwd, bwd)\n"
+        ),
+        Example(
+            "import jax\n\n\n@jax.custom_jvp\ndef f(x):\n    return jax.checkpoint(jax.numpy.sin)(x)\n"
+            "\n\n@f.defjvp\ndef rule(primals, tangents):\n    return f(*primals), tangents[0]\n"
+        ),
+        Example(
+            "import jax\n\n\ndef helper(step, xs):\n"
+            "    return jax.lax.scan(jax.checkpoint(step), 0.0, xs)\n\n\n@jax.custom_vjp\n"
+            "def run(step, xs):\n    return helper(step, xs)\n\n\ndef other(step, xs):\n"
+            "    return helper(step, xs)\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for site in facts.sites:
+            reason = _reason(facts, site)
+            if reason:
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"`{stages.spelled(facts, site)}` has no effect: {reason}",
+                    fix=edits.without_checkpoint(facts, site),
+                )
+
+
+def _reason(facts: Facts, site: Site) -> str:
+    uses = facts.site_uses(site)
+    if not uses or (site.definition is not None and facts.remote_uses(site.definition)):
+        return ""
+    reasons = {_no_reverse(facts, use) for use in uses}
+    return reasons.pop() if len(reasons) == 1 else ""
+
+
+def _no_reverse(facts: Facts, use: Use) -> str:
+    """Why one use is not differentiated in reverse mode; empty where it may be."""
+    standing = facts.standing(use.node)
+    if standing.reverse:
+        return ""
+    if use.kind == "derivative" and use.mode == "forward":
+        return "" if _differentiated_later(facts, use) else "only forward mode differentiates it"
+    if use.kind not in {"call", "loop"}:
+        return ""
+    if use.kind == "call" and _is_stopped(facts, use.node):
+        return "its result goes through stop_gradient"
+    if standing.only_rule:
+        return "it runs only inside a custom_vjp, which JAX does not differentiate"
+    return ""
+
+
+def _differentiated_later(facts: Facts, use: Use) -> bool:
+    """Whether what forward mode gives may be differentiated in turn (Hessians): `jacfwd` makes a
+    function, `jvp` runs in one that somebody might differentiate."""
+    return any(u.kind in {"derivative", "loop", "checkpoint"} for u in facts.uses(use.node))
+
+
+def _is_stopped(facts: Facts, call: ast.AST) -> bool:
+    parent = facts.names.parents.get(call)
+    return (
+        isinstance(parent, ast.Call)
+        and call in parent.args
+        and any(q in _STOPS for q in facts.names.qualnames(parent.func))
+    )

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis, policies
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Edit, Fix, Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+_MODULES = frozenset(m.removesuffix(".") for m in apis.POLICY_MODULES)
+_CAUGHT = frozenset(
+    {"AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+)
+_ASKS = frozenset({"hasattr", "__version__", "__version_info__", "version", "TYPE_CHECKING"})
+_CLOSE = 0.8
+
+
+class UnknownPolicy(Rule):
+    """A policy that this version of JAX does not have.
+
+    ## What it does
+    Finds attributes of `jax.checkpoint_policies` that do not exist in the targeted version, and
+    imports from it, as it is no module.
+
+    ## Why is this bad?
+    An unknown attribute raises an `AttributeError` where it is read; an import from
+    `jax.checkpoint_policies` raises a `ModuleNotFoundError`.
+
+    ## Use instead
+    An existing policy, read from `jax.checkpoint_policies`. The classes `SaveOnlyTheseNames`,
+    `SaveAnyNamesButThese` and `SaveAndOffloadOnlyTheseNames` are there in jax 0.11 alone.
+
+    ## When it is right after all
+    Under `hasattr`, a test of the version, or a `try` that catches the error: no violation there.
+
+    ## Is the fix safe?
+    No: it writes the name that comes closest.
+    """
+
+    code = "JXR212"
+    name = "unknown-policy"
+    severity = "error"
+    why = "Reading it raises."
+    help = "see jax.checkpoint_policies for those there are"
+    fixes = "unsafe"
+    markers = (b"checkpoint_policies",)
+    bad = (
+        Example(
+            "import jax\n\n\ndef run(layer, w, x):\n    cp = jax.checkpoint_policies\n"
+            "    return jax.checkpoint(layer, policy=cp.dot_with_no_batch_dims_saveable)(w, x)  # !\n",
+            fixed="import jax\n\n\ndef run(layer, w, x):\n    cp = jax.checkpoint_policies\n"
+            "    return jax.checkpoint(layer, policy=cp.dots_with_no_batch_dims_saveable)(w, x)\n",
+        ),
+        Example(
+            "from functools import partial\n\nfrom jax import remat as ckpt\n"
+            "from jax.checkpoint_policies import dots_saveable  # !\n\n"
+            "wrap = partial(ckpt, policy=dots_saveable)\n"
+        ),
+        Example("import jax.checkpoint_policies as cp  # !\n\npolicy = cp.dots_saveable\n"),
+        Example(
+            "from jax import checkpoint_policies\n"
+            "from jax.ad_checkpoint import checkpoint_policies as policies\n\n\n"
+            "def choose(offload):\n    if offload:\n"
+            "        return checkpoint_policies.checkpoint_dot  # !\n"
+            "    return policies.nothing_savable  # !\n",
+            fixed="from jax import checkpoint_policies\n"
+            "from jax.ad_checkpoint import checkpoint_policies as policies\n\n\n"
+            "def choose(offload):\n    if offload:\n"
+            "        return checkpoint_policies.checkpoint_dots\n"
+            "    return policies.nothing_saveable\n",
+        ),
+        Example(
+            "import jax.ad_checkpoint\n\n\ndef policy():\n"
+            "    return jax.ad_checkpoint.checkpoint_policies.offload_everything  # !\n"
+        ),
+        Example(
+            "import jax\n\n\ndef policy():\n"
+            '    return jax.checkpoint_policies.SaveOnlyTheseNames("hidden")  # !\n',
+            jax=(0, 12),
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\n"
+            'NAMED = cp.save_only_these_names("a")\n'
+            "PLAIN = [cp.everything_saveable, cp.checkpoint_dots, cp.dots_with_no_batch_dims_saveable]\n"
+        ),
+        Example(
+            "import jax\n\ntry:\n    policy = jax.checkpoint_policies.offload_everything\n"
+            "except AttributeError:\n    policy = jax.checkpoint_policies.nothing_saveable\n"
+        ),
+        Example(
+            "try:\n    from jax.checkpoint_policies import dots_saveable\nexcept ImportError:\n"
+            "    from jax import checkpoint_policies\n\n"
+            "    dots_saveable = checkpoint_policies.dots_saveable\n"
+        ),
+        Example(
+            'import jax\n\ncp = jax.checkpoint_policies\nif hasattr(cp, "save_everything"):\n'
+            "    policy = cp.save_everything\n"
+            'other = cp.save_nothing if hasattr(cp, "save_nothing") else cp.nothing_saveable\n'
+            'third = hasattr(cp, "save_nothing") and cp.save_nothing\n'
+        ),
+        Example(
+            "import jax\n\n\ndef choose(name):\n"
+            "    return getattr(jax.checkpoint_policies, name), vars(jax.checkpoint_policies)\n"
+        ),
+        Example(
+            "import jax\n\nKNOWN = jax.checkpoint_policies.__dict__\n"
+            "jax.checkpoint_policies.of_mine = lambda prim, *_, **__: False\n"
+            "MINE = jax.checkpoint_policies.of_mine\n"
+        ),
+        Example(
+            "from typing import TYPE_CHECKING\n\nimport jax\n\nif TYPE_CHECKING:\n"
+            "    from jax.checkpoint_policies import Policy\n\n"
+            'policy: "Policy" = jax.checkpoint_policies.dots_saveable\n'
+        ),
+        Example(
+            "import jax\n\ncp = jax.checkpoint_policies\nif jax.__version_info__ >= (0, 13):\n"
+            "    policy = cp.offload_everything\n"
+        ),
+        Example("from models import checkpoint_policies as cp\n\npolicy = cp.dots_and_names\n"),
+        Example(
+            "def choose(checkpoint_policies):\n    return checkpoint_policies.dots_and_names\n"
+        ),
+        Example(
+            "import jax\n\n\ndef choose(mine):\n    checkpoint_policies = mine\n"
+            "    return jax.checkpoint(checkpoint_policies.dots_and_names)\n"
+        ),
+        Example(
+            'import jax\n\npolicy = jax.checkpoint_policies.SaveOnlyTheseNames("hidden")\n',
+            jax=(0, 11),
+        ),
+        Example(
+            "import jax\nimport pytest\n\n\ndef test_missing():\n"
+            "    with pytest.raises(AttributeError):\n"
+            "        jax.checkpoint_policies.dots_and_names\n"
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        for statement in facts.names.imports:
+            module = _policies_as_module(statement)
+            if module is not None and not _is_guarded(facts, statement):
+                yield self.report(
+                    facts,
+                    statement,
+                    f"`{module}` is no module, so nothing can be imported from it",
+                    help=f"import {module.rpartition('.')[0]} and read the attribute",
+                )
+        added = {a.attr for a in facts.names.attributes if isinstance(a.ctx, ast.Store)}
+        for node, name in facts.policy_names:
+            if (
+                isinstance(node, ast.Name)  # the import has been reported
+                or _exists(facts, name)
+                or name in added
+                or policies.name_of(facts, node) != name
+                or _is_guarded(facts, node)
+            ):
+                continue
+            close = difflib.get_close_matches(name, sorted(apis.POLICIES), 1, _CLOSE)
+            yield self.report(
+                facts,
+                node,
+                f"`{policies.written(facts, node)}` does not exist{_where(name)}",
+                help=f"did you mean {close[0]}?" if close else None,
+                fix=_rename(facts, node, close[0]) if close else None,
+            )
+
+
+def _exists(facts: Facts, name: str) -> bool:
+    if name in apis.POLICY_CLASSES and facts.jax_is((0, 11), (0, 12)):
+        return True
+    return name in apis.POLICIES or name.startswith("_")
+
+
+def _where(name: str) -> str:
+    return " outside jax 0.11" if name in apis.POLICY_CLASSES else ""
+
+
+def _policies_as_module(statement: ast.Import | ast.ImportFrom) -> str | None:
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module if not statement.level and statement.module in _MODULES else None
+    return next((a.name for a in statement.names if a.name in _MODULES), None)
+
+
+def _rename(facts: Facts, node: ast.expr, name: str) -> Fix | None:
+    if not isinstance(node, ast.Attribute):
+        return None
+    source = facts.source
+    end = source.end(source.span(node))
+    span = source.between(end - len(node.attr), end)
+    return Fix(f"Write `{name}`", (Edit(span, name),), "unsafe")
+
+
+def _is_guarded(facts: Facts, node: ast.AST) -> bool:
+    """Whether the code is prepared for the error, or asks before."""
+    child = node
+    for parent in facts.names.ancestors(node):
+        match parent:
+            case ast.Try() if child in parent.body and any(_catches(h) for h in parent.handlers):
+                return True
+            case ast.If() | ast.IfExp() | ast.While() if _asks(parent.test):
+                return True
+            case ast.BoolOp() if any(_asks(v) for v in parent.values if v is not child):
+                return True
+            case ast.With() if any(_suppresses(i.context_expr) for i in parent.items):
+                return True
+        child = parent
+    return False
+
+
+def _suppresses(node: ast.expr) -> bool:
+    return any(getattr(n, "attr", getattr(n, "id", "")) == "suppress" for n in ast.walk(node))
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    return any(getattr(n, "attr", getattr(n, "id", "")) in _CAUGHT for n in ast.walk(handler.type))
+
+
+def _asks(test: ast.expr) -> bool:
+    return any(getattr(n, "attr", getattr(n, "id", "")) in _ASKS for n in ast.walk(test))

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import apis
+from jaxresid.linter.checkpoint_names import EXCLUDING, SAVING, mentions
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.project import Project
+
+_POLICY = """\
+import jax
+
+POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+"""
+
+
+class UnusedCheckpointName(Rule):
+    """A checkpoint_name that no policy of the project mentions.
+
+    ## What it does
+    Finds `checkpoint_name` with a literal name that occurs nowhere else in the project, where
+    the project's policies over names are all visible and all literal.
+
+    ## Why is this bad?
+    `checkpoint_name` alone does nothing. Where the name was meant to be in a policy, its value
+    is recomputed.
+
+    ## Use instead
+    Put the name into the policy, or remove the call.
+
+    ## When it is right after all
+    In a library whose users write the policies, and for names that are kept ready for an
+    experiment.
+    """
+
+    code = "JXR302"
+    name = "unused-checkpoint-name"
+    severity = "info"
+    why = "A name that no policy mentions changes nothing."
+    help = "add the name to a policy, or remove the call"
+    project = True
+    bad = (
+        Example(
+            "import jax.numpy as jnp\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
+            "def block(w, x):\n"
+            '    h = checkpoint_name(x @ w, "hidden")\n'
+            '    y = checkpoint_name(jnp.sin(h) @ w, "output")  # !\n'
+            "    return jnp.sin(y)\n",
+            files={"policy.py": _POLICY},
+        ),
+        Example(
+            "import functools\n\nimport jax.numpy as jnp\n"
+            "from jax import ad_checkpoint as adc\n"
+            "from jax import checkpoint_policies as cp\n"
+            "from jax import remat as ckpt\n\n\n"
+            "@functools.partial(\n"
+            "    ckpt,\n"
+            "    policy=cp.save_and_offload_only_these_names(\n"
+            '        names_which_can_be_saved=["hidden"],\n'
+            "        names_which_can_be_offloaded=[],\n"
+            '        offload_src="device",\n'
+            '        offload_dst="pinned_host",\n'
+            "    ),\n"
+            ")\n"
+            "def block(w, x):\n"
+            '    h = adc.checkpoint_name(x @ w, name="hidden")\n'
+            '    y = adc.checkpoint_name(jnp.sin(h) @ w, name="hidden_2")  # !\n'
+            "    return jnp.sin(y)\n",
+        ),
+    )
+    good = (
+        Example(
+            "import jax.numpy as jnp\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
+            "def block(w, x):\n"
+            '    return jnp.sin(checkpoint_name(x @ w, "hidden"))\n',
+            files={"policy.py": _POLICY},
+        ),
+        # No policy over names is visible: the users of this library write it.
+        Example(
+            "from jax.ad_checkpoint import checkpoint_name\n\n\n"
+            'def block(w, x):\n    return checkpoint_name(x @ w, "hidden") ** 2\n'
+        ),
+        # The names of a policy come from elsewhere.
+        Example(
+            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
+            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n\n\n'
+            "def make(names):\n    return jax.checkpoint_policies.save_only_these_names(*names)\n",
+            files={"policy.py": _POLICY},
+        ),
+        # Everything but the mentioned ones is saved.
+        Example(
+            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
+            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n\n\n'
+            'POLICY = jax.checkpoint_policies.save_any_names_but_these("logits")\n',
+            files={"policy.py": _POLICY},
+        ),
+        # A table of modes mentions it.
+        Example(
+            "from jax.ad_checkpoint import checkpoint_name\n\n"
+            'MODES = {"minimal": [], "full": ["output"]}\n\n\n'
+            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n',
+            files={"policy.py": _POLICY},
+        ),
+        # A factory is handed on.
+        Example(
+            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n"
+            "FACTORIES = {\n"
+            '    "these": jax.checkpoint_policies.save_only_these_names,\n'
+            "}\n\n\n"
+            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n',
+            files={"policy.py": _POLICY},
+        ),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        project = facts.project
+        if project is None or not facts.named or not project.complete:
+            return
+        used = _used_names(project)
+        if used is None:
+            return
+        for named in facts.named:
+            if named.name is None or named.name in used:
+                continue
+            if project.strings(named.name) <= _definitions(project, named.name):
+                yield self.report(
+                    facts, named.node, f"no policy of the project mentions the name `{named.name}`"
+                )
+
+
+def _used_names(project: Project) -> frozenset[str] | None:
+    """What all policies of the project save; None where that is not certain."""
+    used: set[str] = set()
+    count = 0
+    for facts in project.policy_facts:
+        callees = {call.func for call, _ in facts.policy_calls}
+        if any(
+            name in SAVING | apis.NAME_FACTORIES and node not in callees
+            for node, name in facts.policy_names
+        ):
+            return None
+        if any(factory in EXCLUDING for _, factory in facts.policy_calls):
+            return None
+        for mention in mentions(facts):
+            if mention is None:
+                return None
+            used.add(mention.name)
+            count += 1
+    return frozenset(used) if count else None
+
+
+def _definitions(project: Project, name: str) -> int:
+    """How many string literals are a `checkpoint_name`'s name."""
+    return sum(
+        len({facts.names.definitely(n.argument) for n in facts.named if n.name == name})
+        for facts in project.naming
+    )

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.rule import Example, Rule
+from jaxresid.violations import Violation
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+
+
+class UnusedSuppression(Rule):
+    """A comment silences a rule that has nothing to say there.
+
+    ## What it does
+    Finds `# jaxresid: ignore[...]` and the JXR codes of `# noqa: ...` that silence nothing, and
+    codes in them that do not exist. Bare `# noqa` and other tools' codes are left alone, and so is
+    a code whose rule is not on in this run.
+
+    ## Why is this bad?
+    A comment that outlives its reason hides the next mistake on that line.
+
+    ## Use instead
+    Nothing; remove the comment.
+
+    ## When it is right after all
+    Where the finding depends on the version of JAX that is targeted, and both are linted:
+    `# jaxresid: ignore[JXR501, JXR001]`.
+
+    ## Is the fix safe?
+    Yes: it removes a comment, or one code from it.
+    """
+
+    code = "JXR001"
+    name = "unused-suppression"
+    severity = "warning"
+    why = "It would hide the next finding on this line."
+    help = "remove it"
+    fixes = "safe"
+    markers = ()
+    bad = (
+        Example(
+            "import jax\n\n\ndef f(g, x):\n"
+            "    return jax.checkpoint(g)(x)  # jaxresid: ignore[JXR105]  # !\n",
+            fixed="import jax\n\n\ndef f(g, x):\n    return jax.checkpoint(g)(x)\n",
+        ),
+        Example(
+            "# jaxresid: file-ignore[discarded-checkpoint]  # !\nimport jax\n",
+            fixed="import jax\n",
+        ),
+    )
+    good = (
+        Example(
+            "import jax\n\n\ndef f(g, x):\n    jax.checkpoint(g)  # jaxresid: ignore[JXR105]\n"
+            "    return g(x)\n"
+        ),
+        Example("import jax  # noqa\n\n\ndef f(g, x):\n    return jax.checkpoint(g)(x)\n"),
+        Example("import jax  # noqa: F401, E501\n\nf = jax.checkpoint\n"),
+    )
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        """Nothing: what is unused shows when all rules have spoken, so the engine asks
+        `suppress.apply`."""
+        del facts
+        return iter(())

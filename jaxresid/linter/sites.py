@@ -1,0 +1,316 @@
+"""Checkpoint sites and their policies, names, loops and derivatives of one module."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from jaxresid.linter import apis
+from jaxresid.linter.names import Definition, External, FunctionNode, Origin
+from jaxresid.linter.roles import MAX_DEPTH, Arguments, Role, Roles
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The policy of a site.
+
+    Attributes:
+      kind: `none` (absent or None), `plain`, `factory` (a factory's result), `uncalled` (a factory
+        itself), `called` (a plain policy's result), `callable` (a function defined here),
+        `unknown`.
+      name: in `jax.checkpoint_policies`, where it is one of those.
+      node: the expression given.
+    """
+
+    kind: Literal["none", "plain", "factory", "uncalled", "called", "callable", "unknown"]
+    name: str | None = None
+    node: ast.expr | None = None
+    call: ast.Call | None = None
+    function: FunctionNode | None = None
+
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether it is certain that everything is recomputed."""
+        return self.kind == "none" or (self.kind == "plain" and self.name == "nothing_saveable")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """One use of the checkpoint family.
+
+    Attributes:
+      node: what is reported: the call, or the decorator.
+      form: `call`, or `decorator` (with `definition`, the function or class decorated).
+      target: the expression that is checkpointed, for calls.
+      calls: the calls that give keywords: the site's own, partials, factories.
+    """
+
+    api: apis.CheckpointApi
+    qualname: str
+    node: ast.expr
+    form: Literal["call", "decorator"]
+    arguments: Arguments
+    target: ast.expr | None = None
+    definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None = None
+    calls: tuple[ast.Call, ...] = ()
+
+    def keyword(self, name: str) -> ast.expr | None:
+        """The value given to a keyword."""
+        given = self.arguments.keywords.get(name)
+        return given.value if given is not None else None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Named:
+    """One call of `checkpoint_name`. `name` is the literal, None where it is computed."""
+
+    node: ast.Call
+    value: ast.expr | None
+    name: str | None
+    argument: ast.expr | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """One call of the loop family, or a decorator of it."""
+
+    node: ast.Call | ast.expr
+    api: apis.LoopApi
+    qualname: str
+    arguments: Arguments
+    bodies: tuple[ast.expr, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Derivative:
+    """One call of the derivative family."""
+
+    node: ast.Call
+    mode: apis.Mode
+    qualname: str
+    function: ast.expr | None
+
+
+class Sites(Roles):
+    """Finds what the rules are about."""
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """The uses of the checkpoint family, in source order."""
+        decorators = {
+            d: f
+            for f in (*self.names.functions, *self.names.classes)
+            if not isinstance(f, ast.Lambda)
+            for d in f.decorator_list
+        }
+        found = []
+        for call in self.names.calls:
+            role = self.role(call.func, "checkpoint") if _may_be_checkpoint(call) else None
+            if role is None:
+                continue
+            arguments = self.arguments(call, role)
+            target = arguments.get(0, role.entry.target)
+            if target is not None:
+                found.append(
+                    Site(
+                        role.entry,
+                        role.qualname,
+                        call,
+                        "call",
+                        arguments,
+                        target,
+                        calls=(*role.bound, call),
+                    )
+                )
+        for decorator, definition in decorators.items():
+            role = self.role(decorator, "checkpoint")
+            if role is not None:
+                arguments = self.arguments(None, role)
+                found.append(
+                    Site(
+                        role.entry,
+                        role.qualname,
+                        decorator,
+                        "decorator",
+                        arguments,
+                        definition=definition,
+                        calls=role.bound,
+                    )
+                )
+        return tuple(sorted(found, key=lambda s: (s.node.lineno, s.node.col_offset)))
+
+    @cached_property
+    def named(self) -> tuple[Named, ...]:
+        """The calls of `checkpoint_name`."""
+        found = []
+        for call in self.names.calls:
+            role = self.role(call.func, "name")
+            if role is None:
+                continue
+            arguments = self.arguments(call, role)
+            argument = arguments.get(1, "name")
+            name = self.names.constant(argument) if argument is not None else None
+            found.append(
+                Named(
+                    call,
+                    arguments.get(0, "x"),
+                    name if isinstance(name, str) else None,
+                    argument,
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """The calls of the loop family."""
+        found: list[Loop] = []
+        for call in self.names.calls:
+            role = self.role(call.func, "loop")
+            if role is None:
+                continue
+            arguments = self.arguments(call, role)
+            bodies = tuple(
+                body
+                for position, keyword in role.entry.bodies
+                if (body := arguments.get(position, keyword)) is not None
+            )
+            found.append(Loop(call, role.entry, role.qualname, arguments, bodies))
+        return tuple(found)
+
+    @cached_property
+    def derivatives(self) -> tuple[Derivative, ...]:
+        """The calls of the derivative family that name their function."""
+        found = []
+        for call in self.names.calls:
+            role = self.role(call.func, "derivative")
+            if role is not None:
+                function = self.differentiated(call, role)
+                found.append(Derivative(call, role.entry, role.qualname, function))
+        return tuple(found)
+
+    def differentiated(self, call: ast.Call, role: Role) -> ast.expr | None:
+        """The function argument of a derivative."""
+        arguments = self.arguments(call, role)
+        for keyword in ("fun", "f", "fn", "value_fn"):
+            found = arguments.get(0, keyword)
+            if found is not None:
+                return found
+        return None
+
+    @cached_property
+    def policy_names(self) -> tuple[tuple[ast.Name | ast.Attribute, str], ...]:
+        """References to members of `jax.checkpoint_policies`, known or not, outermost only."""
+        found: list[tuple[ast.Name | ast.Attribute, str]] = []
+        nodes: list[ast.Name | ast.Attribute] = [*self.names.attributes, *self.names.names]
+        for node in nodes:
+            if not isinstance(node.ctx, ast.Load):
+                continue
+            if isinstance(node, ast.Name) and not self._is_imported(node):
+                continue
+            for qualname in self.names.qualnames(node):
+                name = apis.policy_name(qualname)
+                if name is not None:
+                    found.append((node, name))
+                    break
+        return tuple(sorted(found, key=lambda f: (f[0].lineno, f[0].col_offset)))
+
+    def _is_imported(self, name: ast.Name) -> bool:
+        return any(b.kind == "import" for b in self.names.bindings(name))
+
+    @cached_property
+    def policy_calls(self) -> tuple[tuple[ast.Call, str], ...]:
+        """Calls of members of `jax.checkpoint_policies`, through aliases too."""
+        found = []
+        for call in self.names.calls:
+            for qualname in self.names.qualnames(call.func):
+                name = apis.policy_name(qualname)
+                if name is not None:
+                    found.append((call, name))
+                    break
+        return tuple(found)
+
+    def policy(self, site: Site) -> Policy:
+        """The policy that a site is given."""
+        node = site.keyword("policy")
+        if node is None:
+            return Policy("unknown" if site.arguments.dynamic else "none")
+        return self.policy_of(node)
+
+    def policy_of(self, node: ast.expr) -> Policy:
+        """What an expression is as a policy."""
+        origins = self.names.origins(node)
+        if len(origins) != 1:
+            return Policy("unknown", node=node)
+        match origins[0]:
+            case ast.Constant(value=None):
+                return Policy("none", node=node)
+            case External(qualname) if (name := apis.policy_name(qualname)) is not None:
+                if name in apis.FACTORIES:
+                    return Policy("uncalled", name, node)
+                return Policy("plain" if name in apis.PLAIN_POLICIES else "unknown", name, node)
+            case ast.Call() as call:
+                for qualname in self.names.qualnames(call.func):
+                    called = apis.policy_name(qualname)
+                    if called is not None:
+                        kind: Any = "factory" if called in apis.FACTORIES else "called"
+                        return Policy(kind, called, node, call)
+            case ast.Lambda() | ast.FunctionDef() as function:
+                return Policy("callable", node=node, function=function)
+        return Policy("unknown", node=node)
+
+    def prevent_cse(self, site: Site) -> bool | None:
+        """The value of `prevent_cse`, None where it is computed."""
+        if site.api.loop:
+            return False  # flax.linen.remat_scan sets it itself
+        node = site.keyword("prevent_cse")
+        if node is None:
+            return None if site.arguments.dynamic else True
+        value = self.names.constant(node)
+        return value if isinstance(value, bool) else None
+
+    # -- what is checkpointed ----------------------------------------------------------------
+
+    def targets(self, site: Site) -> tuple[Origin, ...]:
+        """What a site checkpoints: definitions here, names of other modules, calls, None."""
+        if site.definition is not None:
+            return (site.definition,)
+        return tuple(self.inside(o) for o in self.names.origins(site.target))
+
+    def inside(self, origin: Origin, depth: int = 0) -> Origin:
+        """The function inside jit, vmap and partial."""
+        if depth > MAX_DEPTH or not isinstance(origin, ast.Call):
+            return origin
+        role = self.role(origin.func, "transform")
+        if role is None or not origin.args:
+            return origin
+        inner = self.names.origins(origin.args[0])
+        return self.inside(inner[0], depth + 1) if len(inner) == 1 else origin
+
+    def target(self, site: Site) -> Definition | None:
+        """The function or class that a site checkpoints, where it is defined here for sure."""
+        targets = self.targets(site)
+        if len(targets) == 1 and isinstance(
+            targets[0], (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+        ):
+            return targets[0]
+        return None
+
+    def site_of(self, node: ast.AST) -> Site | None:
+        """The site that an expression or a decorated definition is."""
+        return self._site_nodes.get(node)
+
+    @cached_property
+    def _site_nodes(self) -> dict[ast.AST, Site]:
+        found: dict[ast.AST, Site] = {}
+        for site in self.sites:
+            found[site.node] = site
+            if site.definition is not None:
+                found[site.definition] = site
+        return found
+
+
+def _may_be_checkpoint(call: ast.Call) -> bool:
+    """Cheap refusal of the calls whose callee cannot be one: `len(x)` is not resolved at all."""
+    return bool(call.args or call.keywords)

@@ -1,0 +1,294 @@
+"""Whether a checkpoint stands at the top of what is differentiated, and what its body is made of.
+
+Shared by the placement rules (JXR1).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.names import Definition, External, FunctionNode
+from jaxresid.violations import Related
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Loop, Site, Use
+
+# Methods and functions that turn a stage's output into a scalar at no cost worth keeping.
+_REDUCTIONS = frozenset({"mean", "sum", "squeeze", "item", "astype", "nanmean", "asarray"})
+_KEEPS_CLOSURE = ("vjp", "linearize")
+
+
+def outermost(facts: Facts, derivative: ast.AST) -> bool:
+    """Whether nothing visible runs around a derivative that could give a checkpoint under it a
+    purpose: another derivative, a staged loop or map, another checkpoint, a custom rule; nor does
+    the closure over its residuals live on somewhere else."""
+    places = [derivative]
+    parent = facts.names.parents.get(derivative)
+    if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(
+        derivative, ast.expr
+    ):
+        uses = facts.uses_above(parent, derivative)  # as a decorator
+    else:
+        uses = facts.uses(derivative)
+    for use in uses:
+        if use.kind in {"derivative", "checkpoint", "rule"}:
+            return False
+        if use.kind == "loop" and use.api is not None and use.api.kind != "branch":
+            return False
+        if use.kind == "call":
+            places.append(use.node)
+    for place in places:
+        standing = facts.standing(place)
+        if standing.reverse or standing.loop or standing.checkpoint or standing.rule:
+            return False
+        if standing.forward or isinstance(facts.names.parents.get(place), ast.UnaryOp):
+            return False  # a negated gradient is a force, and forces are trained on
+    return not _closure_escapes(facts, derivative)
+
+
+def _closure_escapes(facts: Facts, derivative: ast.AST) -> bool:
+    """Whether the function that `jax.vjp` made leaves the function that called it."""
+    if not isinstance(derivative, ast.Call):
+        return False
+    role = facts.role(derivative.func, "derivative")
+    if role is None or not role.qualname.endswith(_KEEPS_CLOSURE):
+        return False
+    statement = facts.names.statement(derivative)
+    if isinstance(statement, ast.Return):
+        return True
+    bound = {
+        n.id
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    function = facts.names.function(derivative)
+    if function is None or isinstance(function, ast.Lambda):
+        return function is not None
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            for name in ast.walk(node.value):
+                parent = facts.names.parents.get(name)
+                called = isinstance(parent, ast.Call) and parent.func is name
+                if (
+                    isinstance(name, ast.Name)
+                    and name.id in bound
+                    and not called
+                    # The first of the two is the value, the other the closure.
+                    and not _is_first_target(statement, name.id)
+                ):
+                    return True
+    return False
+
+
+def _is_first_target(statement: ast.stmt, name: str) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=first), *_])]):
+            return first == name
+    return False
+
+
+def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
+    """The reverse-mode derivatives among a function's uses, or None where another use shows that
+    it is a part of something larger."""
+    found = []
+    for use in uses:
+        match use.kind:
+            case "derivative" if use.mode == "reverse":
+                if "custom" in use.through or not outermost(facts, use.node):
+                    return None
+                found.append(use)
+            case "call":
+                standing = facts.standing(use.node)
+                if standing.reverse or standing.loop or standing.rule or standing.checkpoint:
+                    return None
+            case "loop" | "checkpoint" | "rule":
+                return None
+    return found
+
+
+def derivative_name(facts: Facts, use: Use) -> str:
+    """How the derivative is written: `jax.value_and_grad`."""
+    node = use.node
+    while isinstance(node, ast.Call) and facts.is_partial(node) and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Call):
+        node = node.func
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "the gradient"
+
+
+def at(facts: Facts, node: ast.AST, message: str) -> tuple[Related, ...]:
+    """A place of this module as something related."""
+    if not isinstance(node, (ast.expr, ast.stmt)):
+        return ()
+    return (Related(message, facts.source.path, facts.source.span(node)),)
+
+
+def spelled(facts: Facts, site: Site) -> str:
+    """The site as the user would say it: `jax.checkpoint(loss)`."""
+    if site.definition is not None:
+        return f"@{ast.unparse(_callee(site.node))} on {site.definition.name}"
+    callee = ast.unparse(_callee(site.node))
+    target = site.target
+    what = "..."
+    if isinstance(target, (ast.Name, ast.Attribute)):
+        what = ast.unparse(target)
+    elif isinstance(target, ast.Lambda):
+        what = "lambda ...: ..."
+    elif isinstance(target, ast.Call):
+        what = f"{ast.unparse(target.func)}(...)"
+    return f"{callee}({what})"
+
+
+def _callee(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Call):
+        last = ast.unparse(node.func).rpartition(".")[2]
+        node = node.args[0] if last == "partial" and node.args else node.func
+    return node
+
+
+# -- bodies --------------------------------------------------------------------------------------
+
+
+def statements(function: FunctionNode) -> list[ast.stmt]:
+    """A function's own statements without its docstring; a lambda's is a return."""
+    if isinstance(function, ast.Lambda):
+        return [ast.copy_location(ast.Return(function.body), function.body)]
+    body = function.body
+    if (
+        body
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and isinstance(body[0].value.value, str)
+    ):
+        body = body[1:]
+    return body
+
+
+def stripped(node: ast.expr) -> ast.expr:
+    """An expression without the reductions around it: `jnp.mean(f(x))` -> `f(x)`."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(attr=attr, value=inner), args=args) if (
+                attr in _REDUCTIONS
+            ):
+                node = args[0] if args and isinstance(inner, ast.Name) else inner
+            case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+                node = inner
+            case ast.BinOp(left=inner, right=ast.Constant()):
+                node = inner
+            case ast.BinOp(left=ast.Constant(), right=inner):
+                node = inner
+            case _:
+                return node
+
+
+def result(facts: Facts, function: FunctionNode) -> ast.expr | None:
+    """The expression that makes what a function returns, through reductions and one local name;
+    None where it returns at several places."""
+    returns = [n for n in own_nodes(function) if isinstance(n, ast.Return)]
+    if isinstance(function, ast.Lambda):
+        value: ast.expr | None = function.body
+    elif len(returns) == 1 and function.body and returns[0] is function.body[-1]:
+        value = returns[0].value
+    else:
+        return None
+    if isinstance(value, ast.Tuple) and value.elts:
+        value = value.elts[0]  # `return loss, aux`
+    if value is None:
+        return None
+    value = stripped(value)
+    if isinstance(value, ast.Name):
+        bindings = facts.names.bindings(value)
+        if len(bindings) == 1 and bindings[0].kind in {"assign", "other"}:
+            node = bindings[0].node
+            if isinstance(node, ast.Assign):  # also `loss, aux = f(x)`
+                return stripped(node.value)
+    return value
+
+
+def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of functions and classes inside it."""
+    body = function.body
+    todo: list[ast.AST] = [body] if isinstance(body, ast.expr) else list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def is_only(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
+    """Whether a function does nothing but one call (and hand its result on)."""
+    if result(facts, function) is not call:
+        return False
+    return all(
+        isinstance(s, (ast.Return, ast.Assert, ast.Pass))
+        or (isinstance(s, ast.Assign) and stripped(s.value) is call)
+        or isinstance(s, (ast.FunctionDef, ast.Import, ast.ImportFrom))
+        for s in statements(function)
+    )
+
+
+def whole_loop(facts: Facts, site: Site) -> Loop | None:
+    """The loop that is all that a site checkpoints: `checkpoint(lambda c: scan(body, c, xs))`,
+    `nn.remat(nn.scan(Block))`."""
+    by_node = {loop.node: loop for loop in facts.loops}
+    target = facts.target(site)
+    if isinstance(target, (ast.FunctionDef, ast.Lambda)):
+        made = result(facts, target)
+        if isinstance(made, ast.Call) and is_only(facts, target, made):
+            loop = by_node.get(made)
+            if loop is None and isinstance(made.func, ast.Call):
+                loop = by_node.get(made.func)  # curried: `nn.scan(f)(xs)`
+            return loop if loop is not None and loop.api.kind in {"loop", "map"} else None
+        return None
+    origins = facts.targets(site)
+    if len(origins) == 1 and isinstance(origins[0], ast.Call):
+        loop = by_node.get(origins[0])
+        if loop is not None and loop.api.curried and loop.api.kind == "loop":
+            return loop
+    return None
+
+
+def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:
+    """Whether a loop's body function is or contains a checkpoint; None where it is not visible."""
+    for origin in facts.names.origins(body):
+        if origin is None:
+            return None
+        inner = facts.inside(origin)
+        if inner is None or isinstance(inner, External):
+            return None
+        if facts.site_of(inner) is not None:
+            return True
+        if isinstance(inner, ast.Call):
+            return None
+        if any(s.node is n for s in facts.sites for n in ast.walk(inner)):
+            return True
+        if contains_unknown_remat(inner):
+            return None
+    return False
+
+
+def contains_unknown_remat(node: ast.AST) -> bool:
+    """Whether code mentions checkpointing in a way that is not resolved, such as a helper's name or
+    a configuration's flag."""
+    for inner in ast.walk(node):
+        word = ""
+        match inner:
+            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.keyword(arg=str(word)):
+                pass
+        if "remat" in word.lower() or "checkpoint" in word.lower():
+            return True
+    return False
+
+
+def functions_of(definition: Definition) -> FunctionNode | None:
+    """The function that runs: a linen class's `__call__`."""
+    if isinstance(definition, ast.ClassDef):
+        return next(
+            (s for s in definition.body if isinstance(s, ast.FunctionDef) and s.name == "__call__"),
+            None,
+        )
+    return definition

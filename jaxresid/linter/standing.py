@@ -1,0 +1,209 @@
+"""Under what code runs: a derivative, a staged loop, a custom derivative rule."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.flow import Flow, Use
+from jaxresid.linter.names import Definition, FunctionNode
+
+if TYPE_CHECKING:
+    from jaxresid.linter.project import RemoteUse
+
+
+# How many callers, or functions around one another, are followed up; beyond them is unknown.
+_MAX_CALLERS = 50
+
+
+@dataclass(slots=True)
+class Standing:
+    """Under what the code at a place runs, as far as the module shows.
+
+    Attributes:
+      reverse, forward: it is differentiated.
+      loop: a staged loop or map runs it.
+      checkpoint: a checkpoint contains it.
+      rule: it belongs to a custom derivative rule.
+      called: some call of it is visible (a function that nobody calls is no evidence).
+      unknown: some caller is not visible.
+    """
+
+    reverse: list[Use] = field(default_factory=list)
+    forward: bool = False
+    loop: bool = False
+    branch: bool = False
+    checkpoint: bool = False
+    rule: bool = False
+    only_rule: bool = False
+    called: bool = False
+    unknown: bool = False
+    exported: bool = False
+    python_loop: bool = False
+
+
+class Standings(Flow):
+    """Follows callers."""
+
+    remote: bool
+    _standing: dict[ast.AST, Standing]
+    _depth = 0
+
+    def standing(self, node: ast.AST) -> Standing:
+        """Under what the code at `node` runs."""
+        found = Standing()
+        child: ast.AST = node
+        for parent in self.names.ancestors(node):
+            if isinstance(parent, (ast.For, ast.While, ast.AsyncFor)) and (
+                child in parent.body or child in parent.orelse
+            ):
+                found.python_loop = True
+            if isinstance(parent, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
+                found.python_loop = True
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                break
+            child = parent
+        function = self.names.function(node)
+        if function is not None:
+            outer = self._function_standing(function)
+            _merge(found, outer)
+            found.only_rule = outer.only_rule
+        return found
+
+    def _function_standing(self, function: FunctionNode) -> Standing:
+        cached = self._standing.get(function)
+        if cached is not None:
+            return cached
+        if self._depth >= _MAX_CALLERS:
+            return Standing(unknown=True)
+        found = Standing()
+        self._standing[function] = found  # recursion sees what is known so far
+        self._depth += 1
+        try:
+            self._fill(function, found)
+        finally:
+            self._depth -= 1
+        return found
+
+    def _fill(self, function: FunctionNode, found: Standing) -> None:
+        uses = self.uses(function)
+        for use in uses:
+            if use.kind == "checkpoint":
+                found.checkpoint = True
+                site = self.site_of(use.node)
+                for after in self.site_uses(site) if site is not None else ():
+                    self._add(found, after)
+            else:
+                self._add(found, use)
+        found.only_rule = self._has_custom_vjp(function) or (
+            bool(uses)
+            and all(
+                use.kind == "rule" or "custom" in use.through or self.standing(use.node).only_rule
+                for use in uses
+            )
+        )
+        enclosing = self.names.function(function)
+        if enclosing is not None:
+            # A function made inside another runs under whatever that one runs under.
+            outer = self._function_standing(enclosing)
+            _merge(found, outer)
+            found.only_rule |= outer.only_rule
+        else:
+            found.exported = True
+            self._add_remote(function, found)
+
+    def _has_custom_vjp(self, function: FunctionNode) -> bool:
+        """Whether a decorator replaces the function's reverse pass, so that its own body is never
+        differentiated."""
+        return not isinstance(function, ast.Lambda) and any(
+            not role.qualname.endswith("jvp")
+            for decorator in function.decorator_list
+            for role in self.roles(decorator)
+            if role.kind == "custom"
+        )
+
+    def _add(self, found: Standing, use: Use) -> None:
+        """What one use of a function says about the code in it."""
+        match use.kind:
+            case "derivative" if use.mode == "reverse":
+                found.reverse.append(use)
+                found.called = True
+            case "derivative":
+                found.forward = found.called = True
+            case "loop":
+                found.called = True
+                if use.api is not None and use.api.kind == "branch":
+                    found.branch = True
+                else:
+                    found.loop = True
+                _merge(found, self.standing(use.node))
+            case "call":
+                found.called = True
+                _merge(found, self.standing(use.node))
+            case "rule":
+                found.rule = True
+            case "returned" | "escapes":
+                found.unknown = True
+
+    def _add_remote(self, function: FunctionNode, found: Standing) -> None:
+        """What other modules of the project do with a function of this one."""
+        for use in self.remote_uses(function):
+            found.called = True
+            match use.kind:
+                case "derivative":
+                    found.reverse.append(Use("derivative", function, mode="reverse"))
+                case "loop":
+                    found.loop = True
+                case "rule":
+                    found.rule = True
+                case "escapes" | "returned":
+                    found.unknown = True
+            found.loop = found.loop or use.in_loop
+            if use.in_reverse:
+                found.reverse.append(Use("derivative", function, mode="reverse"))
+            found.only_rule = False
+
+    def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
+        """What the other modules of the project do with a definition of this one."""
+        if self.project is None or self.remote or self.names.class_of(definition) is not None:
+            return ()  # a method is reached through instances, which nobody can follow
+        qualname = self.names.qualname(definition)
+        if qualname is None:
+            return ()
+        return self.project.remote_uses(qualname, self.path)
+
+    def loads_of_external(self, qualname: str) -> Iterator[ast.expr]:
+        """Where this module reads something of another module."""
+        assert self.project is not None
+        last = qualname.rpartition(".")[2]
+        imported = {
+            b.name
+            for bindings in self.names.root.bindings.values()
+            for b in bindings
+            if b.kind == "import" and b.qualname.rpartition(".")[2] == last
+        }
+        nodes: list[ast.expr] = [a for a in self.names.attributes if a.attr == last]
+        nodes += [n for name in sorted(imported) for n in self.names.loads.get(name, ())]
+        for node in dict.fromkeys(nodes):
+            found = self.names.qualnames(node)
+            if any(self.project.canonical(q, self.path) == qualname for q in found):
+                yield node
+
+    def flow(self, node: ast.AST) -> tuple[Use, ...]:
+        """Where the value of an expression goes."""
+        return self._collected(self._flow(node, (), 0))
+
+
+def _merge(found: Standing, other: Standing) -> None:
+    if other is found:
+        return
+    found.reverse.extend(u for u in other.reverse if u not in found.reverse)
+    found.forward |= other.forward
+    found.loop |= other.loop
+    found.branch |= other.branch
+    found.checkpoint |= other.checkpoint
+    found.rule |= other.rule
+    found.unknown |= other.unknown
+    found.called |= other.called

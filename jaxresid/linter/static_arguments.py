@@ -1,0 +1,211 @@
+"""What `static_argnums` of a checkpoint points at: the parameters of the function as the API
+counts them, and the positions that the visible calls fill."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxresid.linter import checkpoint_calls
+from jaxresid.linter.names import External, FunctionNode
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts, Site
+
+_LINEN = frozenset({"linen", "partitioning"})
+# What a function may go through on the way to its call without its arguments being shifted.
+_TRANSPARENT = frozenset({"class", "instance", "element", "iterated", "jit", "vmap", "argument"})
+# Decorators that leave a signature as it is.
+_PLAIN_DECORATORS = frozenset(
+    {"flax.linen.compact", "flax.linen.nowrap", "jax.named_call", "jax.named_scope"}
+)
+_ARRAY_NAMES = frozenset(
+    """
+    x h y inputs hidden_states hidden attention_mask mask bias attention_bias position_ids
+    encoder_hidden_states encoder_attention_mask positions segment_ids
+    """.split()
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Static:
+    """The static arguments of a site.
+
+    Attributes:
+      node: the expression given.
+      value: what it is, where it is a literal.
+      indices: the same as integers, () where it is none of the forms that the API takes.
+    """
+
+    site: Site
+    node: ast.expr
+    value: object
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Signature:
+    """The parameters of a checkpointed function, as the API counts them from 0.
+
+    Attributes:
+      open: it takes `*args` too.
+    """
+
+    function: FunctionNode
+    parameters: tuple[ast.arg, ...]
+    defaults: dict[str, ast.expr]
+    open: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Passed:
+    """A visible call of a checkpointed function.
+
+    Attributes:
+      shift: how many counted arguments come before the first that the call gives.
+    """
+
+    call: ast.Call
+    shift: int
+
+    def reaches(self, index: int) -> bool:
+        """Whether the argument is given by position."""
+        return index - self.shift < len(self.call.args)
+
+    def names(self, name: str) -> bool:
+        """Whether the argument is given by keyword."""
+        return any(k.arg == name for k in self.call.keywords)
+
+
+def given(facts: Facts) -> Iterator[Static]:
+    """The sites with literal static arguments whose API is certain."""
+    for site in facts.sites:
+        if site.api.library not in {"jax", "nnx", *_LINEN} or site.api.loop:
+            continue
+        position = 5 if site.api.library in _LINEN else None
+        node = site.arguments.get(position, "static_argnums")
+        if node is None or checkpoint_calls.role_of(facts, site) is None:
+            continue
+        if checkpoint_calls.tolerated(facts, site.node):
+            continue
+        value = facts.names.constant(node)
+        if value is not ...:
+            yield Static(site, node, value, _indices(value))
+
+
+def _indices(value: object) -> tuple[int, ...]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    if any(isinstance(v, bool) or not isinstance(v, int) for v in values):
+        return ()
+    return tuple(values)
+
+
+def signature(facts: Facts, site: Site) -> Signature | None:
+    """The parameters of what a site checkpoints, where they are visible."""
+    found = site.definition or facts.names.definitely(site.target)
+    own_attribute = (
+        isinstance(site.target, ast.Attribute)
+        and isinstance(site.target.value, ast.Name)
+        and site.target.value.id in {"self", "cls"}
+    )
+    if isinstance(found, ast.ClassDef):
+        if site.api.library not in _LINEN or "methods" in site.arguments.keywords:
+            return None
+        found = facts.names.method(found, "__call__")
+    elif own_attribute and site.api.library != "jax":
+        return None
+    if not isinstance(found, (ast.FunctionDef, ast.Lambda)) or not _is_plain(facts, site, found):
+        return None
+    args = found.args
+    parameters = [*args.posonlyargs, *args.args]
+    if own_attribute and facts.names.class_of(found) is not None:
+        parameters = parameters[1:]
+    defaulted = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
+    defaults = {a.arg: d for a, d in zip(defaulted, args.defaults, strict=False)}
+    return Signature(
+        found, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
+    )
+
+
+def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
+    """Whether the decorators below the checkpoint leave the signature as it is."""
+    if isinstance(function, ast.Lambda):
+        return True
+    decorators = function.decorator_list
+    if site.definition is function:
+        decorators = decorators[decorators.index(site.node) + 1 :]
+    for decorator in decorators:
+        origin = facts.names.definitely(decorator)
+        if not isinstance(origin, External):
+            return False
+        roles = facts.roles(decorator)
+        transform = len(roles) == 1 and roles[0].kind == "transform" and roles[0].entry == "jit"
+        if origin.qualname not in _PLAIN_DECORATORS and not transform:
+            return False
+    return True
+
+
+def calls(facts: Facts, site: Site) -> list[Passed]:
+    """The visible calls of the checkpointed function whose positional arguments are all visible."""
+    found = []
+    for use in facts.site_uses(site):
+        call = use.node
+        if use.kind != "call" or not isinstance(call, ast.Call):
+            continue
+        if not _TRANSPARENT.issuperset(use.through):
+            continue
+        if any(isinstance(a, ast.Starred) for a in call.args):
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr in {"apply", "init"}:
+            continue
+        found.append(Passed(call, _shift(facts, site, call, use.through)))
+    return found
+
+
+def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -> int:
+    implicit = "instance" in through or (
+        site.definition is not None
+        and facts.names.class_of(site.definition) is not None
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id == "self"
+    )
+    return int(implicit) - site.api.implicit
+
+
+def is_under_condition(facts: Facts, node: ast.AST) -> bool:
+    """Whether a call is made in one of several branches of its function."""
+    for parent in facts.names.ancestors(node):
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return False
+        if isinstance(parent, (ast.If, ast.IfExp, ast.Try, ast.Match)):
+            return True
+    return False
+
+
+def is_array(signature: Signature, parameter: ast.arg) -> bool:
+    """Whether a parameter is an array by its annotation, or without one by its name."""
+    if parameter.annotation is not None:
+        return ast.unparse(parameter.annotation).strip("'\"").endswith(("Array", "ndarray"))
+    return parameter.arg in _ARRAY_NAMES and parameter.arg not in signature.defaults
+
+
+def is_flag(signature: Signature, parameter: ast.arg) -> bool:
+    """Whether a parameter is a bool that the function branches on."""
+    default = signature.defaults.get(parameter.arg)
+    literal = isinstance(default, ast.Constant) and isinstance(default.value, bool)
+    annotated = parameter.annotation is not None and ast.unparse(parameter.annotation) == "bool"
+    if not literal and not annotated:
+        return False
+    return any(
+        isinstance(node, (ast.If, ast.IfExp)) and _mentions(node.test, parameter.arg)
+        for node in ast.walk(signature.function)
+    )
+
+
+def _mentions(test: ast.expr, name: str) -> bool:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    return isinstance(test, ast.Name) and test.id == name

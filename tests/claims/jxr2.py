@@ -1,0 +1,423 @@
+"""JXR2: what policies keep, and which mistakes in them raise."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+from claims import Claim, count, saved
+from jaxresid.linter.rules import all_rules
+
+RULES = {r.code: r for r in all_rules()}
+cp = jax.checkpoint_policies
+W = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
+X = jnp.linspace(0.1, 1.0, 12).reshape(3, 4)
+HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
+
+
+def named(w, x):
+    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+
+
+def dots(w, x):
+    return jnp.cos(jnp.sin(x @ w) @ w).sum()
+
+
+def gradient(fun):
+    return jax.grad(lambda w: jnp.sum(fun(w, X)))(W)
+
+
+def kept(policy, fun=named):
+    return saved(jax.checkpoint(fun, policy=policy), W, X)
+
+
+def offloaded(policy, fun=named):
+    """How many residuals go to the host."""
+    block = jax.checkpoint(fun, policy=policy)
+    jaxpr = jax.make_jaxpr(lambda w, x: jax.vjp(block, w, x)[1])(W, X)
+    return sum("<host>" in str(v.aval) for v in jaxpr.jaxpr.outvars)
+
+
+def raises(error, match=None):
+    """Checks that a block runs forward, and raises once it is differentiated."""
+
+    def check(block):
+        block(W, X)
+        with pytest.raises(error, match=match):
+            gradient(block)
+
+    return check
+
+
+def fixed(code, bad):
+    """The source of a bad example after its fixes."""
+    return RULES[code].bad[bad].fixed
+
+
+def at_once(error, call, match=None):
+    """A claim's check: calling something of the module raises."""
+
+    def check(module):
+        with pytest.raises(error, match=match):
+            call(module)
+
+    return check
+
+
+# -- JXR201 ----------------------------------------------------------------------------------
+
+uncalled = raises(TypeError, "unexpected keyword argument")
+
+
+def uncalled_factory(module):
+    uncalled(module["block"])
+    layer = module["layer"]
+    gradient(jax.checkpoint(layer, policy=cp.save_only_these_names("hidden")))
+
+
+def uncalled_factory_in_alias(module):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        gradient(lambda w, x: module["run"](lambda w, x: jnp.sin(x @ w), w, x, on=True))
+
+
+def uncalled_factory_in_table(module):
+    uncalled(jax.checkpoint(dots, policy=module["policy_for"]("names")))
+    assert len(kept(module["policy_for"]("dots"), dots)) == 2
+
+
+def uncalled_factory_elsewhere(module):
+    uncalled(jax.checkpoint(dots, policy=module["policy_for"]("names")))
+    uncalled(jax.checkpoint(dots, policy=module["either"]))
+
+
+# -- JXR202 ----------------------------------------------------------------------------------
+
+
+def nothing_called(module):
+    assert cp.nothing_saveable() is False
+    assert saved(lambda w, x: module["run"](named, w, x), W, X) == kept(cp.nothing_saveable) == []
+
+
+def nothing_called_in_remat3(module):
+    with pytest.raises(TypeError, match="not callable"):
+        gradient(lambda w, x: module["run"](named, w, x))
+
+
+def nothing_named(module):
+    assert saved(lambda w, x: module["run"](named, w, x), W, X) == []
+
+
+def dots_named(module):
+    assert len(saved(lambda w, x: module["run"](dots, w, x), W, X)) == 2
+
+
+# -- JXR203 ----------------------------------------------------------------------------------
+
+
+def attn(w, x):
+    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "attn")).sum()
+
+
+def tuple_matches_nothing(module):
+    assert kept(module["policy"], attn) == []
+
+
+def unpacked_matches(module):
+    assert len(kept(module["policy"], attn)) == 1
+
+
+def tuple_excepts_nothing(module):
+    assert len(kept(module["but"](module["NAMES"]), attn)) == 1
+    assert kept(module["but"](*module["NAMES"]), attn) == []
+
+
+def other_collections(module):
+    config = SimpleNamespace(names=["attn"])
+    factory = cp.save_only_these_names
+    assert kept(factory(tuple(config.names)), attn) == []
+    assert kept(factory(frozenset(config.names)), attn) == []
+    assert len(kept(factory(*frozenset(config.names)), attn)) == 1
+    with pytest.raises(TypeError, match="unhashable"):
+        factory(set(config.names))
+    module["choose"](config, attn)
+
+
+def generator_matches_nothing(module):
+    assert kept(module["kept"](SimpleNamespace(names=["attn"])), attn) == []
+
+
+# -- JXR204 ----------------------------------------------------------------------------------
+
+
+def letters_match_nothing(module):
+    assert kept(module["policy"]) == []
+
+
+def letter_matches(_):
+    policy = cp.save_and_offload_only_these_names(
+        names_which_can_be_saved="h", names_which_can_be_offloaded=[], **HOST
+    )
+    assert len(kept(policy, lambda w, x: jnp.cos(checkpoint_name(jnp.sin(x @ w), "h")).sum())) == 1
+
+
+def name_in_list_matches(module):
+    assert len(kept(module["policy"])) == 1
+
+
+# -- JXR205 ----------------------------------------------------------------------------------
+
+
+def everything_is_no_checkpoint(module):
+    block, run = module["block"], module["run"]
+    assert saved(run, W, X) == saved(block, W, X) != []
+    assert len(kept(cp.dots_saveable, block)) < len(saved(block, W, X))
+
+
+def everything_by_decorator(module):
+    assert saved(module["block"], W, X) == saved(lambda w, x: jnp.sin(x @ w), W, X) != []
+
+
+def everything_in_linen(module):
+    model = module["Stack"]()
+    params = model.init(jax.random.key(0), X)
+    primitive = "call_hi_primitive" if getattr(jax.config, "jax_remat3", False) else None
+    names = [primitive] if primitive else ["remat2", "checkpoint", "remat"]
+    assert sum(count(model.apply, n, params, X) for n in names) == 1
+
+
+# -- JXR206 ----------------------------------------------------------------------------------
+
+
+def outer_saves_nothing(module):
+    layer = module["layer"]
+    assert len(kept(cp.dots_saveable, layer)) == 1
+    assert saved(module["block"], W, X) == []
+
+
+def outer_with_policy(module):
+    @functools.partial(jax.checkpoint, policy=cp.dots_saveable)
+    def block(w, x):
+        return jnp.cos(module["layer"](w, x) @ w)
+
+    assert len(saved(block, W, X)) == 2
+
+
+def outer_names_win(module):
+    layer, block = module["layer"], module["block"]
+    assert len(saved(layer, W, X)) == 1
+    assert len(saved(block, W, X)) == 1
+    both = jax.checkpoint(
+        lambda w, x: jnp.cos(checkpoint_name(jnp.cos(layer(w, x) @ w), "outer")),
+        policy=cp.save_only_these_names("inner", "outer"),
+    )
+    assert len(saved(both, W, X)) == 2
+
+
+def outer_nothing_wins(module):
+    assert saved(module["block"], W, X) == []
+    assert len(saved(module["loss"], W, X)) > 1
+
+
+# -- JXR207 ----------------------------------------------------------------------------------
+
+
+def primitive_is_no_string(module):
+    assert saved(module["block"], W, X) == []
+
+
+def primitive_by_name(module):
+    assert len(saved(module["block"], W, X)) == 1
+
+
+def wrong_signature(module):
+    raises(TypeError, "unexpected keyword argument")(module["block"])
+    raises(TypeError, "positional argument")(module["narrow"])
+
+
+def not_among_strings(module):
+    # `not in` is always true, so this policy refuses everything.
+    block = jax.checkpoint(named, policy=module["keep"])
+    assert saved(block, W, X) == []
+
+
+def among_names(module):
+    assert len(kept(module["keep"])) == 1
+
+
+def not_a_bool(module):
+    error = (TypeError, AssertionError)
+    raises(error)(module["block"])
+    raises(error)(module["other"])
+
+
+def string_in_primitive(module):
+    with pytest.raises(TypeError, match="not iterable"):
+        gradient(lambda w, x: module["run"](named, w, x))
+
+
+def string_in_name(module):
+    assert len(saved(lambda w, x: module["run"](named, w, x), W, X)) == 1
+
+
+# -- JXR208 ----------------------------------------------------------------------------------
+
+
+def excepted_is_saved(module):
+    found = saved(module["block"], W, X)
+    assert found == kept(cp.everything_saveable) == saved(named, W, X)
+    assert len(found) == 2
+    assert kept(cp.save_any_names_but_these("hidden")) == []
+
+
+# -- JXR209 ----------------------------------------------------------------------------------
+
+
+def union_raises(module):
+    raises(ValueError, "should be a boolean")(module["block"])
+    right = cp.save_and_offload_only_these_names(
+        names_which_can_be_saved=["other"], names_which_can_be_offloaded=["hidden"], **HOST
+    )
+    block = jax.checkpoint(named, policy=right)
+    jax.jit(jax.grad(block))(W, X)
+
+
+def union_by_alias_raises(module):
+    with pytest.raises(ValueError, match="should be a boolean"):
+        gradient(lambda w, x: module["run"](named, w, x))
+
+
+def union_with_nothing_raises(module):
+    raises(ValueError, "should be a boolean")(jax.checkpoint(named, policy=module["policy"]))
+
+
+def union_with_nothing_works(module):
+    gradient(jax.checkpoint(named, policy=module["policy"]))
+
+
+def nested_union_works(_):
+    two = cp.save_from_both_policies(cp.dots_saveable, cp.save_only_these_names("a"))
+    policy = cp.save_from_both_policies(two, cp.save_only_these_names("hidden"))
+    assert len(kept(policy)) == 2
+
+
+# -- JXR211 ----------------------------------------------------------------------------------
+
+
+def stays_on_device(module):
+    assert offloaded(module["policy"]) == 0
+    gradient(module["block"])
+
+
+def goes_to_host(module):
+    assert offloaded(module["policy"]) == 1
+
+
+def other_kinds(module):
+    assert offloaded(module["first"]) == 0
+    assert offloaded(module["second"]) == 1  # an unknown source is the device
+
+
+def from_host_raises(module):
+    with pytest.raises((AssertionError, ValueError)):
+        gradient(jax.checkpoint(named, policy=module["policy"]))
+
+
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+    "JXR201": (
+        Claim(uncalled_factory),
+        Claim(lambda m: uncalled(m["block"]), bad=1),
+        Claim(uncalled_factory_in_alias, bad=2),
+        Claim(uncalled_factory_in_table, bad=3),
+        Claim(uncalled_factory_elsewhere, bad=5),
+    ),
+    "JXR202": (
+        Claim(nothing_called, remat3=False),
+        Claim(nothing_called_in_remat3, remat3=True),
+        Claim(nothing_named, source=fixed("JXR202", 0)),
+        Claim(at_once(TypeError, lambda m: m["run"](dots, W, X), "missing 1 required"), bad=1),
+        Claim(dots_named, source=fixed("JXR202", 1)),
+        Claim(lambda m: raises(TypeError, "not callable")(m["block"]), bad=2),
+        Claim(lambda m: gradient(m["block"]), source=fixed("JXR202", 2)),
+        Claim(at_once(TypeError, lambda m: m["policy_for"]("dots"), "missing 1"), bad=3),
+        Claim(lambda m: m["policy_for"]("batch"), source=fixed("JXR202", 3)),
+    ),
+    "JXR203": (
+        Claim(tuple_matches_nothing),
+        Claim(unpacked_matches, source=fixed("JXR203", 0)),
+        Claim(at_once(TypeError, lambda m: m["kept"](), "unhashable"), bad=1),
+        Claim(lambda m: m["kept"](), source=fixed("JXR203", 1)),
+        Claim(tuple_excepts_nothing, bad=2),
+        Claim(other_collections, bad=3),
+        Claim(generator_matches_nothing, bad=4),
+    ),
+    "JXR204": (
+        Claim(letters_match_nothing),
+        Claim(name_in_list_matches, source=fixed("JXR204", 0)),
+        Claim(letters_match_nothing, bad=1),
+        Claim(goes_to_host, source=fixed("JXR204", 1), since=(0, 7, 1)),
+        Claim(letter_matches),
+    ),
+    "JXR205": (
+        Claim(everything_is_no_checkpoint),
+        Claim(lambda m: gradient(m["run"]), source=fixed("JXR205", 0)),
+        Claim(everything_by_decorator, bad=1),
+        Claim(everything_by_decorator, source=fixed("JXR205", 1)),
+        Claim(everything_in_linen, bad=2, needs=("flax",)),
+    ),
+    "JXR206": (
+        Claim(outer_saves_nothing),
+        Claim(outer_with_policy),
+        Claim(outer_names_win, bad=1),
+        Claim(outer_nothing_wins, bad=2),
+    ),
+    "JXR207": (
+        Claim(primitive_is_no_string),
+        Claim(primitive_by_name, source=fixed("JXR207", 0)),
+        Claim(wrong_signature, bad=1),
+        Claim(not_among_strings, bad=2),
+        Claim(among_names, source=fixed("JXR207", 2)),
+        Claim(not_a_bool, bad=3),
+        Claim(string_in_primitive, bad=4),
+        Claim(string_in_name, source=fixed("JXR207", 4)),
+    ),
+    "JXR208": (Claim(excepted_is_saved),),
+    "JXR209": (
+        Claim(union_raises),
+        Claim(union_by_alias_raises, bad=1),
+        Claim(at_once(TypeError, lambda m: m["three"](), "2 positional arguments"), bad=2),
+        Claim(at_once(TypeError, lambda m: m["run"](named), "missing 1 required"), bad=3),
+        Claim(union_with_nothing_raises, bad=4, before=(0, 12)),
+        Claim(union_with_nothing_works, bad=4, since=(0, 12)),
+        Claim(nested_union_works),
+    ),
+    "JXR210": (
+        Claim(at_once(ValueError, lambda m: m["policy"](), "exclusive")),
+        Claim(at_once(ValueError, lambda m: m["policy"]("mlp"), "exclusive"), bad=1),
+        Claim(at_once(ValueError, lambda m: m["policy"]("device"), "exclusive"), bad=2),
+    ),
+    "JXR211": (
+        Claim(stays_on_device, since=(0, 7, 1)),
+        Claim(goes_to_host, source=fixed("JXR211", 0), since=(0, 7, 1)),
+        Claim(other_kinds, bad=1, since=(0, 7, 1)),
+        Claim(from_host_raises, bad=3, since=(0, 7, 1)),
+        Claim(goes_to_host, source=fixed("JXR211", 3), since=(0, 7, 1)),
+    ),
+    "JXR212": (
+        Claim(at_once(AttributeError, lambda m: m["run"](dots, W, X))),
+        Claim(dots_named, source=fixed("JXR212", 0)),
+        Claim(bad=1, raises=ModuleNotFoundError, match="checkpoint_policies"),
+        Claim(bad=2, raises=ModuleNotFoundError, match="checkpoint_policies"),
+        Claim(at_once(AttributeError, lambda m: m["choose"](True)), bad=3),
+        Claim(at_once(AttributeError, lambda m: m["choose"](False)), bad=3),
+        Claim(lambda m: m["choose"](True), source=fixed("JXR212", 3)),
+        Claim(at_once(AttributeError, lambda m: m["policy"]()), bad=4),
+        Claim(at_once(AttributeError, lambda m: m["policy"]()), bad=5, before=(0, 11)),
+        Claim(at_once(AttributeError, lambda m: m["policy"]()), bad=5, since=(0, 12)),
+        Claim(lambda m: m["policy"](), bad=5, since=(0, 11), before=(0, 12)),
+    ),
+}

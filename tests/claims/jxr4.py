@@ -1,0 +1,223 @@
+"""JXR4, prevent_cse: what the compiled program computes.
+
+FLOPs are compared from jax 0.12 on; before, XLA:CPU merged every recomputation outside loops.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from claims import Claim, flops
+
+WS = jnp.full((6, 64, 64), 0.01)
+X = jnp.full((32, 64), 0.5)
+
+
+def _layers(layer, ws, x):
+    for w in ws:
+        x = layer(w, x)
+    return jnp.sum(x**2)
+
+
+def _gradient_flops(loss):
+    return flops(jax.value_and_grad(loss), WS, X)
+
+
+def _plain(namespace):
+    """The layer without its checkpoint."""
+    layer = namespace["layer"]
+    return getattr(layer, "__wrapped__", layer)
+
+
+def _outside(namespace):
+    layer = _plain(namespace)
+    plain = _gradient_flops(lambda ws, x: _layers(layer, ws, x))
+    fixed = _gradient_flops(lambda ws, x: _layers(jax.checkpoint(layer), ws, x))
+    assert _gradient_flops(namespace["loss"]) == plain
+    assert fixed > 1.2 * plain
+
+
+def _through_jit(namespace):
+    """Neither vmap nor an inner jit is a boundary."""
+    layer = _plain(namespace)
+
+    def loss(wrap):
+        def run(ws, x):
+            f = wrap(jax.checkpoint(layer, prevent_cse=False))
+            return _layers(f, ws, x)
+
+        return run
+
+    plain = _gradient_flops(lambda ws, x: _layers(layer, ws, x))
+    assert _gradient_flops(loss(jax.jit)) == plain
+    batched = loss(lambda f: jax.vmap(f, in_axes=(None, 0)))
+    unwrapped = _gradient_flops(lambda ws, x: _layers(jax.vmap(layer, in_axes=(None, 0)), ws, x))
+    assert _gradient_flops(batched) == unwrapped
+
+
+def _in_a_loop(namespace):
+    """In a scan, a map and a fori_loop the recomputation stays, whatever `prevent_cse` is."""
+    layer = _plain(namespace)
+
+    def scan(f):
+        return lambda ws, x: jnp.sum(jax.lax.scan(lambda x, w: (f(w, x), None), x, ws)[0])
+
+    def mapped(f):
+        return lambda ws, x: jnp.sum(jax.lax.map(lambda w: f(w, x), ws))
+
+    def fori(f):
+        return lambda ws, x: jnp.sum(jax.lax.fori_loop(0, 6, lambda i, x: f(ws[i], x), x))
+
+    for loop in (scan, mapped, fori):
+        plain, off, on = (
+            _gradient_flops(loop(f))
+            for f in (layer, jax.checkpoint(layer, prevent_cse=False), jax.checkpoint(layer))
+        )
+        assert 1.2 * plain < off <= on < 1.01 * off
+
+
+def _scan(namespace):
+    step = namespace["step"]
+
+    def loss(body, **options):
+        return lambda ws, x: jnp.sum(jax.lax.scan(body, x, ws, **options)[0])
+
+    off = jax.checkpoint(step, prevent_cse=False)
+    for options in ({"unroll": True}, {"unroll": 6}, {"unroll": 7}):
+        plain = _gradient_flops(loss(step, **options))
+        assert _gradient_flops(loss(off, **options)) == plain
+        assert _gradient_flops(loss(jax.checkpoint(step), **options)) > 1.2 * plain
+    assert _gradient_flops(namespace["loss"]) == _gradient_flops(loss(step, unroll=True))
+    assert _gradient_flops(loss(off, unroll=2)) > 1.2 * _gradient_flops(loss(step, unroll=2))
+
+    def single(body):
+        return flops(jax.value_and_grad(loss(body, length=1)), WS[:1], X)
+
+    assert single(off) == single(step) < single(jax.checkpoint(step))
+
+
+def _fori(namespace):
+    layer = _plain(namespace)
+
+    def loss(f, upper, **options):
+        def run(ws, x):
+            return jnp.sum(jax.lax.fori_loop(0, upper, lambda i, x: f(ws[i], x), x, **options))
+
+        return run
+
+    assert _gradient_flops(namespace["loss"]) == _gradient_flops(loss(layer, 1))
+    off = jax.checkpoint(layer, prevent_cse=False)
+    for upper, options in ((1, {}), (6, {"unroll": True})):
+        plain = _gradient_flops(loss(layer, upper, **options))
+        assert _gradient_flops(loss(off, upper, **options)) == plain
+        assert _gradient_flops(loss(jax.checkpoint(layer), upper, **options)) > 1.2 * plain
+
+
+def _linen(namespace):
+    import flax.linen as nn
+
+    def model(block):
+        scanned = nn.scan(
+            block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=4,
+            unroll=4,
+        )()
+        params = scanned.init(jax.random.key(0), X, None)
+        return flops(
+            jax.value_and_grad(lambda p, x: jnp.sum(scanned.apply(p, x, None)[0] ** 2)), params, X
+        )
+
+    block = namespace["Block"]
+    plain = model(block)
+    assert model(nn.remat(block, prevent_cse=False)) == plain < model(nn.remat(block))
+    params = namespace["Model"]().init(jax.random.key(0), X)
+    written = flops(
+        jax.value_and_grad(lambda p, x: jnp.sum(namespace["Model"]().apply(p, x) ** 2)), params, X
+    )
+    assert written == plain
+
+
+def _nested(namespace):
+    """The gradient of a scan over pairs, with the inner checkpoints as given."""
+    layer = namespace["layer"]
+    ws = WS.reshape(3, 2, 64, 64)
+
+    def loss(inner):
+        def pair(x, ws):
+            for w in ws:
+                x = inner(w, x)
+            return x, None
+
+        body = jax.checkpoint(pair, prevent_cse=False)
+        return flops(jax.value_and_grad(lambda ws, x: jnp.sum(jax.lax.scan(body, x, ws)[0])), ws, X)
+
+    written = flops(jax.value_and_grad(namespace["loss"]), ws, X)
+    assert written == loss(jax.checkpoint(layer, prevent_cse=False))
+    return written, loss(layer), loss(jax.checkpoint(layer))
+
+
+def _nested_merged(namespace):
+    written, plain, fixed = _nested(namespace)
+    assert written == plain < fixed
+
+
+def _nested_kept(namespace):
+    written, plain, fixed = _nested(namespace)
+    assert written == fixed > plain
+
+
+def _nested_in_line(namespace):
+    """Outside loops too: the inner checkpoints add nothing to the outer ones."""
+    layer = namespace["layer"].__wrapped__
+    ws = WS[:4].reshape(2, 2, 64, 64)
+
+    def loss(inner):
+        @jax.checkpoint
+        def stage(ws, x):
+            return jnp.tanh(inner(ws[1], inner(ws[0], x)))
+
+        def run(ws, x):
+            return jnp.sum(stage(ws[1], stage(ws[0], x)))
+
+        return flops(jax.value_and_grad(run), ws, X)
+
+    written = flops(jax.value_and_grad(namespace["loss"]), ws, X)
+    assert written == loss(layer) < loss(jax.checkpoint(layer))
+
+
+def _same_in_scan(namespace):
+    """False instead of True: the same gradient, the same FLOPs."""
+
+    def step(x, w):
+        return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+    def loss(body):
+        return lambda ws, x: jnp.sum(jax.lax.scan(body, x, ws)[0])
+
+    off = loss(jax.checkpoint(step, prevent_cse=False))
+    assert _gradient_flops(namespace["loss"]) == _gradient_flops(off)
+    assert _gradient_flops(off) > 1.2 * _gradient_flops(loss(step))
+    mine, fixed = (jax.grad(f)(WS, X) for f in (namespace["loss"], off))
+    assert jnp.allclose(mine, fixed)
+
+
+CLAIMS = {
+    "JXR401": (
+        Claim(_outside, bad=0, since=(0, 12)),
+        Claim(_outside, bad=1, since=(0, 12)),
+        Claim(_through_jit, bad=0, since=(0, 12)),
+        Claim(_in_a_loop, bad=0),
+    ),
+    "JXR402": (
+        Claim(_scan, bad=0, since=(0, 12)),
+        Claim(_fori, bad=1, since=(0, 12)),
+        Claim(_linen, bad=2, since=(0, 12), needs=("flax",)),
+    ),
+    "JXR403": (
+        Claim(_nested_merged, bad=0, since=(0, 12), remat3=False),
+        Claim(_nested_kept, bad=0, since=(0, 12), remat3=True),
+        Claim(_nested_in_line, bad=1, since=(0, 12), remat3=False),
+    ),
+    "JXR404": tuple(Claim(_same_in_scan, bad=i) for i in range(4)),
+}

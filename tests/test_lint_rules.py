@@ -1,0 +1,122 @@
+"""Every rule against its own examples, which are its documentation, and the paperwork."""
+
+import ast
+import dataclasses
+import re
+
+import pytest
+
+from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
+from jaxresid.linter.project import Module, Project
+from jaxresid.linter.rule import SECTIONS, documentation
+from jaxresid.linter.rules import all_rules
+
+RULES = all_rules()
+KNOWN = {r.code: r.name for r in RULES}
+MARK = re.compile(r"\s*# !$", re.MULTILINE)
+
+
+def cases(kind):
+    for rule in RULES:
+        for index, example in enumerate(getattr(rule, kind)):
+            yield pytest.param(rule, example, id=f"{rule.code}-{kind}-{index}")
+
+
+def project_of(example, root, raw):
+    """The example's other files and itself, on disk because the index reads files."""
+    contents = {"module.py": raw, **{n: s.encode() for n, s in example.files.items()}}
+    modules = []
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        modules.append(Module(path, dotted))
+    return Project(lambda: modules, complete=True, shown={root / n: n for n in contents})
+
+
+def lint(rule, example, source, root):
+    settings = Settings(needed(rule), KNOWN, target_jax=example.jax)
+    raw = source.encode()
+    project = project_of(example, root, raw)
+    linted = lint_bytes(raw, "module.py", settings, project=project, file=root / "module.py")
+    return linted.violations
+
+
+def needed(rule):
+    """The rules to run for a rule's examples: a suppression is unused only if its rule was on."""
+    return RULES if rule.code == "JXR001" else (rule,)
+
+
+def marked(source):
+    return [i for i, line in enumerate(source.split("\n"), 1) if MARK.search(line)]
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+def test_bad_examples_are_reported_where_marked(rule, example, tmp_path):
+    found = lint(rule, example, example.source, tmp_path)
+    assert [v.span.row for v in found] == marked(example.source), found
+    assert {v.code for v in found} == {rule.code}
+    for violation in found:
+        assert violation.span.row in violation.noqa_rows
+        assert violation.message and (violation.why or violation.help)
+        assert "\n" not in violation.message and not violation.message.endswith(".")
+        assert violation.fix is None or rule.fixes is not None
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("good"))
+def test_good_examples_are_silent(rule, example, tmp_path):
+    assert lint(rule, example, example.source, tmp_path) == ()
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+def test_fixes_give_exactly_the_fixed_text(rule, example, tmp_path):
+    source = MARK.sub("", example.source)
+    settings = Settings(needed(rule), KNOWN, target_jax=example.jax, unsafe_fixes=True)
+
+    def fix(raw):
+        return fix_bytes(
+            raw,
+            "module.py",
+            settings,
+            project=lambda now: project_of(example, tmp_path, now),
+            file=tmp_path / "module.py",
+        )
+
+    fixed = fix(source.encode())
+    assert fixed.raw.decode() == (source if example.fixed is None else example.fixed)
+    if example.fixed is not None:
+        assert fixed.linted.violations == ()
+        again = fix(fixed.raw)
+        assert again.raw == fixed.raw and again.fixes == ()
+        if {v.fix.applicability for v in fixed.fixes} == {"unsafe"}:
+            safe = dataclasses.replace(settings, unsafe_fixes=False)
+            kept = fix_bytes(source.encode(), "module.py", safe)
+            assert kept.raw.decode() == source
+
+
+@pytest.mark.parametrize(("rule", "example"), [*cases("bad"), *cases("good")])
+def test_examples_are_python(rule, example):
+    ast.parse(example.source)
+    if example.fixed is not None:
+        ast.parse(example.fixed)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+def test_paperwork(rule):
+    assert re.fullmatch(r"JXR\d{3}", rule.code)
+    assert rule.__module__.rpartition(".")[2] == rule.name.replace("-", "_")
+    assert rule.__name__ == "".join(w.capitalize() for w in rule.name.split("-"))
+    assert rule.severity in {"error", "warning", "info"}
+    summary, sections = documentation(rule)
+    assert summary.endswith(".") and len(summary) <= 100
+    needed = set(SECTIONS) if rule.fixes else set(SECTIONS) - {"Is the fix safe?"}
+    assert set(sections) == needed
+    assert all(sections.values())
+    assert rule.bad
+    assert len(rule.good) > len(rule.bad)
+    assert bool(rule.fixes) == any(e.fixed is not None for e in rule.bad)
+
+
+def test_codes_and_names_are_unique():
+    assert len({r.code for r in RULES}) == len(RULES) == len({r.name for r in RULES})

@@ -1,6 +1,6 @@
 """What a JAX backward pass keeps, which line keeps it, and which `jax.checkpoint` earns its keep.
 
-What needs jax loads on first use, so importing this package is cheap.
+What needs jax, and the linter, load on first use, so importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -11,19 +11,40 @@ from jaxresid.errors import JaxresidError as JaxresidError
 from jaxresid.inputs import Inputs as Inputs
 from jaxresid.model import Report as Report
 from jaxresid.model import Residual as Residual
+from jaxresid.violations import Violation as Violation
 
 if TYPE_CHECKING:
     from jaxresid.inspector import inspect as inspect
+    from jaxresid.linter import fix_source as fix_source
+    from jaxresid.linter import lint_paths as lint_paths
+    from jaxresid.linter import lint_source as lint_source
 
 __version__ = "0.1.0"
-__all__ = ["Inputs", "JaxresidError", "Report", "Residual", "__version__", "inspect"]
+_LAZY = {
+    "inspect": "jaxresid.inspector",
+    "fix_source": "jaxresid.linter",
+    "lint_paths": "jaxresid.linter",
+    "lint_source": "jaxresid.linter",
+}
+__all__ = [
+    "Inputs",
+    "JaxresidError",
+    "Report",
+    "Residual",
+    "Violation",
+    "__version__",
+    "fix_source",
+    "inspect",
+    "lint_paths",
+    "lint_source",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "inspect":
-        from jaxresid.inspector import inspect
+    if name in _LAZY:
+        import importlib
 
-        return inspect
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'jaxresid' has no attribute {name!r}")
 
 

@@ -14,20 +14,29 @@ ALLOWED = {
     "errors": set(),
     "model": {"render"},  # Report.print and to_json call the renderers when they are called
     "units": set(),
+    "violations": set(),
     "inputs": set(),
     "specs": {"errors"},
+    "config": {"errors"},
+    "linter": {"config", "errors", "violations"},
     "targets": {"errors"},
     "inspector": {"errors", "model", "inputs", "specs"},
-    "render": {"model", "units"},
-    "cli": {"errors", "model", "specs", "targets", "units", "inspector", "render"},
+    "render": {"model", "units", "violations"},
+    "cli": {
+        *("config", "errors", "inspector", "linter", "model", "render", "specs", "targets"),
+        *("units", "violations"),
+    },
     "__main__": {"cli"},
-    "__init__": {"errors", "inputs", "model", "inspector"},
+    "__init__": {"errors", "inputs", "inspector", "linter", "model", "violations"},
 }
 OUTSIDE = {
     "model": set(),
     "specs": set(),
     "targets": set(),
     "units": set(),
+    "violations": set(),
+    "config": {"packaging"},
+    "linter": {"libcst"},
     "render": {"rich"},
     "inspector": {"jax", "jaxlib", "numpy"},
     "cli": {"click", "rich"},
@@ -85,10 +94,32 @@ def loaded_by(code):
         "from jaxresid.cli.running import run\nrun(['report', '--help'])",
         "from jaxresid.cli.running import run\nrun(['--version'])",
         "from jaxresid.cli.running import run\nrun(['split', '-h'])",
+        "from jaxresid.cli.running import run\nrun(['lint', '--no-cache', 'fixtures/inspect'])",
+        "from jaxresid.cli.running import run\nrun(['rules'])",
     ],
 )
 def test_no_jax_before_it_is_needed(code):
     assert not {"jax", "jaxlib", "libcst", "numpy"} & loaded_by(code)
+
+
+LINT = """
+import pathlib, tempfile
+from jaxresid.cli.running import run
+file = pathlib.Path(tempfile.mkdtemp()) / "model.py"
+file.write_text({source!r})
+run(["lint", "--no-cache", "--isolated", "--fix", "--unsafe-fixes", str(file)])
+"""
+
+
+def test_the_linter_reads_source_without_jax():
+    source = "import jax\n\n\n@jax.checkpoint(policy=None)\ndef f(x):\n    return x\n"
+    modules = loaded_by(LINT.format(source=source))
+    assert not {"jax", "jaxlib", "numpy", "rich", "flax"} & modules
+
+
+@pytest.mark.parametrize("source", ["import jax\n", "import jax\nf = jax.checkpoint\n"])
+def test_libcst_is_for_fixes_alone(source):
+    assert "libcst" not in loaded_by(LINT.format(source=source))
 
 
 def test_that_the_probe_sees_jax():

@@ -8,7 +8,7 @@ import sys
 
 import jax
 import pytest
-from update_readme import PICTURE, README, ROOT, blocks, environment, output, picture
+from update_readme import PICTURE, README, ROOT, blocks, environment, output, picture, rule_table
 
 TEXT = README.read_text()
 BLOCKS = blocks(TEXT)
@@ -37,7 +37,7 @@ def test_command_runs(block):
 
 def test_output_fits_80_columns():
     for block in SHOWN:
-        if "-f jax" not in block.command:
+        if "-f jax" not in block.command and "jaxresid lint" not in block.command:
             assert max(map(len, block.output.splitlines())) <= 80
 
 
@@ -60,9 +60,13 @@ def test_options_named_in_readme_exist():
             check=True,
             env=environment(),
         ).stdout
-        for command in (["--help"], ["report", "--help"], ["split", "--help"])
+        for command in (["--help"], *([c, "--help"] for c in ("report", "split", "lint", "rules")))
     )
     assert named <= set(re.findall(r"--[a-z][a-z-]+", helps))
+
+
+def test_the_rules_are_listed():
+    assert rule_table() in TEXT, "run python tests/update_readme.py"
 
 
 @pytest.mark.slow

@@ -168,6 +168,22 @@ def rendered(renderable: RenderableType, output: str | None) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def use_color(wish: str, output: str | None) -> bool:
+    """Whether to colour: `always`, `never`, or `auto` (a terminal's stdout, no NO_COLOR)."""
+    if wish != "auto":
+        return wish == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return (output is None or output == "-") and sys.stdout.isatty()
+
+
+def terminal_width(*, to_stdout: bool) -> int:
+    """The terminal's width, else $COLUMNS, else 80."""
+    return _width(to_stdout and sys.stdout.isatty())
+
+
 def _width(is_terminal: bool) -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:

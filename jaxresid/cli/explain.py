@@ -1,0 +1,63 @@
+"""`jaxresid explain` and `jaxresid rules`."""
+
+from __future__ import annotations
+
+import click
+
+from jaxresid.cli.running import terminal_width, use_color, write
+from jaxresid.errors import JaxresidError
+from jaxresid.linter.rules import all_rules
+from jaxresid.render.lint.explain import explain as explained
+from jaxresid.render.lint.explain import rule_table
+
+_format = click.option(
+    "-f",
+    "--format",
+    "--output-format",
+    "format_",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+_output = click.option("-o", "--output", metavar="FILE", help="Write there instead of to stdout.")
+_traceback = click.option("--traceback", is_flag=True, help="Show where an error comes from.")
+
+
+@click.command()
+@click.argument("rule", metavar="CODE")
+@_format
+@_output
+@_traceback
+def explain(rule: str, format_: str, output: str | None, traceback: bool) -> None:
+    """Say what a rule finds, why that is bad, and when it is right after all.
+
+    CODE is a rule's code or its name: JXR101, checkpointed-loss.
+    """
+    del traceback
+    found = next((r for r in all_rules() if rule.upper() == r.code or rule == r.name), None)
+    if found is None:
+        import difflib
+
+        words = [w for r in all_rules() for w in (r.code, r.name)]
+        near = difflib.get_close_matches(rule, words, 1) or difflib.get_close_matches(
+            rule.upper(), words, 1
+        )
+        guess = f"; did you mean {near[0]}?" if near else ""
+        raise JaxresidError(f"no rule is called {rule!r}{guess} (`jaxresid rules` lists them)")
+    text = explained(found.info(), format_, color=use_color("auto", output), width=_width(output))
+    write(text, output)
+
+
+@click.command()
+@_format
+@_output
+@_traceback
+def rules(format_: str, output: str | None, traceback: bool) -> None:
+    """List the rules of `jaxresid lint`."""
+    del traceback
+    write(rule_table([r.info() for r in all_rules()], format_, width=_width(output)), output)
+
+
+def _width(output: str | None) -> int:
+    return terminal_width(to_stdout=output is None or output == "-")

@@ -1,0 +1,409 @@
+"""`jaxresid lint`, with the option names and meanings of ruff."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jaxresid import __version__
+from jaxresid.cli.running import terminal_width, use_color, write
+from jaxresid.config import (
+    Config,
+    Options,
+    load,
+    parse_per_file_ignores,
+    parse_target_jax,
+    split_selectors,
+)
+from jaxresid.errors import JaxresidError
+from jaxresid.linter.discover import Found, UsageError, discover
+from jaxresid.linter.files import Lint
+from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
+from jaxresid.violations import Linted
+
+_STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for beyond the configuration."""
+
+    paths: tuple[str, ...]
+    config: Path | None
+    isolated: bool
+    fix_only: bool
+    diff: bool
+    show_fixes: bool
+    show_files: bool
+    statistics: bool
+    add_noqa: str | None
+    ignore_noqa: bool
+    exit_zero: bool
+    exit_non_zero_on_fix: bool
+    cache: bool
+    jobs: int | None
+    stdin_filename: str | None
+    output: str | None
+    color: str
+    quiet: bool
+    watch: bool
+
+
+def _selectors(
+    context: click.Context, parameter: click.Parameter, value: Sequence[str]
+) -> tuple[str, ...] | None:
+    if not value:
+        return None
+    selectors = split_selectors(value)
+    if not selectors:
+        raise UsageError(f"{parameter.opts[0]} names no rule; `jaxresid rules` lists them")
+    return selectors
+
+
+def _per_file(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> Any:
+    return parse_per_file_ignores(value) if value else None
+
+
+def _globs(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> Any:
+    return tuple(g.strip() for v in value for g in v.split(",") if g.strip()) or None
+
+
+def _target(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    return parse_target_jax(value) if value else None
+
+
+def _many(name: str, metavar: str, help: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """An option that may be given several times, or once with commas."""
+    return click.option(f"--{name}", metavar=metavar, multiple=True, callback=callback, help=help)
+
+
+class _Command(click.Command):
+    """Takes the reason of --add-noqa from `--add-noqa=REASON` only, as ruff does: a path that
+    follows is a path."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        bare = ["--add-noqa=" if arg == "--add-noqa" else arg for arg in args[:end]]
+        return super().parse_args(ctx, bare + args[end:])
+
+
+@click.command(cls=_Command)
+@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.option("--fix/--no-fix", default=None, help="Make the safe fixes; report what is left.")
+@click.option(
+    "--unsafe-fixes/--no-unsafe-fixes",
+    default=None,
+    help="With --fix or --diff also those that may change values, memory or compute.",
+)
+@click.option("--fix-only", is_flag=True, help="Make the fixes and report nothing.")
+@click.option("--diff", is_flag=True, help="Print the fixes as a diff and write nothing.")
+@click.option("--show-fixes", is_flag=True, help="List the fixes made.")
+@_many("select", "CODES", "Rules to run: codes, prefixes, names, ALL.", _selectors)
+@_many("ignore", "CODES", "Rules not to run.", _selectors)
+@_many("extend-select", "CODES", "Rules to run besides the selected ones.", _selectors)
+@_many("fixable", "CODES", "Rules whose fixes may be made.", _selectors)
+@_many("unfixable", "CODES", "Rules whose fixes may not be made.", _selectors)
+@_many("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file)
+@_many("exclude", "GLOBS", "Files and directories to leave out.", _globs)
+@_many("extend-exclude", "GLOBS", "The same, besides the default ones.", _globs)
+@click.option(
+    "--force-exclude/--no-force-exclude",
+    default=None,
+    help="Leave excluded files out even if named, as a commit hook needs.",
+)
+@click.option(
+    "--respect-gitignore/--no-respect-gitignore",
+    default=None,
+    help="Leave out what .gitignore names.  [default: respect]",
+)
+@click.option(
+    "--target-jax",
+    metavar="X.Y",
+    callback=_target,
+    help="Newest JAX that the code must run on.  [default: what pyproject.toml admits]",
+)
+@click.option(
+    "-f",
+    "--format",
+    "--output-format",
+    "output_format",
+    type=click.Choice(FORMATS),
+    envvar="JAXRESID_OUTPUT_FORMAT",
+    help="Output format.  [default: text]",
+)
+@click.option(
+    "-o", "--output", "--output-file", metavar="FILE", help="Write there instead of to stdout."
+)
+@click.option("--statistics", is_flag=True, help="Count the findings by rule.")
+@click.option("--show-files", is_flag=True, help="List the files that would be linted.")
+@click.option(
+    "--add-noqa",
+    metavar="[=REASON]",
+    default=None,
+    help="Silence every finding by a comment in the source, with a reason if one is given.",
+)
+@click.option("--ignore-noqa", is_flag=True, help="Report what comments silence as well.")
+@click.option("--exit-zero", is_flag=True, help="Exit 0 even if there are findings.")
+@click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if anything was fixed.")
+@click.option("-n", "--no-cache", "cache", flag_value=False, default=True, help="Use no cache.")
+@click.option("--cache-dir", metavar="DIR", help="Where the cache is.  [default: .jaxresid_cache]")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to use.")
+@click.option("--stdin-filename", metavar="FILE", help="The name of what `-` reads from stdin.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A pyproject.toml to use instead of the nearest one.",
+)
+@click.option("--isolated", is_flag=True, help="Use no configuration file.")
+@click.option(
+    "--color",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    help="Colours.  [default: on a terminal, unless NO_COLOR is set]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print findings only, no summary.")
+@click.option("-w", "--watch", is_flag=True, help="Lint again whenever a file changes.")
+@click.option("--traceback", is_flag=True, help="Show where an error comes from.")
+def lint(traceback: bool, **given: Any) -> int:
+    """Find misplaced and mistaken uses of jax.checkpoint in source.
+
+    PATHS are files and directories, `-` is standard input; without any, the current directory.
+    Nothing of what is linted is imported or run. Exits 0 where nothing but infos was found, 1
+    where there are findings, 2 where something went wrong.
+    """
+    del traceback
+    names = {f.name for f in fields(Options)}
+    options = Options(**{k: v for k, v in given.items() if k in names})
+    rest = {k: v for k, v in given.items() if k not in names}
+    request = Request(**rest)
+    _check(request, options)
+    if request.watch:
+        from jaxresid.cli.watching import watch
+
+        return watch(lambda: _once(request, options), lambda: _files(request, options))
+    return _once(request, options)
+
+
+def _check(request: Request, options: Options) -> None:
+    """Refuses combinations of which one half would be ignored."""
+    stdin = _STDIN in request.paths
+    if stdin and len(request.paths) > 1:
+        raise UsageError("`-` stands alone: lint standard input or files, not both")
+    if request.stdin_filename is not None and not stdin:
+        raise UsageError("--stdin-filename needs `-` as the path")
+    writes = bool(options.fix) or request.fix_only
+    for flag, on in (("--fix", writes), ("--add-noqa", request.add_noqa is not None)):
+        if on and request.watch:
+            raise UsageError(
+                f"{flag} cannot be combined with --watch: it would change what it watches"
+            )
+    if request.add_noqa is not None and (writes or request.diff or stdin):
+        raise UsageError("--add-noqa cannot be combined with --fix, --diff or `-`")
+    for flag, on in (("--watch", request.watch), ("--show-files", request.show_files)):
+        if on and stdin:
+            raise UsageError(f"{flag} needs files, not `-`")
+    if request.isolated and request.config is not None:
+        raise UsageError("--isolated uses no configuration file, --config names one")
+
+
+def _once(request: Request, options: Options) -> int:
+    start = request.stdin_filename or next(iter(request.paths), ".")
+    start_path = Path() if start == _STDIN else Path(start)
+    config = load(start_path, options, config_file=request.config, isolated=request.isolated)
+    if request.statistics and config.output_format not in STATISTICS_FORMATS:
+        raise UsageError(
+            f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
+        )
+    if request.show_files:
+        files = [f.path for f in _found(request, config) if isinstance(f, Found)]
+        write("".join(f"{path}\n" for path in files), request.output)
+        return 0
+    if _STDIN in request.paths:
+        return _stdin(request, config)
+    run = Lint(config, ignore_noqa=request.ignore_noqa)
+    assert run.rules is not None  # refuses unknown codes before anything is read
+    paths = request.paths or (".",)
+    results = run.run(paths, jobs=request.jobs, cache=request.cache)
+    if run.found_nothing and not request.quiet:
+        click.echo("jaxresid: warning: no Python files found", err=True)
+    if request.add_noqa is not None:
+        return _add_noqa(run, results, request.add_noqa)
+    if config.fix or request.fix_only or request.diff:
+        return _fix(request, run, results)
+    return _show(request, run, results)
+
+
+def _found(request: Request, config: Config) -> tuple[Any, ...]:
+    return discover([p for p in request.paths if p != _STDIN] or ["."], config)
+
+
+def _files(request: Request, options: Options) -> tuple[Path, ...]:
+    """What to watch: the files, the projects around them, and the configuration."""
+    start = Path(next(iter(request.paths), "."))
+    config = load(start, options, config_file=request.config, isolated=request.isolated)
+    found = {f.absolute for f in _found(request, config) if isinstance(f, Found)}
+    run = Lint(config)
+    for root in {run.root(directory) for directory in {path.parent for path in found}}:
+        found.update(f.absolute for f in run.listed(root))
+    return (*sorted(found), *((config.file,) if config.file else ()))
+
+
+def _show(
+    request: Request,
+    run: Lint,
+    results: Sequence[Linted],
+    *,
+    fixed: int = 0,
+    to_stderr: bool = False,
+) -> int:
+    """Prints results, and gives the exit code.
+
+    Args:
+      to_stderr: stdout is taken by the fixed source.
+    """
+    config = run.config
+    infos = [r.info() for r in run.rules]
+    output = request.output
+    to_stderr = to_stderr and output in (None, "-")
+    if request.statistics:
+        text = statistics(results, infos, config.output_format, unsafe_fixes=config.unsafe_fixes)
+    else:
+        text = render(
+            config.output_format,
+            results,
+            infos,
+            Path.cwd(),
+            version=__version__,
+            color=use_color(request.color, "stderr" if to_stderr else output),
+            width=terminal_width(to_stdout=output in (None, "-") and not to_stderr),
+            fixed=fixed,
+            unsafe_fixes=config.unsafe_fixes,
+            summary=not request.quiet,
+        )
+    if text and to_stderr:
+        click.echo(text, nl=False, err=True)
+    elif text:
+        write(text, output)
+    failed = any(v.severity != "info" for r in results for v in r.violations)
+    if fixed and request.exit_non_zero_on_fix:
+        return 1
+    return int(failed and not request.exit_zero)
+
+
+def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
+    """Makes the fixes (or prints them as a diff) and shows what is left."""
+    from jaxresid.linter.writing import replace_content
+
+    left: list[Linted] = []
+    made: list[str] = []
+    diffs: list[str] = []
+    for linted in results:
+        if not any(v.fix for v in linted.violations):
+            left.append(linted)
+            continue
+        absolute = Path(os.path.abspath(linted.path))
+        try:
+            raw = absolute.read_bytes()
+            fixed = run.fixed(raw, linted.path, absolute)
+            if request.diff:
+                diffs += _diff(raw, fixed.raw, linted.path)
+            elif fixed.raw != raw and not replace_content(absolute, raw, fixed.raw):
+                raise JaxresidError(f"{linted.path} changed while it was being fixed; run again")
+        except OSError as e:
+            raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
+        made += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
+        left.append(fixed.linted)
+    if request.diff:
+        if diffs:
+            write("".join(diffs), request.output)
+        if not request.quiet:
+            what = "fix" if len(made) == 1 else "fixes"
+            click.echo(f"Would make {len(made)} {what}." if made else "No fixes.", err=True)
+        return int(bool(diffs) and not request.exit_zero)
+    if request.show_fixes and made:
+        click.echo("\n".join(["Fixed:", *(f"  {m}" for m in made)]), err=True)
+    if request.fix_only:
+        if not request.quiet:
+            click.echo(
+                f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.", err=True
+            )
+        return int(bool(made) and request.exit_non_zero_on_fix)
+    return _show(request, run, [r for r in left if r.violations], fixed=len(made))
+
+
+def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
+    import difflib
+
+    def lines(raw: bytes) -> list[str]:
+        # Only what ends a line for git and patch: str.splitlines knows form feeds and more.
+        text = raw.decode("utf-8", "replace")
+        *ended, last = text.split("\n")
+        return [f"{line}\n" for line in ended] + ([last] if last else [])
+
+    for line in difflib.unified_diff(lines(before), lines(after), path, path):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
+    from jaxresid.linter.writing import replace_content
+
+    added = 0
+    for linted in results:
+        absolute = Path(os.path.abspath(linted.path))
+        try:
+            raw = absolute.read_bytes()
+            new, count = run.silenced(raw, linted.path, absolute, reason)
+            if new != raw and replace_content(absolute, raw, new):
+                added += count
+        except OSError as e:
+            raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
+    click.echo(f"Silenced {added} {'finding' if added == 1 else 'findings'}.", err=True)
+    return 0
+
+
+def _stdin(request: Request, config: Config) -> int:
+    """Lints standard input under the name that it is given; with --fix the fixed text goes to
+    stdout and what is left to stderr, as an editor's formatter expects."""
+    raw = sys.stdin.buffer.read()
+    path = request.stdin_filename or _STDIN
+    absolute = Path(os.path.abspath(path)) if request.stdin_filename else Path.cwd() / "<stdin>"
+    if config.force_exclude and request.stdin_filename and _is_excluded(path, config):
+        if config.fix or request.fix_only:
+            _write_bytes(raw)
+        return _show(request, Lint(config), [])
+    run = Lint(config, overlay={absolute: raw}, ignore_noqa=request.ignore_noqa)
+    if not (config.fix or request.fix_only or request.diff):
+        linted = run.content(raw, path, absolute)
+        return _show(request, run, [linted] if linted.violations else [])
+    fixed = run.fixed(raw, path, absolute)
+    if request.diff:
+        text = "".join(_diff(raw, fixed.raw, path))
+        if text:
+            write(text, request.output)
+        return int(bool(text) and not request.exit_zero)
+    _write_bytes(fixed.raw)
+    if request.fix_only:
+        return int(bool(fixed.fixes) and request.exit_non_zero_on_fix)
+    left = [fixed.linted] if fixed.linted.violations else []
+    return _show(request, run, left, fixed=len(fixed.fixes), to_stderr=True)
+
+
+def _is_excluded(path: str, config: Config) -> bool:
+    if not os.path.lexists(path):
+        excluded = config.excluder()
+        absolute = Path(os.path.abspath(path))
+        return any(excluded(str(p), p.name) for p in (absolute, *absolute.parents))
+    return not discover([path], config)
+
+
+def _write_bytes(raw: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()

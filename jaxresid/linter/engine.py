@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter import funnel
 from jaxresid.linter.document import Document, read
-from jaxresid.linter.facts import Facts
 from jaxresid.linter.syntax import UnparsableError, parse
 from jaxresid.violations import Fix, Linted, Span, Violation
 
@@ -122,6 +121,8 @@ def _found_in(
     source = document.source
     violations: list[Violation] = []
     if funnel.confirms(tree, settings.rules):
+        from jaxresid.linter.facts import Facts
+
         module = project.module_at(file) if project is not None and file is not None else None
         facts = Facts(
             source,

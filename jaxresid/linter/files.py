@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxresid.config import Config, matches
-from jaxresid.linter import funnel, suppress
+from jaxresid.linter import funnel
 from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.document import read
 from jaxresid.linter.engine import (
@@ -205,6 +204,8 @@ class Lint:
             found = violations_in(document, settings, project=project, file=absolute)
         except RecursionError:
             return raw, 0
+        from jaxresid.linter import suppress
+
         text = document.source.text
         newline = "\r\n" if "\r\n" in text else "\n"
         edits = suppress.add(document.source.lines, found, reason, newline=newline)
@@ -258,6 +259,8 @@ class Lint:
         workers = min(jobs or available_cpus(), len(candidates))
         if workers < 2 or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
             return [self.content(c.raw, c.path, c.absolute) for c in candidates]
+        from concurrent.futures import ProcessPoolExecutor
+
         # Big files first, so that none of them is left for the end.
         ordered = sorted(candidates, key=lambda c: -len(c.raw))
         work = [(c.raw, c.path, c.absolute) for c in ordered]

@@ -126,19 +126,20 @@ def at(facts: Facts, node: ast.AST, message: str) -> tuple[Related, ...]:
 
 
 def spelled(facts: Facts, site: Site) -> str:
-    """The site as the user would say it: `jax.checkpoint(loss)`."""
-    if site.definition is not None:
-        return f"@{ast.unparse(_callee(site.node))} on {site.definition.name}"
+    """The site as the user would say it: `jax.checkpoint(loss)`, `@jax.checkpoint` on `loss`; with
+    the backticks."""
     callee = ast.unparse(_callee(site.node))
-    target = site.target
+    if site.definition is not None:
+        return f"`@{callee}` on `{site.definition.name}`"
     what = "..."
-    if isinstance(target, (ast.Name, ast.Attribute)):
-        what = ast.unparse(target)
-    elif isinstance(target, ast.Lambda):
-        what = "lambda ...: ..."
-    elif isinstance(target, ast.Call):
-        what = f"{ast.unparse(target.func)}(...)"
-    return f"{callee}({what})"
+    match site.target:
+        case ast.Name() | ast.Attribute():
+            what = ast.unparse(site.target)
+        case ast.Lambda():
+            what = "lambda ...: ..."
+        case ast.Call(func=func):
+            what = f"{ast.unparse(func)}(...)"
+    return f"`{callee}({what})`"
 
 
 def _callee(node: ast.expr) -> ast.expr:

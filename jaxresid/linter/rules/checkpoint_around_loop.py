@@ -126,7 +126,7 @@ class CheckpointAroundLoop(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{stages.spelled(facts, site)}` wraps the whole "
+                    f"{stages.spelled(facts, site)} wraps the whole "
                     f"`{ast.unparse(_callee(loop))}`: this saves no peak memory, its body "
                     f"`{ast.unparse(loop.bodies[0])}` is what to checkpoint",
                     fix=_moved(facts, site, loop),

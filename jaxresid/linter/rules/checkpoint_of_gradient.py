@@ -103,7 +103,7 @@ class CheckpointOfGradient(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{stages.spelled(facts, site)}` wraps "
+                    f"{stages.spelled(facts, site)} wraps "
                     f"`{ast.unparse(derivative.func)}`: no residual crosses a checkpoint that "
                     "stands outside of the derivative",
                     fix=edits.without_checkpoint(facts, site),

@@ -106,7 +106,7 @@ class CheckpointedLastStage(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{stages.spelled(facts, site)}` is the last stage of `{name}`, which is "
+                    f"{stages.spelled(facts, site)} is the last stage of `{name}`, which is "
                     "differentiated: what it drops is recomputed at once, so the peak stays",
                     fix=edits.without_checkpoint(facts, site),
                     related=stages.at(facts, derivative.node, "differentiated here"),

@@ -191,7 +191,7 @@ class CheckpointedLoss(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{stages.spelled(facts, site)}` is the whole function that `{by}` "
+                    f"{stages.spelled(facts, site)} wraps the whole function that `{by}` "
                     "differentiates: this normally saves no peak memory and recomputes the "
                     "forward pass",
                     fix=edits.without_checkpoint(facts, site),

@@ -126,8 +126,8 @@ class CseAllowedInNestedCheckpoint(Rule):
             yield self.report(
                 facts,
                 site.node,
-                f"`{stages.spelled(facts, site)}` with `prevent_cse=False` stands inside "
-                f"`{stages.spelled(facts, outer)}`: under `jax.jit` its recomputation is merged "
+                f"{stages.spelled(facts, site)} with `prevent_cse=False` stands inside "
+                f"{stages.spelled(facts, outer)}: under `jax.jit` its recomputation is merged "
                 "with that of the outer one",
                 fix=cse.drop(facts, site, value),
                 related=stages.at(facts, outer.node, "the outer checkpoint"),

@@ -145,7 +145,7 @@ class CseAllowedInUnrolledScan(Rule):
             yield self.report(
                 facts,
                 site.node,
-                f"`{stages.spelled(facts, site)}` with `prevent_cse=False` runs in "
+                f"{stages.spelled(facts, site)} with `prevent_cse=False` runs in "
                 f"`{_spelled(loop)}`, which is unrolled completely: under `jax.jit` the "
                 "recomputation is merged away",
                 fix=cse.drop(facts, site, value),

@@ -177,7 +177,7 @@ class CseAllowedOutsideLoop(Rule):
             yield self.report(
                 facts,
                 site.node,
-                f"`{stages.spelled(facts, site)}` with `prevent_cse=False` is called outside a "
+                f"{stages.spelled(facts, site)} with `prevent_cse=False` is called outside a "
                 "staged loop: under `jax.jit` the recomputation is merged away",
                 fix=cse.drop(facts, site, value),
                 related=stages.at(facts, call.node, "called here"),

@@ -165,7 +165,7 @@ class JaxCheckpointOfModule(Rule):
                 case _:
                     continue
             if trouble is not None:
-                yield self.report(facts, site.node, f"`{spelled}` {trouble}", fix=fix)
+                yield self.report(facts, site.node, f"{spelled} {trouble}", fix=fix)
 
 
 def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:

@@ -141,7 +141,7 @@ class JaxCheckpointOfNnxModule(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{spelled}` drops what the nnx module updates in `{what}`",
+                    f"{spelled} drops what the nnx module updates in `{what}`",
                     fix=modules.swap(
                         facts, site, "flax.nnx.remat", apis.CHECKPOINTS["flax.nnx.remat"].keywords
                     ),
@@ -150,7 +150,7 @@ class JaxCheckpointOfNnxModule(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{spelled}` closes over an nnx module that updates `{bound}`: this raises "
+                    f"{spelled} closes over an nnx module that updates `{bound}`: this raises "
                     "TraceContextError",
                 )
 

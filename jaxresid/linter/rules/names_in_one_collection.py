@@ -39,7 +39,7 @@ class NamesInOneCollection(Rule):
     code = "JXR203"
     name = "names-in-one-collection"
     severity = "error"
-    why = "Each name is an argument of its own; a collection is one name that nothing has."
+    why = "Each name is an argument of its own; a collection is one name, which no value has."
     help = "unpack it with `*`"
     fixes = "safe"
     markers = policies.FACTORY_MARKERS

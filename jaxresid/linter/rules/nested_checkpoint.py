@@ -89,7 +89,7 @@ class NestedCheckpoint(Rule):
             if any(p.kind == "unknown" and p.node is None for p in both):
                 continue  # `**kwargs`
             plain = all(p.kind == "none" for p in both)
-            message = f"`{stages.spelled(facts, site)}` checkpoints what is already checkpointed"
+            message = f"{stages.spelled(facts, site)} checkpoints what is already checkpointed"
             if not plain:
                 message += ": the inner policy has no say in what is kept"
             yield self.report(

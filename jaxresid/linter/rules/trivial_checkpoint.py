@@ -122,7 +122,7 @@ class TrivialCheckpoint(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{stages.spelled(facts, site)}` saves nothing: {what}",
+                    f"{stages.spelled(facts, site)} saves nothing: {what}",
                     fix=edits.without_checkpoint(facts, site),
                 )
 

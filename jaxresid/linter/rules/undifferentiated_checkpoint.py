@@ -109,7 +109,7 @@ class UndifferentiatedCheckpoint(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{stages.spelled(facts, site)}` has no effect: {reason}",
+                    f"{stages.spelled(facts, site)} has no effect: {reason}",
                     fix=edits.without_checkpoint(facts, site),
                 )
 

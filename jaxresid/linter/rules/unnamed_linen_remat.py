@@ -134,7 +134,7 @@ class UnnamedLinenRemat(Rule):
                 yield self.report(
                     facts,
                     call,
-                    f"`{ast.unparse(call.func)}` is `{stages.spelled(facts, site)}` or `{plain}`: "
+                    f"`{ast.unparse(call.func)}` is {stages.spelled(facts, site)} or `{plain}`: "
                     "without `name=` the names of its parameters depend on which",
                     related=stages.at(facts, site.node, "checkpointed here"),
                 )

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from packages import unpacked
 
-from jaxresid.config import Config
+from jaxresid.config import Config, Selection
 from jaxresid.linter.files import Lint
-from jaxresid.linter.rules import all_rules
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +46,8 @@ def found():
     result = {}
     for source, paths in by_source.items():
         tree = unpacked(source.removeprefix("pypi:"))
-        lint = Lint(Config(tree), complete=[tree])
-        lint.rules = all_rules()
+        selection = Selection(select=("ALL",))
+        lint = Lint(Config(tree, selections=(selection,)), complete=[tree])
         for path in paths:
             file = next(p for p in (tree / path, *tree.glob(f"*/{path}")) if p.exists())
             for violation in lint.file(path, file).violations:

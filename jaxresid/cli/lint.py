@@ -24,6 +24,7 @@ from jaxresid.config import (
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.discover import Found, UsageError, discover
 from jaxresid.linter.files import Lint
+from jaxresid.linter.rules import all_rules
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.violations import Linted
 
@@ -214,21 +215,25 @@ def _check(request: Request, options: Options) -> None:
 
 
 def _once(request: Request, options: Options) -> int:
-    start = request.stdin_filename or next(iter(request.paths), ".")
-    start_path = Path() if start == _STDIN else Path(start)
-    config = load(start_path, options, config_file=request.config, isolated=request.isolated)
+    # As for ruff: what concerns the run (format, cache) comes from the configuration nearest to
+    # where it runs, what concerns a file from the one nearest to the file.
+    config = _base(request, options)
+    run = Lint(
+        config,
+        nearest=None if request.isolated or request.config is not None else options,
+        ignore_noqa=request.ignore_noqa,
+    )
+    run.rules(config)  # refuses unknown codes before anything is read
     if request.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
             f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
         )
     if request.show_files:
-        files = [f.path for f in _found(request, config) if isinstance(f, Found)]
+        files = [f.path for f in _found(request, run) if isinstance(f, Found)]
         write("".join(f"{path}\n" for path in files), request.output)
         return 0
     if _STDIN in request.paths:
-        return _stdin(request, config)
-    run = Lint(config, ignore_noqa=request.ignore_noqa)
-    assert run.rules is not None  # refuses unknown codes before anything is read
+        return _stdin(request, run)
     paths = request.paths or (".",)
     results = run.run(paths, jobs=request.jobs, cache=request.cache)
     if run.found_nothing and not request.quiet:
@@ -240,19 +245,25 @@ def _once(request: Request, options: Options) -> int:
     return _show(request, run, results)
 
 
-def _found(request: Request, config: Config) -> tuple[Any, ...]:
-    return discover([p for p in request.paths if p != _STDIN] or ["."], config)
+def _base(request: Request, options: Options) -> Config:
+    start = Path(request.stdin_filename or ".")
+    return load(start, options, config_file=request.config, isolated=request.isolated)
+
+
+def _found(request: Request, run: Lint) -> tuple[Any, ...]:
+    return run.discover([p for p in request.paths if p != _STDIN] or ["."])
 
 
 def _files(request: Request, options: Options) -> tuple[Path, ...]:
     """What to watch: the files, the projects around them, and the configuration."""
-    start = Path(next(iter(request.paths), "."))
-    config = load(start, options, config_file=request.config, isolated=request.isolated)
-    found = {f.absolute for f in _found(request, config) if isinstance(f, Found)}
-    run = Lint(config)
-    for root in {run.root(directory) for directory in {path.parent for path in found}}:
+    config = _base(request, options)
+    run = Lint(config, nearest=None if request.isolated or request.config else options)
+    found = {f.absolute for f in _found(request, run) if isinstance(f, Found)}
+    directories = {path.parent for path in found}
+    for root in {run.root(directory) for directory in directories}:
         found.update(f.absolute for f in run.listed(root))
-    return (*sorted(found), *((config.file,) if config.file else ()))
+    files = {run.config_in(directory).file for directory in directories} | {config.file}
+    return (*sorted(found), *sorted(f for f in files if f is not None))
 
 
 def _show(
@@ -269,7 +280,7 @@ def _show(
       to_stderr: stdout is taken by the fixed source.
     """
     config = run.config
-    infos = [r.info() for r in run.rules]
+    infos = [r.info() for r in all_rules()]
     output = request.output
     to_stderr = to_stderr and output in (None, "-")
     if request.statistics:
@@ -301,12 +312,10 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
     """Makes the fixes (or prints them as a diff) and shows what is left."""
     from jaxresid.linter.writing import replace_content
 
-    left: list[Linted] = []
     made: list[str] = []
     diffs: list[str] = []
     for linted in results:
         if not any(v.fix for v in linted.violations):
-            left.append(linted)
             continue
         absolute = Path(os.path.abspath(linted.path))
         try:
@@ -319,7 +328,6 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
         except OSError as e:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
         made += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
-        left.append(fixed.linted)
     if request.diff:
         if diffs:
             write("".join(diffs), request.output)
@@ -335,7 +343,11 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
                 f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.", err=True
             )
         return int(bool(made) and request.exit_non_zero_on_fix)
-    return _show(request, run, [r for r in left if r.violations], fixed=len(made))
+    if made:
+        # What was fixed in one file may change what is found in another.
+        run = Lint(run.config, nearest=run.nearest, ignore_noqa=run.ignore_noqa)
+        results = run.run(request.paths or (".",), jobs=request.jobs, cache=request.cache)
+    return _show(request, run, results, fixed=len(made))
 
 
 def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
@@ -352,6 +364,7 @@ def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
 
 
 def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
+    from jaxresid.linter import suppress
     from jaxresid.linter.writing import replace_content
 
     added = 0
@@ -365,19 +378,23 @@ def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
         except OSError as e:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
     click.echo(f"Silenced {added} {'finding' if added == 1 else 'findings'}.", err=True)
-    return 0
+    broken = [v for r in results for v in r.violations if v.code in suppress.UNSUPPRESSABLE]
+    for violation in broken:
+        click.echo(f"{violation.path}: {violation.code}: {violation.message}", err=True)
+    return int(bool(broken))
 
 
-def _stdin(request: Request, config: Config) -> int:
+def _stdin(request: Request, run: Lint) -> int:
     """Lints standard input under the name that it is given; with --fix the fixed text goes to
     stdout and what is left to stderr, as an editor's formatter expects."""
+    config = run.config
     raw = sys.stdin.buffer.read()
     path = request.stdin_filename or _STDIN
     absolute = Path(os.path.abspath(path)) if request.stdin_filename else Path.cwd() / "<stdin>"
     if config.force_exclude and request.stdin_filename and _is_excluded(path, config):
         if config.fix or request.fix_only:
             _write_bytes(raw)
-        return _show(request, Lint(config), [])
+        return _show(request, run, [])
     run = Lint(config, overlay={absolute: raw}, ignore_noqa=request.ignore_noqa)
     if not (config.fix or request.fix_only or request.diff):
         linted = run.content(raw, path, absolute)

@@ -120,10 +120,12 @@ def write(text: str, output: str | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    path = Path(output)
     try:
-        if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
-            path.write_text(text, encoding="utf-8")
+        # Through links: what is replaced is the file, not the name that leads to it.
+        path = Path(os.path.realpath(output))
+        if _is_device(output) or (path.exists() and not path.is_file()):
+            with open(output, "w", encoding="utf-8") as file:
+                file.write(text)
             return
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -138,6 +140,12 @@ def write(text: str, output: str | None) -> None:
             raise
     except OSError as e:
         raise JaxresidError(f"cannot write {output}: {e.strerror or e}") from e
+
+
+def _is_device(output: str) -> bool:
+    """Whether a name stands for an open file, as /dev/stdout does, even where that is a regular
+    one: replacing the name would break the machine for everybody."""
+    return os.path.abspath(output).startswith(("/dev/", "/proc/"))
 
 
 def _umask() -> int:

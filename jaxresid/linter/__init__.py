@@ -64,6 +64,7 @@ def lint_paths(
     """Lints files and directories.
 
     Args:
+      config: None for the `[tool.jaxresid]` nearest to each file.
       jobs: processes; None for one per processor.
       cache: keep results in the configuration's cache directory, and use them.
 
@@ -73,11 +74,11 @@ def lint_paths(
     Raises:
       JaxresidError: a path does not exist, or the configuration is wrong.
     """
+    from jaxresid.config import Options
     from jaxresid.linter.files import Lint
 
-    named = [str(p) for p in paths]
-    config = config or _config(Path(named[0]) if named else Path())
-    return Lint(config).run(named, jobs=jobs, cache=cache)
+    run = Lint(config or _config(Path()), nearest=None if config else Options())
+    return run.run([str(p) for p in paths], jobs=jobs, cache=cache)
 
 
 def _config(start: Path) -> Config:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxresid.config import Config, matches
+from jaxresid.config import Config, Options, load, matches
 from jaxresid.linter import funnel
 from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.document import read
@@ -51,6 +50,8 @@ class Lint:
     """One run: a configuration, and what is shared between its files.
 
     Args:
+      config: what holds for the run as a whole, and for every file unless `nearest` is given.
+      nearest: what overrides the configuration nearest to each file, which then holds for it.
       complete: directories that the user asked to lint as a whole, so that what is in none of
         their files is nowhere.
       overlay: contents that replace files.
@@ -64,42 +65,80 @@ class Lint:
         self,
         config: Config,
         *,
+        nearest: Options | None = None,
         complete: Sequence[Path] = (),
         overlay: dict[Path, bytes] | None = None,
         ignore_noqa: bool = False,
     ) -> None:
         self.config = config
+        self.nearest = nearest
         self.complete = tuple(complete)
         self.overlay = overlay or {}
         self.ignore_noqa = ignore_noqa
         self.found_nothing = False
         self._projects: dict[Path, Project] = {}
         self._listed: dict[Path, tuple[Found, ...]] = {}
+        self._configs: dict[Path, Config] = {}
+        self._rules: dict[Config, tuple[type[Rule], ...]] = {}
 
-    @cached_property
-    def rules(self) -> tuple[type[Rule], ...]:
+    def config_in(self, directory: Path) -> Config:
+        """The configuration for the files of a directory.
+
+        Raises:
+          ConfigError: it is not understood, or names a rule that does not exist.
+        """
+        if self.nearest is None:
+            return self.config
+        if directory not in self._configs:
+            self._configs[directory] = load(directory, self.nearest)
+        return self._configs[directory]
+
+    def rules(self, config: Config) -> tuple[type[Rule], ...]:
         """The rules that are on, files' own exceptions aside.
 
         Raises:
           ConfigError: the configuration names a rule that does not exist.
         """
-        every = all_rules()
-        self.config.validate({r.code: r.name for r in every})
-        return tuple(r for r in every if self.config.enabled(r.code, r.name, r.is_default()))
+        if config not in self._rules:
+            every = all_rules()
+            config.validate({r.code: r.name for r in every})
+            self._rules[config] = tuple(
+                r for r in every if config.enabled(r.code, r.name, r.is_default())
+            )
+        return self._rules[config]
 
     def settings(self, path: Path) -> Settings:
         """What to look for in one file."""
-        ignored = self.config.ignored_in(path)
+        config = self.config_in(path.parent)
+        ignored = config.ignored_in(path)
         every = all_rules()
+        on = self.rules(config)
         return Settings(
-            tuple(r for r in self.rules if not any(matches(s, r.code, r.name) for s in ignored)),
+            tuple(r for r in on if not any(matches(s, r.code, r.name) for s in ignored)),
             {r.code: r.name for r in every},
             frozenset(r.code for r in every if not r.is_default()),
-            self.config.target_jax,
-            unsafe_fixes=self.config.unsafe_fixes,
+            config.target_jax,
+            unsafe_fixes=config.unsafe_fixes,
             ignore_noqa=self.ignore_noqa,
-            fixable=_Fixable(self.config),
+            fixable=_Fixable(config),
         )
+
+    def discover(self, paths: Sequence[str]) -> tuple[Found | Problem, ...]:
+        """The files that paths stand for, each with the excludes nearest to it.
+
+        Raises:
+          UsageError: a path does not exist.
+        """
+        groups: dict[Config, list[str]] = {}
+        for path in paths:
+            absolute = Path(os.path.abspath(path))
+            directory = absolute if absolute.is_dir() else absolute.parent
+            groups.setdefault(self.config_in(directory), []).append(path)
+        found: dict[str, Found | Problem] = {}
+        for config, group in groups.items():
+            for item in discover(group, config):
+                found.setdefault(os.path.abspath(item.path), item)
+        return tuple(sorted(found.values(), key=lambda item: item.path))
 
     # -- the project around a file -----------------------------------------------------------
 
@@ -110,7 +149,7 @@ class Lint:
     def listed(self, root: Path) -> tuple[Found, ...]:
         """The project's Python files."""
         if root not in self._listed:
-            config = replace(self.config, force_exclude=False)
+            config = replace(self.config_in(root), force_exclude=False)
             # The directory of a buffer that was never saved need not exist.
             found = discover([str(root)], config) if root.is_dir() else ()
             self._listed[root] = tuple(
@@ -125,7 +164,7 @@ class Lint:
                 lambda: self._modules(root),
                 complete=_is_project(root) or any(root.is_relative_to(d) for d in self.complete),
                 overlay=self.overlay,
-                target_jax=self.config.target_jax,
+                target_jax=self.config_in(root).target_jax,
                 shown=_Shown(),
             )
         return self._projects[root]
@@ -184,8 +223,13 @@ class Lint:
         root = self.root(absolute)
 
         def project(now: bytes) -> Project:
-            lint = Lint(self.config, complete=self.complete, overlay={absolute: now})
-            lint._listed = self._listed
+            lint = Lint(
+                self.config,
+                nearest=self.nearest,
+                complete=self.complete,
+                overlay={absolute: now},
+            )
+            lint._listed, lint._configs = self._listed, self._configs
             return lint.project(root)
 
         try:
@@ -225,7 +269,7 @@ class Lint:
         directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
         self.complete = (*self.complete, *directories)
         kept = self._open_cache() if cache else None  # before any file is read
-        found = discover(paths, self.config)
+        found = self.discover(paths)
         self.found_nothing = not found
         results: list[Linted] = [
             unreadable(f.path, f.reason) for f in found if isinstance(f, Problem)
@@ -251,7 +295,7 @@ class Lint:
                 raw = file.readall()
         except OSError as e:
             return unreadable(found.path, e.strerror or str(e))
-        if not funnel.mentions(raw, self.rules):
+        if not funnel.mentions(raw, self.rules(self.config_in(found.absolute.parent))):
             return None
         return Candidate(found.path, found.absolute, raw, stat)
 
@@ -265,7 +309,9 @@ class Lint:
         ordered = sorted(candidates, key=lambda c: -len(c.raw))
         work = [(c.raw, c.path, c.absolute) for c in ordered]
         with ProcessPoolExecutor(
-            workers, initializer=_start, initargs=(self.config, self.complete, self.ignore_noqa)
+            workers,
+            initializer=_start,
+            initargs=(self.config, self.nearest, self.complete, self.ignore_noqa),
         ) as pool:
             chunk = max(1, len(work) // (workers * _CHUNKS_PER_JOB))
             return list(pool.map(_in_worker, work, chunksize=chunk))
@@ -275,7 +321,7 @@ class Lint:
         from jaxresid.linter.cache import Cache, cache_key
         from jaxresid.linter.stored import rules_fingerprint
 
-        rules = f"{rules_fingerprint(self.rules)} {self.ignore_noqa}"
+        rules = f"{rules_fingerprint(self.rules(self.config))} {self.ignore_noqa}"
         key = cache_key(__version__, rules, self.config.fingerprint(), self.config.root)
         return Cache.open(self.config.cache_dir, key)
 
@@ -285,10 +331,15 @@ class Lint:
         from jaxresid.linter.stored import as_json, from_json
 
         states = {root: self.state(root) for root in {self.root(c.absolute) for c in candidates}}
+
+        def depends_on(candidate: Candidate) -> str:
+            config = self.config_in(candidate.absolute.parent)
+            return f"{states[self.root(candidate.absolute)]} {config.fingerprint()}"
+
         results: list[Linted] = []
         missed: list[Candidate] = []
         for candidate in candidates:
-            depends = states[self.root(candidate.absolute)]
+            depends = depends_on(candidate)
             where = candidate.absolute, candidate.stat
             stored = cache.get(*where, depends=depends) or cache.get(
                 *where, depends=depends, content=candidate.raw
@@ -305,7 +356,7 @@ class Lint:
                 candidate.stat,
                 candidate.raw,
                 as_json(linted[candidate.path]),
-                depends=states[self.root(candidate.absolute)],
+                depends=depends_on(candidate),
             )
         cache.save()
         return results
@@ -345,9 +396,11 @@ def available_cpus() -> int:
 _worker: Lint | None = None
 
 
-def _start(config: Config, complete: tuple[Path, ...], ignore_noqa: bool) -> None:
+def _start(
+    config: Config, nearest: Options | None, complete: tuple[Path, ...], ignore_noqa: bool
+) -> None:
     global _worker  # noqa: PLW0603
-    _worker = Lint(config, complete=complete, ignore_noqa=ignore_noqa)
+    _worker = Lint(config, nearest=nearest, complete=complete, ignore_noqa=ignore_noqa)
 
 
 def _in_worker(work: tuple[bytes, str, Path]) -> Linted:

@@ -110,7 +110,7 @@ def _is_deep(text: str) -> bool:
             operators[-1] += 1
         elif token == "elif":
             branches += 1
-        elif token == "," or token == ";" or (token == "\n" and len(operators) == 1):
+        elif token in {",", ";"} or (token == "\n" and len(operators) == 1):
             operators[-1] = 0
         elif token != "\n":
             operators[-1] += 1

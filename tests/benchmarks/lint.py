@@ -1,0 +1,197 @@
+"""Time of the linter against ruff, `ast.parse` and others, measured in the same run.
+
+    python tests/benchmarks/lint.py                     the installed jax and flax
+    python tests/benchmarks/lint.py --tree PATH         another tree (may be given again)
+    python tests/benchmarks/lint.py --flake8 PATH       flake8, Fixit, TorchFix where they are
+
+What is compared is run in turn, and medians and the medians of the pairwise ratios are printed:
+machines are noisy, seconds of two runs do not compare. Every command is a process of its own, its
+start included. flake8, Fixit and TorchFix take minutes and run once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PARSE = """
+import ast, sys, warnings
+warnings.simplefilter("ignore")
+for file in sys.stdin.read().split("\\n"):
+    try:
+        ast.parse(open(file, "rb").read())
+    except SyntaxError:
+        pass
+"""
+SCAN = """
+import sys
+for file in sys.stdin.read().split("\\n"):
+    with open(file, "rb", buffering=0) as opened:
+        raw = opened.readall()
+    b"checkpoint" in raw or b"remat" in raw
+"""
+IRRELEVANT = "import os\n\n\ndef f(x):\n    return os.fspath(x)\n"
+
+
+def seconds(command, stdin=b"", cwd=None):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    start = time.perf_counter()
+    done = subprocess.run(command, input=stdin, capture_output=True, env=env, cwd=cwd, check=False)
+    taken = time.perf_counter() - start
+    if done.returncode not in {0, 1}:  # 1: findings
+        raise SystemExit(f"{command}: exit {done.returncode}\n{done.stderr.decode()[-2000:]}")
+    return taken
+
+
+def compare(title, entries, rounds, target=""):
+    """Prints the ratios of the first entry to each other. An entry: name, command, stdin, cwd."""
+    taken = {name: [] for name, *_ in entries}
+    for _ in range(rounds):
+        for name, *run in entries:
+            taken[name].append(seconds(*run))
+    print(f"\n{title}" + (f"   (target: {target})" if target else ""))
+    (first, ours), *others = taken.items()
+    print(f"  {first:<28} {statistics.median(ours):8.3f} s")
+    for name, times in others:
+        ratios = sorted(a / b for a, b in zip(ours, times, strict=True))
+        print(
+            f"  {name:<28} {statistics.median(times):8.3f} s  {first} takes "
+            f"{statistics.median(ratios):.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            flush=True,
+        )
+    return statistics.median(ours)
+
+
+def trees(given):
+    if given:
+        return [path.resolve() for path in given]
+    found = []
+    for name in ("jax", "flax"):
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            print(f"{name}: not installed")
+        else:
+            found.append(Path(spec.origin).parent)
+    return found
+
+
+def whole_tree(tree, options, ruff, work):
+    copy = work / "trees" / tree.name  # out of site-packages, which linters pass by
+    shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    files = sorted(str(p) for p in copy.rglob("*.py"))
+    stdin = "\n".join(files).encode()
+    nbytes = sum(os.path.getsize(f) for f in files)
+    print(f"\n== {tree.name}: {len(files)} files, {nbytes / 1e6:.1f} MB")
+    here = str(copy)
+    lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", here]
+    cold = [*lint, "--no-cache", "-j2"]
+    entries = [("jaxresid", cold)]
+    if ruff:
+        entries.append(("ruff", [ruff, "check", "--no-cache", "--isolated", "-q", here]))
+    entries.append(("ast.parse of every file", [sys.executable, "-c", PARSE], stdin))
+    ours = compare(
+        "cold, no cache, two processes", entries, options.rounds, "3x ruff, 1x ast.parse"
+    )
+    warm = [*lint, "--cache-dir", str(work / "cache")]
+    time.sleep(2.1)  # a cache does not trust files that have only just been written
+    seconds(warm)
+    compare(
+        "warm",
+        [
+            ("jaxresid", warm),
+            ("read and scan the bytes", [sys.executable, "-c", SCAN], stdin),
+            ("lint --help, the start-up", [sys.executable, "-m", "jaxresid", "lint", "--help"]),
+        ],
+        options.rounds,
+        "2x read and scan, plus start-up",
+    )
+    slow = {
+        "flake8": [options.flake8, "-j2", "--isolated", here],
+        "Fixit": [options.fixit, "lint", here],
+        "TorchFix": [options.torchfix, "-j2", here],
+    }
+    print("\nothers, once")
+    for name, command in slow.items():
+        if command[0] is None:
+            print(f"  {name:<28} not installed")
+        else:
+            taken = seconds(command)
+            print(f"  {name:<28} {taken:8.3f} s  jaxresid takes {ours / taken:.4f}x", flush=True)
+
+
+def staged(options, work):
+    directory = work / "staged"
+    directory.mkdir()
+    names = [f"m{i}.py" for i in range(20)]
+    for name in names:
+        (directory / name).write_text(IRRELEVANT)
+    lint = [sys.executable, "-m", "jaxresid", "lint", "--force-exclude", "--no-cache", *names]
+    click = [sys.executable, "-c", "import click"]
+    entries = [("jaxresid", lint, b"", directory), ("import click", click)]
+    compare("20 staged files without JAX", entries, options.rounds * 3, "2x")
+
+
+def editor(options, work):
+    """One buffer of 70 KB, first with no cache, then with the one that the project has."""
+    directory = work / "editor"
+    directory.mkdir()
+    (directory / "pyproject.toml").write_text("[project]\nname = 'm'\nversion = '1'\n")
+    part = """
+def layer{0}(x, w):
+    return jax.nn.relu(x @ w) + jnp.sin(x)
+
+
+block{0} = jax.checkpoint(layer{0})
+
+
+def loss{0}(x, w):
+    return jnp.mean(block{0}(block{0}(x, w), w) ** 2)
+
+
+grad{0} = jax.value_and_grad(loss{0})
+"""
+    text = "import jax\nimport jax.numpy as jnp\n"
+    for index in range(1000):
+        if len(text) > 70_000:
+            break
+        text += part.format(index)
+    (directory / "model.py").write_text(text)
+    lint = [sys.executable, "-m", "jaxresid", "lint", "-", "--stdin-filename", "model.py"]
+    parse = [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"]
+    stdin = text.encode()
+    first = seconds(lint, stdin, directory)
+    time.sleep(2.1)
+    seconds([*lint[:4], "."], b"", directory)
+    print(f"\neditor, first time: {first:.3f} s")
+    entries = [("jaxresid", lint, stdin, directory), ("python -c ast.parse", parse, stdin)]
+    compare(f"editor, {len(text) / 1000:.0f} KB from stdin, warm", entries, options.rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tree", type=Path, action="append", help="a directory to lint")
+    parser.add_argument("--rounds", type=int, default=5)
+    for tool in ("ruff", "flake8", "fixit", "torchfix"):
+        beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        parser.add_argument(f"--{tool}", default=shutil.which(tool, path=beside))
+    options = parser.parse_args()
+    print(f"python {sys.version.split()[0]}, ruff {'found' if options.ruff else 'not installed'}")
+    with tempfile.TemporaryDirectory() as directory:
+        work = Path(directory).resolve()
+        staged(options, work)
+        editor(options, work)
+        for tree in trees(options.tree):
+            whole_tree(tree, options, options.ruff, work)
+
+
+if __name__ == "__main__":
+    main()

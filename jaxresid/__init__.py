@@ -1,6 +1,6 @@
 """What a JAX backward pass keeps, which line keeps it, and which `jax.checkpoint` earns its keep.
 
-What needs jax, and the linter, load on first use, so importing this package is cheap.
+Everything loads on first use, so importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -8,19 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import JaxresidError as JaxresidError
-from jaxresid.inputs import Inputs as Inputs
-from jaxresid.model import Report as Report
-from jaxresid.model import Residual as Residual
-from jaxresid.violations import Violation as Violation
 
 if TYPE_CHECKING:
+    from jaxresid.inputs import Inputs as Inputs
     from jaxresid.inspector import inspect as inspect
     from jaxresid.linter import fix_source as fix_source
     from jaxresid.linter import lint_paths as lint_paths
     from jaxresid.linter import lint_source as lint_source
+    from jaxresid.model import Report as Report
+    from jaxresid.model import Residual as Residual
+    from jaxresid.violations import Violation as Violation
 
 __version__ = "0.1.0"
+# A commit hook starts this package at every commit: it imports what it uses and no more.
 _LAZY = {
+    "Inputs": "jaxresid.inputs",
+    "Report": "jaxresid.model",
+    "Residual": "jaxresid.model",
+    "Violation": "jaxresid.violations",
     "inspect": "jaxresid.inspector",
     "fix_source": "jaxresid.linter",
     "lint_paths": "jaxresid.linter",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from jaxresid.errors import JaxresidError
 
@@ -100,8 +100,7 @@ class Options:
 KNOWN_KEYS = tuple(f.name.replace("_", "-") for f in fields(Options))
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """The selectors of one place. A later place overrides an earlier one, as in ruff."""
 
     select: tuple[str, ...] | None = None
@@ -111,8 +110,7 @@ class Selection:
     unfixable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Glob:
+class Glob(NamedTuple):
     """A glob as written, and the directory it is relative to."""
 
     pattern: str
@@ -123,8 +121,7 @@ class Glob:
         return _matcher(self)
 
 
-@dataclass(frozen=True, slots=True)
-class PerFileIgnore:
+class PerFileIgnore(NamedTuple):
     """Selectors that are ignored where `glob` matches, or where it does not if `negated`."""
 
     glob: Glob
@@ -561,8 +558,7 @@ def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
     return root / os.path.expanduser(table.cache_dir or ".jaxresid_cache")
 
 
-@dataclass(frozen=True, slots=True)
-class _Nearest:
+class _Nearest(NamedTuple):
     """The nearest file that has the table, and what the nearest one that requires jax says."""
 
     file: Path | None = None
@@ -789,14 +785,15 @@ def jax_requirements(document: Mapping[str, object]) -> tuple[tuple[str, ...], .
     return tuple(groups)
 
 
-_ON_JAX = re.compile(r"\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)", re.I | re.S)
-_NO_UPPER_BOUND = re.compile(r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*")
+# Compiled where there is a requirement to read.
+_ON_JAX = r"(?is)\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)"
+_NO_UPPER_BOUND = r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*"
 
 
 def _on_jax(lines: object) -> list[str]:
     if not isinstance(lines, list):
         return []
-    return [line for line in lines if isinstance(line, str) and _ON_JAX.match(line)]
+    return [line for line in lines if isinstance(line, str) and re.match(_ON_JAX, line)]
 
 
 def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
@@ -816,8 +813,8 @@ def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
 
 def _newest_of_group(group: Sequence[str]) -> tuple[bool, Version | None]:
     """(whether nothing bounds it, the newest minor version, None if nothing satisfies it)."""
-    tails = [match[1] for line in group if (match := _ON_JAX.match(line))]
-    if all(_NO_UPPER_BOUND.fullmatch(tail.partition(";")[0]) for tail in tails):
+    tails = [match[1] for line in group if (match := re.match(_ON_JAX, line))]
+    if all(re.fullmatch(_NO_UPPER_BOUND, tail.partition(";")[0]) for tail in tails):
         return True, None
     # Its import costs as much as the rest of a small run.
     from packaging.requirements import InvalidRequirement, Requirement

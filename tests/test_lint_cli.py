@@ -778,8 +778,8 @@ def test_too_deep_for_the_rules(lab, monkeypatch):
         raise RecursionError
 
     lab.write(a=CALLED, b=CALLED)
-    monkeypatch.setattr("jaxresid.linter.files.lint_bytes", too_deep)
-    monkeypatch.setattr("jaxresid.linter.files.fix_bytes", too_deep)
+    monkeypatch.setattr("jaxresid.linter.engine.lint_bytes", too_deep)
+    monkeypatch.setattr("jaxresid.linter.engine.fix_bytes", too_deep)
     assert lab.found("-n") == [("a.py", "invalid-syntax"), ("b.py", "invalid-syntax")]
     monkeypatch.setattr(Lint, "run", lambda self, *a, **k: (self.file("a.py", lab.path / "a.py"),))
     assert lab("--fix")[0] == 1

@@ -2,10 +2,12 @@
 
 import ast
 import dataclasses
+import pkgutil
 import re
 
 import pytest
 
+from jaxresid.linter import rules
 from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
 from jaxresid.linter.project import Module, Project
 from jaxresid.linter.rule import SECTIONS, documentation
@@ -120,3 +122,13 @@ def test_paperwork(rule):
 
 def test_codes_and_names_are_unique():
     assert len({r.code for r in RULES}) == len(RULES) == len({r.name for r in RULES})
+
+
+def test_the_index_agrees_with_the_rules():
+    """A clean run imports no rule, so what it knows of them must be true."""
+    modules = {m.name for m in pkgutil.iter_modules(rules.__path__)}
+    assert modules == {r.name.replace("-", "_") for r in RULES}
+    shown = [(r.code, r.name, r.severity, r.markers) for r in RULES]
+    assert shown == [tuple(entry) for entry in rules.INDEX]
+    assert [e.is_default for e in rules.INDEX] == [r.is_default() for r in RULES]
+    assert [e.code for e in rules.INDEX] == sorted(e.code for e in rules.INDEX)

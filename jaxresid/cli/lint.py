@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -24,15 +24,16 @@ from jaxresid.config import (
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.discover import Found, UsageError, discover
 from jaxresid.linter.files import Lint
-from jaxresid.linter.rules import all_rules
+from jaxresid.linter.rules import INDEX, rule
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
-from jaxresid.violations import Linted
+
+if TYPE_CHECKING:
+    from jaxresid.violations import Linted
 
 _STDIN = "-"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What the command line asks for beyond the configuration."""
 
     paths: tuple[str, ...]
@@ -223,7 +224,7 @@ def _once(request: Request, options: Options) -> int:
         nearest=None if request.isolated or request.config is not None else options,
         ignore_noqa=request.ignore_noqa,
     )
-    run.rules(config)  # refuses unknown codes before anything is read
+    run.entries(config)  # refuses unknown codes before anything is read
     if request.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
             f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
@@ -280,7 +281,10 @@ def _show(
       to_stderr: stdout is taken by the fixed source.
     """
     config = run.config
-    infos = [r.info() for r in all_rules()]
+    if not results and request.quiet and config.output_format in ("text", "concise"):
+        return int(bool(fixed) and request.exit_non_zero_on_fix)
+    said = {v.code for r in results for v in r.violations}
+    infos = [rule(e.name).info() for e in INDEX if e.code in said]
     output = request.output
     to_stderr = to_stderr and output in (None, "-")
     if request.statistics:

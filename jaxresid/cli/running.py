@@ -6,9 +6,6 @@ import contextlib
 import io
 import os
 import sys
-import tempfile
-import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,20 +52,26 @@ def _run(cli: click.Command, argv: Sequence[str]) -> int:
         return e.exit_code
     except JaxresidError as e:
         if "--traceback" in argv:
-            traceback.print_exc()
+            _print_traceback()
         click.echo(f"jaxresid: error: {e}", err=True)
         return EXIT_FAILED
     except (BrokenPipeError, KeyboardInterrupt, click.Abort):
         raise
     except Exception as e:
         if "--traceback" in argv:
-            traceback.print_exc()
+            _print_traceback()
         click.echo(
             f"jaxresid: internal error: {type(e).__name__}: {e}\n"
             "  this is a bug in jaxresid; --traceback shows where, please report it",
             err=True,
         )
         return EXIT_FAILED
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
 
 
 @contextlib.contextmanager
@@ -84,6 +87,8 @@ def _progress(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    import threading
+
     done = threading.Event()
 
     def show() -> None:
@@ -127,6 +132,8 @@ def write(text: str, output: str | None) -> None:
             with open(output, "w", encoding="utf-8") as file:
                 file.write(text)
             return
+        import tempfile
+
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with open(handle, "w", encoding="utf-8") as file:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxresid.violations import Linted, Violation
-
 if TYPE_CHECKING:
     from jaxresid.config import Config
+    from jaxresid.violations import Linted, Violation
 
 __all__ = ["fix_source", "lint_paths", "lint_source"]
 

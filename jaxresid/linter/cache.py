@@ -55,9 +55,15 @@ class Cache:
     _changed: set[str] = field(default_factory=set)
 
     @classmethod
-    def open(cls, directory: str | os.PathLike[str], key: str) -> Cache:
-        """The cache of `key`, before any file is read that is looked up in it; never fails."""
-        opened = time.time_ns()
+    def open(
+        cls, directory: str | os.PathLike[str], key: str, *, since_ns: int | None = None
+    ) -> Cache:
+        """The cache of `key`; never fails.
+
+        Args:
+          since_ns: a time before any file was read that is looked up in it; None for now.
+        """
+        opened = time.time_ns() if since_ns is None else since_ns
         directory = Path(directory)
         return cls(directory, key, _load(_file(directory, key), key), opened)
 

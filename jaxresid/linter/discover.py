@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxresid.config import Config
 from jaxresid.errors import JaxresidError
 
+# Small values are NamedTuples here: a dataclass takes half a millisecond to make, and a commit hook
+# makes them all at every commit.
 SUFFIXES = (".py", ".pyi", ".ipynb")
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 _INSTALLED = ("site-packages", "dist-packages")
@@ -22,8 +24,7 @@ class UsageError(JaxresidError):
     """What was asked for cannot be done as it was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A file to lint.
 
     Attributes:
@@ -36,8 +37,7 @@ class Found:
     explicit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """A file or directory that was found and cannot be read; `reason` completes "cannot read"."""
 
     path: str
@@ -72,7 +72,7 @@ def discover(paths: Sequence[str], config: Config) -> tuple[Found | Problem, ...
             elif real not in found:
                 found[real] = item
             elif item.explicit:
-                found[real] = replace(found[real], explicit=True)
+                found[real] = found[real]._replace(explicit=True)
     everything: list[Found | Problem] = [*found.values(), *problems.values()]
     return tuple(sorted(everything, key=lambda item: item.path))
 
@@ -120,8 +120,7 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """A directory: what its files' names are shown after, where it is named, where it is."""
 
     prefix: str
@@ -181,8 +180,7 @@ def _file(entry: os.DirEntry[str], place: _Place) -> Iterator[tuple[str, Found |
 # below the path it matches.
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
+class _Pattern(NamedTuple):
     """A line of a .gitignore.
 
     Attributes:
@@ -196,8 +194,7 @@ class _Pattern:
     ignored: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _IgnoreFile:
+class _IgnoreFile(NamedTuple):
     """A .gitignore.
 
     Attributes:
@@ -244,7 +241,10 @@ def _pattern(line: str) -> _Pattern | None:
     return _Pattern(re.compile(regex, re.DOTALL), whole, directories_only, line[0] != "!")
 
 
-_TOKEN = re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
+@cache
+def _tokens() -> re.Pattern[str]:
+    """Compiled where there is a .gitignore to read, as most commit hooks need none."""
+    return re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
 
 
 def _wildmatch(glob: str) -> str | None:
@@ -254,10 +254,10 @@ def _wildmatch(glob: str) -> str | None:
     glob = glob[len(literal) :]
     out = [re.escape(literal)]
     i = 0
-    while match := _TOKEN.match(glob, i):
+    while match := _tokens().match(glob, i):
         token, i = match[0], match.end()
         if token == "[":
-            found = _CLASS.match(glob, i)
+            found = _classes().match(glob, i)
             if found is None:
                 return None
             out.append(_class(found))
@@ -274,8 +274,17 @@ def _wildmatch(glob: str) -> str | None:
     return "".join(out)
 
 
-_CLASS = re.compile(r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
-_MEMBER = re.compile(r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?", re.DOTALL)
+@cache
+def _classes() -> re.Pattern[str]:
+    return re.compile(r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
+
+
+@cache
+def _members() -> re.Pattern[str]:
+    member = r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?"
+    return re.compile(member, re.DOTALL)
+
+
 _NAMED = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
@@ -290,7 +299,7 @@ _NAMED = {
 def _class(match: re.Match[str]) -> str:
     """The regex of `!a-z]`; none of them matches a slash."""
     members = []
-    for member in _MEMBER.finditer(match[2]):
+    for member in _members().finditer(match[2]):
         if member["named"]:
             members.append(_NAMED.get(member["named"], ""))
             continue
@@ -304,8 +313,7 @@ def _class(match: re.Match[str]) -> str:
     return f"(?!/)[{inside}]" if inside else "(?!)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ignores:
+class _Ignores(NamedTuple):
     """The ignore files that count in a directory, the deepest last; none outside a repository."""
 
     files: tuple[_IgnoreFile, ...] = ()

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,11 @@ class Settings:
     ignore_noqa: bool = False
     fixable: Callable[[str], bool] = lambda _: True
 
+    @cached_property
+    def markers(self) -> frozenset[bytes]:
+        """What a file must mention to concern one of the rules."""
+        return frozenset(m for rule in self.rules for m in rule.markers)
+
 
 def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) -> Violation:
     """The finding for a file that cannot be linted."""
@@ -71,7 +77,7 @@ def lint_bytes(
       project: the files around it.
       file: where it is, for the project's index.
     """
-    if not funnel.mentions(raw, settings.rules):
+    if not funnel.mentions(raw, settings.markers):
         return Linted(path, ())
     document = read(raw, path)
     if isinstance(document, Violation):
@@ -120,7 +126,7 @@ def _found_in(
     """The violations of a tree, suppressed ones left out."""
     source = document.source
     violations: list[Violation] = []
-    if funnel.confirms(tree, settings.rules):
+    if funnel.confirms(tree, settings.markers):
         from jaxresid.linter.facts import Facts
 
         module = project.module_at(file) if project is not None and file is not None else None
@@ -196,7 +202,7 @@ def fix_bytes(
     made: list[Violation] = []
     refused: set[Fix] = set()
     for _ in range(_MAX_ROUNDS):
-        if not funnel.mentions(raw, settings.rules):
+        if not funnel.mentions(raw, settings.markers):
             break
         document = read(raw, path)
         if isinstance(document, Violation):

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.config import Config, Options, load, matches
 from jaxresid.linter import funnel
 from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
-from jaxresid.linter.document import read
-from jaxresid.linter.engine import (
-    INVALID_SYNTAX,
-    Fixed,
-    Settings,
-    broken,
-    fix_bytes,
-    lint_bytes,
-    unreadable,
-    violations_in,
-)
-from jaxresid.linter.project import Module, Project
-from jaxresid.linter.rule import Rule
-from jaxresid.linter.rules import all_rules
-from jaxresid.violations import Linted, Violation
+from jaxresid.linter.rules import INDEX, Entry, rule
 
 if TYPE_CHECKING:
     from jaxresid.linter.cache import Cache
+    from jaxresid.linter.engine import Fixed, Settings
+    from jaxresid.linter.project import Module, Project
+    from jaxresid.violations import Linted
 
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
 # at 0.4 MB).
 _POOL_NBYTES = 500_000
 _CHUNKS_PER_JOB = 4
+_KNOWN = {entry.code: entry.name for entry in INDEX}
+_OPTIONAL = frozenset(entry.code for entry in INDEX if not entry.is_default)
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A file that passed the bytes filter."""
 
     path: str
@@ -79,7 +70,8 @@ class Lint:
         self._projects: dict[Path, Project] = {}
         self._listed: dict[Path, tuple[Found, ...]] = {}
         self._configs: dict[Path, Config] = {}
-        self._rules: dict[Config, tuple[type[Rule], ...]] = {}
+        self._entries: dict[Config, tuple[Entry, ...]] = {}
+        self._markers: dict[Config, frozenset[bytes]] = {}
 
     def config_in(self, directory: Path) -> Config:
         """The configuration for the files of a directory.
@@ -93,30 +85,39 @@ class Lint:
             self._configs[directory] = load(directory, self.nearest)
         return self._configs[directory]
 
-    def rules(self, config: Config) -> tuple[type[Rule], ...]:
+    def entries(self, config: Config) -> tuple[Entry, ...]:
         """The rules that are on, files' own exceptions aside.
 
         Raises:
           ConfigError: the configuration names a rule that does not exist.
         """
-        if config not in self._rules:
-            every = all_rules()
-            config.validate({r.code: r.name for r in every})
-            self._rules[config] = tuple(
-                r for r in every if config.enabled(r.code, r.name, r.is_default())
+        if config not in self._entries:
+            config.validate(_KNOWN)
+            self._entries[config] = tuple(
+                e for e in INDEX if config.enabled(e.code, e.name, e.is_default)
             )
-        return self._rules[config]
+        return self._entries[config]
+
+    def markers(self, config: Config) -> frozenset[bytes]:
+        """What a file must mention to concern one of the rules that are on."""
+        if config not in self._markers:
+            self._markers[config] = frozenset(m for e in self.entries(config) for m in e.markers)
+        return self._markers[config]
 
     def settings(self, path: Path) -> Settings:
         """What to look for in one file."""
+        from jaxresid.linter.engine import Settings
+
         config = self.config_in(path.parent)
         ignored = config.ignored_in(path)
-        every = all_rules()
-        on = self.rules(config)
         return Settings(
-            tuple(r for r in on if not any(matches(s, r.code, r.name) for s in ignored)),
-            {r.code: r.name for r in every},
-            frozenset(r.code for r in every if not r.is_default()),
+            tuple(
+                rule(e.name)
+                for e in self.entries(config)
+                if not any(matches(s, e.code, e.name) for s in ignored)
+            ),
+            _KNOWN,
+            _OPTIONAL,
             config.target_jax,
             unsafe_fixes=config.unsafe_fixes,
             ignore_noqa=self.ignore_noqa,
@@ -159,6 +160,8 @@ class Lint:
 
     def project(self, root: Path) -> Project:
         """The index of a project."""
+        from jaxresid.linter.project import Project
+
         if root not in self._projects:
             self._projects[root] = Project(
                 lambda: self._modules(root),
@@ -170,6 +173,8 @@ class Lint:
         return self._projects[root]
 
     def _modules(self, root: Path) -> Iterator[Module]:
+        from jaxresid.linter.project import Module
+
         packages: dict[Path, bool] = {}
         for found in self.listed(root):
             name = module_name(found.absolute, root, packages)
@@ -179,7 +184,6 @@ class Lint:
     def state(self, root: Path) -> str:
         """A digest of what a file's findings depend on besides the file: the project around it."""
         import hashlib
-        import time
 
         from jaxresid.linter.cache import GRANULARITY_NS
 
@@ -207,11 +211,14 @@ class Lint:
             try:
                 raw = absolute.read_bytes()
             except OSError as e:
-                return unreadable(path, e.strerror or str(e))
+                return _unreadable(path, e.strerror or str(e))
         return self.content(raw, path, absolute)
 
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lints bytes as the content of a file."""
+        from jaxresid.linter.engine import INVALID_SYNTAX, broken, lint_bytes
+        from jaxresid.violations import Linted
+
         project = self.project(self.root(absolute))
         try:
             return lint_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
@@ -220,6 +227,8 @@ class Lint:
 
     def fixed(self, raw: bytes, path: str, absolute: Path) -> Fixed:
         """Fixes bytes as the content of a file."""
+        from jaxresid.linter.engine import Fixed, fix_bytes
+
         root = self.root(absolute)
 
         def project(now: bytes) -> Project:
@@ -239,6 +248,10 @@ class Lint:
 
     def silenced(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
         """The file with a comment at each finding that silences it, and how many findings."""
+        from jaxresid.linter.document import read
+        from jaxresid.linter.engine import violations_in
+        from jaxresid.violations import Violation
+
         document = read(raw, path)
         if isinstance(document, Violation):
             return raw, 0
@@ -268,11 +281,11 @@ class Lint:
         """
         directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
         self.complete = (*self.complete, *directories)
-        kept = self._open_cache() if cache else None  # before any file is read
+        before_reading = time.time_ns()
         found = self.discover(paths)
         self.found_nothing = not found
         results: list[Linted] = [
-            unreadable(f.path, f.reason) for f in found if isinstance(f, Problem)
+            _unreadable(f.path, f.reason) for f in found if isinstance(f, Problem)
         ]
         candidates: list[Candidate] = []
         for item in found:
@@ -282,10 +295,10 @@ class Lint:
                     candidates.append(outcome)
                 elif outcome is not None:
                     results.append(outcome)
-        if kept is None:
-            results += self._lint(candidates, jobs)
+        if cache and candidates:
+            results += self._cached(self._open_cache(before_reading), candidates, jobs)
         else:
-            results += self._cached(kept, candidates, jobs)
+            results += self._lint(candidates, jobs)
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
     def _candidate(self, found: Found) -> Candidate | Linted | None:
@@ -294,8 +307,8 @@ class Lint:
                 stat = os.fstat(file.fileno())  # before reading, for the cache
                 raw = file.readall()
         except OSError as e:
-            return unreadable(found.path, e.strerror or str(e))
-        if not funnel.mentions(raw, self.rules(self.config_in(found.absolute.parent))):
+            return _unreadable(found.path, e.strerror or str(e))
+        if not funnel.mentions(raw, self.markers(self.config_in(found.absolute.parent))):
             return None
         return Candidate(found.path, found.absolute, raw, stat)
 
@@ -316,14 +329,14 @@ class Lint:
             chunk = max(1, len(work) // (workers * _CHUNKS_PER_JOB))
             return list(pool.map(_in_worker, work, chunksize=chunk))
 
-    def _open_cache(self) -> Cache:
+    def _open_cache(self, before_reading: int) -> Cache:
         from jaxresid import __version__
         from jaxresid.linter.cache import Cache, cache_key
-        from jaxresid.linter.stored import rules_fingerprint
+        from jaxresid.linter.stored import code_fingerprint
 
-        rules = f"{rules_fingerprint(self.rules(self.config))} {self.ignore_noqa}"
+        rules = f"{code_fingerprint()} {self.ignore_noqa}"
         key = cache_key(__version__, rules, self.config.fingerprint(), self.config.root)
-        return Cache.open(self.config.cache_dir, key)
+        return Cache.open(self.config.cache_dir, key, since_ns=before_reading)
 
     def _cached(
         self, cache: Cache, candidates: Sequence[Candidate], jobs: int | None
@@ -362,6 +375,12 @@ class Lint:
         return results
 
 
+def _unreadable(path: str, reason: str) -> Linted:
+    from jaxresid.linter.engine import unreadable
+
+    return unreadable(path, reason)
+
+
 class _Fixable:
     """Whether the configuration lets a rule's fixes be made; a class, so that it can be sent to
     another process."""
@@ -370,8 +389,7 @@ class _Fixable:
         self._config = config
 
     def __call__(self, code: str) -> bool:
-        name = next((r.name for r in all_rules() if r.code == code), "")
-        return self._config.fix_allowed(code, name)
+        return self._config.fix_allowed(code, _KNOWN.get(code, ""))
 
 
 class _Shown(dict[Path, str]):

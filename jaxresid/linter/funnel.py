@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
+from collections.abc import Set
 
-from jaxresid.linter.rule import CHECKPOINT_MARKERS, Rule
-
+# What a file must mention for the checkpoint rules to have anything to say.
+CHECKPOINT_MARKERS = (b"checkpoint", b"remat")
 # Every library whose checkpoint we know mentions one of these in its import.
 _LIBRARIES = (b"jax", b"flax", b"haiku", b"equinox", b"keras", b"haliax")
 # `checkpoint` or `remat` as a whole identifier that is called, bound or imported, or one of the
@@ -28,29 +28,22 @@ _IDENTIFIERS = frozenset(
 SUPPRESSION_MARKER = b"jaxresid:"
 
 
-@cache
-def _other_markers(rules: tuple[type[Rule], ...]) -> tuple[bytes, ...]:
-    found = {m for rule in rules for m in rule.markers}
-    return tuple(sorted(found - set(CHECKPOINT_MARKERS)))
-
-
-def mentions(raw: bytes, rules: tuple[type[Rule], ...]) -> bool:
-    """Whether a file's bytes could concern one of the rules, or suppress one."""
+def mentions(raw: bytes, markers: Set[bytes]) -> bool:
+    """Whether a file's bytes could concern rules with these markers, or suppress one."""
     if SUPPRESSION_MARKER in raw:
         return True
     if not any(library in raw for library in _LIBRARIES):
         return False
-    if any(marker in raw for marker in _other_markers(rules)):
+    if any(marker in raw for marker in markers if marker not in CHECKPOINT_MARKERS):
         return True
     if b"checkpoint" not in raw and b"remat" not in raw:
         return False
     return _IDENTIFIER.search(raw) is not None
 
 
-def confirms(tree: ast.Module, rules: tuple[type[Rule], ...]) -> bool:
+def confirms(tree: ast.Module, markers: Set[bytes]) -> bool:
     """Whether the tree uses one of the names as code, not in a comment or a string."""
-    others = {m.decode() for m in _other_markers(rules)}
-    wanted = _IDENTIFIERS | others
+    wanted = _IDENTIFIERS | {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
     for node in ast.walk(tree):
         # An ImportFrom's names are aliases, which are nodes of their own.
         match node:

@@ -30,6 +30,11 @@ _LIBRARIES = frozenset(
     """.split()
 )
 _MAX_ALIASES = 5
+# An import statement with its names, over lines where brackets or backslashes continue it.
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from\b[^\n]*?\bimport\b|import\b)(?:[^\n(\\]|\\\r?\n)*(?:\([^)]*\))?", re.MULTILINE
+)
+_WORD = re.compile(rb"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class Project:
         self._bytes: dict[Path, bytes] = {}
         self._facts: dict[Path, Facts | None] = {}
         self._canonical: dict[tuple[str, Path | None], str] = {}
+        self._imports: dict[Path, frozenset[bytes]] = {}
         self._remote: dict[tuple[str, Path], tuple[RemoteUse, ...]] = {}
 
     @cached_property
@@ -220,14 +226,10 @@ class Project:
     def _find_remote(self, qualname: str, home: Path | None) -> Iterable[RemoteUse]:
         from jaxresid.linter.stages import derivative_name
 
-        *modules, last = (part.encode() for part in qualname.split("."))
-        whole = re.compile(rb"\b%s\b" % re.escape(last))
+        home_name, _, last = qualname.rpartition(".")
+        parent = home_name.rpartition(".")[2] or home_name
         for module in self._modules:
-            content = self.content(module.path)
-            # To reach it, a file has to name it and a module or package that has it.
-            if module.path == home or last not in content or not any(m in content for m in modules):
-                continue
-            if whole.search(content) is None:
+            if module.path == home or not self._may_reach(module.path, parent, last):
                 continue
             facts = self.facts(module)
             if facts is None:
@@ -247,6 +249,23 @@ class Project:
                         bool(standing.reverse),
                         use.through,
                     )
+
+    def _may_reach(self, path: Path, parent: str, name: str) -> bool:
+        """Whether a file's bytes could name `parent.name`: it imports one of the two by name, or
+        spells both in a row."""
+        content = self.content(path)
+        if name.encode() not in content:
+            return False
+        if path not in self._imports:
+            self._imports[path] = frozenset(
+                word for line in _IMPORT.findall(content) for word in _WORD.findall(line)
+            )
+        imported = self._imports[path]
+        return (
+            name.encode() in imported
+            or parent.encode() in imported
+            or f"{parent}.{name}".encode() in content
+        )
 
     # -- checkpoint names across modules -----------------------------------------------------
 

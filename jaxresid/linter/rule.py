@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from jaxresid.linter.funnel import CHECKPOINT_MARKERS
 from jaxresid.violations import Applicability, Fix, Related, RuleInfo, Severity, Violation
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ SECTIONS = (
     "When it is right after all",
     "Is the fix safe?",
 )
-# What a file must mention for the checkpoint rules to have anything to say.
-CHECKPOINT_MARKERS = (b"checkpoint", b"remat")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
+import os
 from dataclasses import asdict
 from typing import Any
 
-from jaxresid.linter.rule import Rule
 from jaxresid.violations import Edit, Fix, Linted, Related, Span, Violation
 
 
@@ -56,15 +55,14 @@ def _violation(stored: dict[str, Any], path: str) -> Violation:
     )
 
 
-def rules_fingerprint(rules: tuple[type[Rule], ...]) -> str:
-    """A hash of the rules and of the code that finds the facts: an edited rule, in development,
-    must not be answered from the cache."""
-    from pathlib import Path
-
+def code_fingerprint() -> str:
+    """A hash of the linter's own files: an edited rule, in development, must not be answered from
+    the cache."""
     digest = hashlib.blake2b(digest_size=16)
-    for rule in rules:
-        digest.update(f"{rule.code} {rule.name} {rule.severity}\n".encode())
-    for path in sorted(Path(inspect.getfile(Rule)).parent.rglob("*.py")):
-        stat = path.stat()
-        digest.update(f"{path.name} {stat.st_mtime_ns} {stat.st_size}\n".encode())
+    here = os.path.dirname(os.path.abspath(__file__))
+    for directory in (here, os.path.join(here, "rules")):
+        for entry in sorted(os.scandir(directory), key=lambda e: e.name):
+            if entry.name.endswith(".py"):
+                stat = entry.stat()
+                digest.update(f"{entry.name} {stat.st_mtime_ns} {stat.st_size}\n".encode())
     return digest.hexdigest()

@@ -1,34 +1,109 @@
-"""The rules, one module each, found by listing this package.
+"""The rules, one module each, and their index.
 
-A module that cannot be imported, or that holds no rule, fails the run: a rule that is silently
-missing would look like clean code.
+The index spares a run that finds no candidate the import of all of them. That it agrees with the
+rules, and lists every module of this package, is tested; a module that cannot be imported fails the
+run, because a rule that is silently missing would look like clean code.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from jaxresid.linter.rule import Rule
+if TYPE_CHECKING:
+    from jaxresid.linter.rule import Rule
+
+# Code, name, severity, and the markers where they are not the usual ones (`-`: none).
+_TABLE = """
+JXR001 unused-suppression warning -
+JXR101 checkpointed-loss warning
+JXR102 checkpointed-last-stage warning
+JXR103 checkpoint-around-loop warning
+JXR104 checkpoint-of-gradient warning
+JXR105 discarded-checkpoint error
+JXR106 nested-checkpoint warning
+JXR107 trivial-checkpoint warning
+JXR108 undifferentiated-checkpoint warning
+JXR109 unwrapped-loop-body info checkpoint remat scan map
+JXR201 uncalled-policy-factory error offload_dot_with_no_batch_dims save_and_offload_only_these_names save_any_names_but_these save_anything_except_these_names save_from_both_policies save_only_these_names
+JXR202 called-policy error saveable checkpoint_dots
+JXR203 names-in-one-collection error offload_dot_with_no_batch_dims save_and_offload_only_these_names save_any_names_but_these save_anything_except_these_names save_from_both_policies save_only_these_names
+JXR204 names-as-string error save_and_offload_only_these_names
+JXR205 everything-saveable-policy warning everything_saveable
+JXR206 overridden-inner-policy warning
+JXR207 policy-callable-mistake error
+JXR208 save-anything-except error save_anything_except_these_names
+JXR209 union-with-offload-policy error save_from_both_policies
+JXR210 name-saved-and-offloaded error save_and_offload_only_these_names
+JXR211 offload-memory-kind error save_and_offload_only_these_names offload_dot_with_no_batch_dims
+JXR212 unknown-policy error checkpoint_policies
+JXR301 undefined-checkpoint-name warning
+JXR302 unused-checkpoint-name info
+JXR303 discarded-checkpoint-name error
+JXR304 stale-value-after-naming warning
+JXR305 named-nonlinearity-output warning
+JXR306 named-carry-output warning
+JXR307 checkpoint-name-arguments error
+JXR308 name-outside-custom-vjp-forward warning
+JXR401 cse-allowed-outside-loop warning
+JXR402 cse-allowed-in-unrolled-scan warning
+JXR403 cse-allowed-in-nested-checkpoint warning
+JXR404 cse-prevented-in-loop info
+JXR405 prevent-cse-type error
+JXR501 checkpoint-as-decorator-factory error
+JXR502 checkpoint-positional-arguments error
+JXR503 ignored-static-argnames error
+JXR504 static-argument-index error
+JXR505 removed-checkpoint-api error checkpoint remat custom_remat saved_residuals
+JXR506 private-checkpoint-import warning
+JXR507 late-bound-checkpoint error
+JXR508 effect-in-checkpoint info
+JXR601 jax-checkpoint-of-nnx-module error
+JXR602 jax-checkpoint-of-module error
+JXR603 unnamed-linen-remat warning
+JXR701 remat3-callable-policy info
+JXR702 remat3-list-static-argnums info
+JXR703 remat3-prevent-cse-sequence info
+"""
+_USUAL_MARKERS = ("checkpoint", "remat")
+
+
+class Entry(NamedTuple):
+    """What a run needs to know of a rule before it reads a file."""
+
+    code: str
+    name: str
+    severity: str
+    markers: tuple[bytes, ...]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the rule is on without being selected."""
+        return self.severity != "info"
+
+
+def _entry(line: str) -> Entry:
+    code, name, severity, *markers = line.split()
+    found = () if markers == ["-"] else tuple(markers) or _USUAL_MARKERS
+    return Entry(code, name, severity, tuple(m.encode() for m in found))
+
+
+INDEX = tuple(_entry(line) for line in _TABLE.strip().splitlines())
 
 
 @cache
-def all_rules() -> tuple[type[Rule], ...]:
-    """Every rule, by code.
+def rule(name: str) -> type[Rule]:
+    """The rule of a name.
 
     Raises:
-      ImportError, TypeError: a module of this package is broken.
+      ImportError, AttributeError: its module is broken.
     """
-    found: list[type[Rule]] = []
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        rules = [
-            v
-            for v in vars(loaded).values()
-            if isinstance(v, type) and issubclass(v, Rule) and v.__module__ == loaded.__name__
-        ]
-        if not rules:
-            raise TypeError(f"{loaded.__name__} defines no rule")
-        found += rules
-    return tuple(sorted(found, key=lambda r: r.code))
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    found: type[Rule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
+    return found
+
+
+def all_rules() -> tuple[type[Rule], ...]:
+    """Every rule, by code."""
+    return tuple(rule(entry.name) for entry in INDEX)

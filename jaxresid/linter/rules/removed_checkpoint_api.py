@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter import checkpoint_calls, edits, moved
 from jaxresid.linter.checkpoint_calls import Given
-from jaxresid.linter.rule import CHECKPOINT_MARKERS, Example, Rule
+from jaxresid.linter.funnel import CHECKPOINT_MARKERS
+from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:

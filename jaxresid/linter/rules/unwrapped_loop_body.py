@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import stages
-from jaxresid.linter.rule import CHECKPOINT_MARKERS, Example, Rule
+from jaxresid.linter.funnel import CHECKPOINT_MARKERS
+from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:

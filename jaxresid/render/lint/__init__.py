@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxresid.render.lint.run import Run
-from jaxresid.violations import Linted, RuleInfo
+if TYPE_CHECKING:
+    from jaxresid.violations import Linted, RuleInfo
 
 _MODULES = {
     "text": "text",
@@ -57,6 +58,8 @@ def render(
     """
     if format not in _MODULES:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
+    from jaxresid.render.lint.run import Run
+
     run = Run(
         results=tuple(results),
         rules=tuple(rules),
@@ -68,7 +71,9 @@ def render(
         unsafe_fixes=unsafe_fixes,
         summary=summary,
     )
-    module = importlib.import_module(f"{__name__}.{_MODULES[format]}")
+    # With nothing to show, what is left to say is the same, and quicker to load.
+    name = _MODULES["concise" if format == "text" and not run.violations else format]
+    module = importlib.import_module(f"{__name__}.{name}")
     out: str = module.render(run)
     return _encodable(out)
 

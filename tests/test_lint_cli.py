@@ -1087,3 +1087,71 @@ def test_explain_every_rule(lab, capsysbinary):
     assert run_command(["rules", "-f", "json"]) == 0
     listed = json.loads(capsysbinary.readouterr()[0])
     assert [rule["code"] for rule in listed] == [rule.code for rule in all_rules()]
+
+
+# -- configurations
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("cache", [(), ("-n",)])
+def test_each_file_has_the_configuration_nearest_to_it(lab, order, cache):
+    """In whatever order the files are named: pre-commit shuffles them."""
+    for name, ignored in (("a", '["JXR2"]'), ("b", "[]")):
+        (lab.path / name).mkdir()
+        (lab.path / name / "pyproject.toml").write_text(f"[tool.jaxresid]\nignore = {ignored}\n")
+        (lab.path / name / "x.py").write_text(CALLED)
+    expected = [("b/x.py", "JXR202")]
+    assert lab.found(*(f"{name}/x.py" for name in order), *cache) == expected
+    assert lab.found(*order, *cache) == expected
+    assert lab.found(*cache) == expected
+    assert [c for _, c in lab.found("--isolated", *cache)] == ["JXR202", "JXR202"]
+    assert [c for _, c in lab.found("--config", "b/pyproject.toml", *cache)] == ["JXR202"] * 2
+    (lab.path / "a" / "pyproject.toml").write_text("[tool.jaxresid]\nselect = ['JXR999']\n")
+    code, _, err = lab("a/x.py", "b/x.py", *cache)
+    assert code == 2 and "JXR999" in err
+
+
+def test_a_configuration_further_down_may_select_more(lab):
+    (lab.path / "deep").mkdir()
+    (lab.path / "deep" / "pyproject.toml").write_text("[tool.jaxresid]\nselect = ['JXR109']\n")
+    (lab.path / "deep" / "x.py").write_text(LOOP)
+    lab.write(x=LOOP)
+    assert lab.found() == [("deep/x.py", "JXR109")]
+
+
+# -- where output goes
+
+
+def test_a_link_is_written_through(lab):
+    lab.write(x=CALLED)
+    (lab.path / "real").mkdir()
+    (lab.path / "out.txt").symlink_to(lab.path / "real" / "out.txt")
+    assert lab("x.py", "-o", "out.txt")[0] == 1
+    assert (lab.path / "out.txt").is_symlink()
+    assert "JXR202" in (lab.path / "real" / "out.txt").read_text()
+
+
+def test_the_name_of_an_open_file_is_not_replaced(lab):
+    """As root, replacing /dev/stdout would take it from every process on the machine."""
+    lab.write(x=CALLED)
+    target = lab.path / "redirected.txt"
+    with target.open("w") as file:
+        done = spawn("lint", "x.py", "-n", "-o", "/dev/stdout", cwd=lab.path, stdout=file)
+        assert done.wait() == 1
+    assert "JXR202" in target.read_text()
+    assert os.path.realpath("/dev/stdout") != "/dev/stdout"
+
+
+def test_what_a_fix_changes_elsewhere_is_seen(lab):
+    """The derivative goes, and with it what was found in the other file."""
+    lab.write(
+        model="import jax\n\n\n@jax.checkpoint\ndef loss(w):\n    return (w * w).sum()\n",
+        train="import jax\nfrom model import loss\n\ncp = jax.checkpoint_policies\n\n\n"
+        "def step(w):\n"
+        "    return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable()))(w)\n",
+    )
+    before = lab.found("-n")
+    code, _, _ = lab("-n", "--fix", "-q")
+    assert ("train.py", "JXR202") in before
+    assert ("train.py", "JXR202") not in lab.found("-n")
+    assert code == int(bool(lab.found("-n")))

@@ -133,6 +133,12 @@ def test_a_name_is_looked_up_where_it_stands():
         ("jax.grad(jax.checkpoint(f))", ["derivative"]),
         ("from functools import partial\njax.grad(partial(jax.checkpoint(f), 1))", ["derivative"]),
         ("jax.grad(jax.vmap(jax.checkpoint(f)))", ["derivative"]),
+        ("jax.grad(fun=jax.checkpoint(f))", ["derivative"]),
+        ("jax.grad(g, jax.checkpoint(f))", ["escapes"]),
+        ("jax.jit(fun=jax.checkpoint(f))(x)", ["call"]),
+        ("jax.vmap(g, jax.checkpoint(f))", ["escapes"]),
+        ("fs = list([jax.checkpoint(f)])\nfor g in fs:\n    g(x)", ["call"]),
+        ("fs = tuple(jax.checkpoint(f) for _ in xs)\nfs[1](x)", ["call"]),
         ("jax.checkpoint(jax.checkpoint(f))", ["checkpoint", "discarded"]),
         ("jax.checkpoint(f)", ["discarded"]),
         ("run(jax.checkpoint(f))", ["escapes"]),
@@ -281,3 +287,34 @@ def test_grammar_newer_than_the_interpreter(monkeypatch):
     (site,) = found.sites
     assert (site.node.lineno, site.node.col_offset) == (7, 15)
     assert isinstance(found.names.tree.body[2], (ast.FunctionDef, ast.Expr, ast.Assign))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "policy", "cse"),
+    [
+        ("", "none", True),
+        ("policy=None", "none", True),
+        ("policy=cp.dots_saveable", "plain", True),
+        ("policy=cp.dots_saveable()", "called", True),
+        ("policy=cp.save_only_these_names", "uncalled", True),
+        ("policy=cp.save_only_these_names('a')", "factory", True),
+        ("policy=lambda prim, *_, **__: True", "callable", True),
+        ("policy=given", "unknown", True),
+        ("policy=cp.dots_saveable if flag else None", "unknown", True),
+        ("prevent_cse=False", "none", False),
+        ("prevent_cse=flag", "none", None),
+        ("**options", "unknown", None),
+        ("**{'policy': None, 'prevent_cse': False}", "none", False),
+        ("**{key: None}", "unknown", None),
+        ("**{1: None}", "unknown", None),
+        ("**dict(policy=cp.dots_saveable)", "plain", True),
+        ("**dict(given)", "unknown", None),
+    ],
+)
+def test_keywords(keywords, policy, cse):
+    found = facts(
+        "import jax\ncp = jax.checkpoint_policies\n\n\ndef wrap(f, given, flag, key, options):\n"
+        f"    return jax.checkpoint(f, {keywords})\n"
+    )
+    (site,) = found.sites
+    assert (found.policy(site).kind, found.prevent_cse(site)) == (policy, cse)

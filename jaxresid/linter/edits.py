@@ -64,35 +64,18 @@ def remove_decorator(facts: Facts, decorator: ast.expr) -> Edit | None:
     return Edit(Span(at, 0, span.end_row + 1, 0), "")
 
 
-def remove_statement(facts: Facts, statement: ast.stmt) -> Edit | None:
-    """Removes a statement that stands on lines of its own and is not the only one of its block;
-    None elsewhere."""
-    source = facts.source
-    span = source.span(statement)
-    before = source.lines[span.row - 1][: span.column]
-    after = source.lines[span.end_row - 1][span.end_column :]
-    parent = facts.names.parents[statement]
-    siblings = next(
-        (
-            value
-            for _, value in ast.iter_fields(parent)
-            if isinstance(value, list) and statement in value
-        ),
-        [],
-    )
-    if before.strip() or after.strip() or len(siblings) < 2:
-        return None
-    return Edit(Span(span.row, 0, span.end_row + 1, 0), "")
-
-
 def change_call(
     source: Source, call: ast.Call, change: Callable[[cst.Call], cst.Call | None]
 ) -> Edit | None:
     """Rewrites a call by libcst; None where `change` declines or the text does not parse alone."""
     import libcst as cst
 
+    from jaxresid.linter.syntax import is_deep
+
     span = source.span(call)
     text = source.segment(span)
+    if is_deep(text):
+        return None
     try:
         # In parentheses, because a call may go on over lines that only outer brackets allow.
         parsed = cst.parse_expression(f"({text}\n)")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from jaxresid.config import Config, Options, load, matches
 from jaxresid.linter import funnel
@@ -153,9 +153,7 @@ class Lint:
             config = replace(self.config_in(root), force_exclude=False)
             # The directory of a buffer that was never saved need not exist.
             found = discover([str(root)], config) if root.is_dir() else ()
-            self._listed[root] = tuple(
-                f for f in found if isinstance(f, Found) and f.path.endswith((".py", ".pyi"))
-            )
+            self._listed[root] = tuple(filter(_is_python, found))
         return self._listed[root]
 
     def project(self, root: Path) -> Project:
@@ -284,6 +282,10 @@ class Lint:
         before_reading = time.time_ns()
         found = self.discover(paths)
         self.found_nothing = not found
+        for directory in directories:
+            # A project that was walked just now is not walked again for its index.
+            if len(paths) == 1 and self.root(directory / "x.py") == directory:
+                self._listed[directory] = tuple(filter(_is_python, found))
         results: list[Linted] = [
             _unreadable(f.path, f.reason) for f in found if isinstance(f, Problem)
         ]
@@ -373,6 +375,10 @@ class Lint:
             )
         cache.save()
         return results
+
+
+def _is_python(item: Found | Problem) -> TypeGuard[Found]:
+    return isinstance(item, Found) and item.path.endswith((".py", ".pyi"))
 
 
 def _unreadable(path: str, reason: str) -> Linted:

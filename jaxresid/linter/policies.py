@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from jaxresid.linter.facts import Facts
 
 # A file that mentions none of these has no factory.
-FACTORY_MARKERS = tuple(name.encode() for name in sorted(apis.FACTORIES))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.names import Definition, External, FunctionNode
+from jaxresid.linter.names import External, FunctionNode
 from jaxresid.violations import Related
 
 if TYPE_CHECKING:
@@ -283,13 +283,3 @@ def contains_unknown_remat(node: ast.AST) -> bool:
         if "remat" in word.lower() or "checkpoint" in word.lower():
             return True
     return False
-
-
-def functions_of(definition: Definition) -> FunctionNode | None:
-    """The function that runs: a linen class's `__call__`."""
-    if isinstance(definition, ast.ClassDef):
-        return next(
-            (s for s in definition.body if isinstance(s, ast.FunctionDef) and s.name == "__call__"),
-            None,
-        )
-    return definition

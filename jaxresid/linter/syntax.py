@@ -67,7 +67,7 @@ def _parse(text: str, top_level_await: bool) -> ast.Module:
 
 def _without_newer_grammar(text: str) -> str | None:
     """`text` with constructs of newer Pythons blanked, or None where there are none to blank."""
-    if _is_deep(text):
+    if is_deep(text):
         return None
     import libcst as cst
     from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
@@ -94,7 +94,7 @@ def _without_newer_grammar(text: str) -> str | None:
     return raw.decode("utf-8", "replace") if changed else None
 
 
-def _is_deep(text: str) -> bool:
+def is_deep(text: str) -> bool:
     """Whether nesting could overflow the stack of libcst's parser, which ends the process: that
     takes 800 brackets or 3,200 operators. Strings and comments are counted too, at worst for a
     file whose newer grammar is then not understood."""

@@ -26,18 +26,18 @@ JXR106 nested-checkpoint warning
 JXR107 trivial-checkpoint warning
 JXR108 undifferentiated-checkpoint warning
 JXR109 unwrapped-loop-body info checkpoint remat scan map
-JXR201 uncalled-policy-factory error offload_dot_with_no_batch_dims save_and_offload_only_these_names save_any_names_but_these save_anything_except_these_names save_from_both_policies save_only_these_names
-JXR202 called-policy error saveable checkpoint_dots
-JXR203 names-in-one-collection error offload_dot_with_no_batch_dims save_and_offload_only_these_names save_any_names_but_these save_anything_except_these_names save_from_both_policies save_only_these_names
-JXR204 names-as-string error save_and_offload_only_these_names
-JXR205 everything-saveable-policy warning everything_saveable
+JXR201 uncalled-policy-factory error
+JXR202 called-policy error
+JXR203 names-in-one-collection error
+JXR204 names-as-string error
+JXR205 everything-saveable-policy warning
 JXR206 overridden-inner-policy warning
 JXR207 policy-callable-mistake error
-JXR208 save-anything-except error save_anything_except_these_names
-JXR209 union-with-offload-policy error save_from_both_policies
-JXR210 name-saved-and-offloaded error save_and_offload_only_these_names
-JXR211 offload-memory-kind error save_and_offload_only_these_names offload_dot_with_no_batch_dims
-JXR212 unknown-policy error checkpoint_policies
+JXR208 save-anything-except error
+JXR209 union-with-offload-policy error
+JXR210 name-saved-and-offloaded error
+JXR211 offload-memory-kind error
+JXR212 unknown-policy error
 JXR301 undefined-checkpoint-name warning
 JXR302 unused-checkpoint-name info
 JXR303 discarded-checkpoint-name error
@@ -55,7 +55,7 @@ JXR501 checkpoint-as-decorator-factory error
 JXR502 checkpoint-positional-arguments error
 JXR503 ignored-static-argnames error
 JXR504 static-argument-index error
-JXR505 removed-checkpoint-api error checkpoint remat custom_remat saved_residuals
+JXR505 removed-checkpoint-api error
 JXR506 private-checkpoint-import warning
 JXR507 late-bound-checkpoint error
 JXR508 effect-in-checkpoint info

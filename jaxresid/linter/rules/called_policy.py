@@ -42,7 +42,6 @@ class CalledPolicy(Rule):
     why = "A plain policy is what jax.checkpoint calls, not something that makes one."
     help = "remove the empty brackets"
     fixes = "safe"
-    markers = (b"saveable", b"checkpoint_dots")
     bad = (
         Example(
             "import jax\n\n\n"

@@ -43,7 +43,6 @@ class EverythingSaveablePolicy(Rule):
     why = "It keeps what would be kept without a checkpoint, and adds an optimization barrier."
     help = "remove the checkpoint, or choose a policy that leaves something to recompute"
     fixes = "unsafe"
-    markers = (b"everything_saveable",)
     bad = (
         Example(
             "import jax\n\n\ndef block(w, x):\n"

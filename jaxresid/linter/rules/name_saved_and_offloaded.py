@@ -33,7 +33,6 @@ class NameSavedAndOffloaded(Rule):
     severity = "error"
     why = "A value is kept on the device or on the host, and the call raises a ValueError."
     help = "leave the name in one of the lists"
-    markers = (b"save_and_offload_only_these_names",)
     bad = (
         Example(
             "import jax\n\n\ndef policy():\n"

@@ -42,7 +42,6 @@ class NamesAsString(Rule):
     why = "A string is taken for the list of its letters, and nothing of the name itself matches."
     help = "put it in a list"
     fixes = "unsafe"
-    markers = (b"save_and_offload_only_these_names",)
     bad = (
         Example(
             "import jax\n\n"

@@ -42,7 +42,6 @@ class NamesInOneCollection(Rule):
     why = "Each name is an argument of its own; a collection is one name, which no value has."
     help = "unpack it with `*`"
     fixes = "safe"
-    markers = policies.FACTORY_MARKERS
     bad = (
         Example(
             "import jax\n\n"

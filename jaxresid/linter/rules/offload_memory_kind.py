@@ -44,7 +44,6 @@ class OffloadMemoryKind(Rule):
     help = 'offload from "device" to "pinned_host"'
     fixes = "safe"
     jax = ">=0.7.1"
-    markers = (b"save_and_offload_only_these_names", b"offload_dot_with_no_batch_dims")
     bad = (
         Example(
             "import jax\nimport jax.numpy as jnp\n"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter import checkpoint_calls, edits, moved
 from jaxresid.linter.checkpoint_calls import Given
-from jaxresid.linter.funnel import CHECKPOINT_MARKERS
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
@@ -61,7 +60,6 @@ class RemovedCheckpointApi(Rule):
     help = "use the public name of today"
     fixes = "safe"
     jax = ">=0.10 for jax.ad_checkpoint and concrete=False"
-    markers = (*CHECKPOINT_MARKERS, b"custom_remat", b"saved_residuals")
     bad = (
         Example(
             "import jax\nfrom jax.ad_checkpoint import checkpoint  # !\n\n\n"

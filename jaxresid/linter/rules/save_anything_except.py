@@ -35,7 +35,6 @@ class SaveAnythingExcept(Rule):
     severity = "error"
     why = "A value is saved before it gets its name, so it keeps what everything_saveable keeps."
     help = "name what to save: save_only_these_names, or save_any_names_but_these"
-    markers = (b"save_anything_except_these_names",)
     bad = (
         Example(
             "import functools\n\nimport jax\nimport jax.numpy as jnp\n"

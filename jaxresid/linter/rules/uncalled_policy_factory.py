@@ -39,7 +39,6 @@ class UncalledPolicyFactory(Rule):
     severity = "error"
     why = "JAX calls it as the policy, which raises a TypeError once it is differentiated."
     help = "call it with its arguments"
-    markers = policies.FACTORY_MARKERS
     bad = (
         Example(
             "import jax\n\n\ndef layer(w, x):\n    return jax.numpy.sin(x @ w)\n\n\n"

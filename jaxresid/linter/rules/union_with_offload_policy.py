@@ -39,7 +39,6 @@ class UnionWithOffloadPolicy(Rule):
     severity = "error"
     why = "The union asks both policies for a bool, and one that offloads does not give it."
     help = "list the names to save and to offload in one save_and_offload_only_these_names"
-    markers = (b"save_from_both_policies",)
     bad = (
         Example(
             "import jax\nimport jax.numpy as jnp\n"

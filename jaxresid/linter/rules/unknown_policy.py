@@ -48,7 +48,6 @@ class UnknownPolicy(Rule):
     why = "Reading it raises."
     help = "see jax.checkpoint_policies for those there are"
     fixes = "unsafe"
-    markers = (b"checkpoint_policies",)
     bad = (
         Example(
             "import jax\n\n\ndef run(layer, w, x):\n    cp = jax.checkpoint_policies\n"

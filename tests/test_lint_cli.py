@@ -482,17 +482,43 @@ def test_show_fixes(lab):
     assert [line.split(":")[0] for line in out.splitlines() if "JXR" in line] == ["b.py"]
 
 
-def test_jobs_and_runs_give_the_same_bytes(lab, monkeypatch):
-    monkeypatch.setattr("jaxresid.linter.files._POOL_NBYTES", 0)
+POOL = """
+import sys
+from jaxresid.cli.running import run
+from jaxresid.linter import files
+files._POOL_NBYTES = 0
+for form in sys.argv[1:]:
+    for number, jobs in enumerate((["-j1"], ["-j2"], ["-j2"], [])):
+        run(["lint", "-n", "-f", form, "-o", f"{form}-{number}.out", *jobs])
+assert "jax" not in sys.modules
+"""
+
+
+def test_jobs_and_runs_give_the_same_bytes(lab):
+    """In a process of its own: this one has JAX's threads, with which the linter does not fork."""
     lab.write(model=MODEL, train=TRAIN, syntax=SYNTAX)
     for n in range(9):
         lab.put(f"d{n % 3}/m{n}.py", [CALLED, LOSS, CLEAN][n % 3] + f"\nn = {n}\n" * n)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", POOL, *FORMATS]
+    subprocess.run(command, cwd=lab.path, env=env, check=True, stderr=subprocess.PIPE)
     for form in FORMATS:
-        outputs = [lab.raw("-n", "-f", form, *more) for more in (["-j1"], ["-j2"], ["-j2"], [])]
-        assert len(set(outputs)) == 1
-    found = [(i["filename"], i["location"]["row"]) for i in json.loads(lab("-f", "json")[1])]
+        outputs = {(lab.path / f"{form}-{n}.out").read_bytes() for n in range(4)}
+        assert len(outputs) == 1
+    found = [
+        (i["filename"], i["location"]["row"])
+        for i in json.loads((lab.path / "json-0.out").read_text())
+    ]
     assert found == sorted(found)
     assert len({name for name, _ in found}) == 8
+
+
+def test_a_process_that_has_jax_is_not_forked(lab, monkeypatch):
+    monkeypatch.setattr("jaxresid.linter.files._POOL_NBYTES", 0)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", None)
+    assert "jax" in sys.modules
+    lab.write(a=CALLED, b=CALLED)
+    assert lab.found("-n", "-j2") == [("a.py", "JXR202"), ("b.py", "JXR202")]
 
 
 # -- fixing

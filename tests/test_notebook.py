@@ -134,9 +134,7 @@ def test_there_is_no_place_without_cells():
         read(file(prose("t"))).place(Span(1, 0, 1, 0))
 
 
-def test_await_outside_of_functions_is_announced():
-    assert read(file(code("await f()"))).needs_await
-    assert not read(file(code("f()"))).needs_await
+def test_await_outside_of_functions_is_left():
     assert read(file(code("await f()"))).text == "await f()\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -316,7 +317,9 @@ class Lint:
 
     def _lint(self, candidates: Sequence[Candidate], jobs: int | None) -> Iterable[Linted]:
         workers = min(jobs or available_cpus(), len(candidates))
-        if workers < 2 or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
+        # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
+        alone = workers < 2 or "jax" in sys.modules
+        if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
             return [self.content(c.raw, c.path, c.absolute) for c in candidates]
         from concurrent.futures import ProcessPoolExecutor
 

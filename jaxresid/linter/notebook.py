@@ -290,11 +290,6 @@ class Notebook:
     cells: tuple[Cell, ...]
     json: str = field(repr=False)
 
-    @property
-    def needs_await(self) -> bool:
-        """Whether it may parse only where `await` is allowed outside of functions."""
-        return bool(re.search(r"\b(?:await|async)\b", self.text))
-
     def place(self, span: Span) -> tuple[int, Span]:
         """The number of the cell where a span of the module starts, and the span in that cell.
 

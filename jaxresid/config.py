@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from jaxresid.errors import JaxresidError
+from jaxresid.nearest import did_you_mean
 
 OUTPUT_FORMATS = (
     "text",
@@ -231,7 +232,7 @@ class Config:
         self, from_file: bool, key: str, selector: str, known: Mapping[str, str]
     ) -> NoReturn:
         words = ["ALL", *known, *known.values(), *{code[:4] for code in known}]
-        guess = _did_you_mean(selector, words) or "; `jaxresid rules` lists them"
+        guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
         if self.file is not None and from_file and selector in self.text:
             where = _where(self.file, self.text, key, selector)
             raise ConfigError(f"{where}: no rule is called `{selector}` in `{key}`{guess}")
@@ -665,7 +666,7 @@ def _value(key: str, value: object) -> object:
         if not isinstance(value, str) or not value:
             raise ConfigError(f'`cache-dir` is {_kind(value)}; write cache-dir = "some/directory"')
         return value
-    guess = _did_you_mean(key.replace("_", "-"), KNOWN_KEYS)
+    guess = did_you_mean(key.replace("_", "-"), KNOWN_KEYS)
     known = ", ".join(KNOWN_KEYS)
     raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {known}")
 
@@ -713,17 +714,8 @@ def _kind(value: object) -> str:
 
 
 def _no_format(value: object) -> str:
-    guess = _did_you_mean(str(value), OUTPUT_FORMATS)
+    guess = did_you_mean(str(value), OUTPUT_FORMATS)
     return f"output-format: {value!r} is not one of {', '.join(OUTPUT_FORMATS)}{guess}"
-
-
-def _did_you_mean(word: str, words: Iterable[str]) -> str:
-    import difflib
-
-    words = list(dict.fromkeys(words))
-    folded = {w.lower(): w for w in words}
-    close = difflib.get_close_matches(word.lower(), folded, n=1)
-    return f"; did you mean `{folded[close[0]]}`?" if close else ""
 
 
 def _where(file: Path, text: str, key: str, within: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -14,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxresid.errors import InputsError, TargetError
+from jaxresid.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def _import(place: str) -> ModuleType:
 def _import_file(place: str) -> ModuleType:
     path = Path(place).resolve()
     if not path.is_file():
-        near = difflib.get_close_matches(path.name, _python_files(path.parent), n=1)
-        hint = f"; did you mean {os.path.join(os.path.dirname(place), near[0])}?" if near else ""
+        near = nearest(path.name, _python_files(path.parent))
+        hint = f"; did you mean {os.path.join(os.path.dirname(place), near)}?" if near else ""
         raise TargetError(f"no such file: {place}{hint}")
     # A file inside a package is imported by its dotted name, so that its relative imports work.
     root, names = path.parent, [path.stem]
@@ -138,11 +138,9 @@ def _no_module(place: str, missing: str) -> str:
     if "/" in place or os.path.exists(place.replace(".", os.sep) + ".py"):
         hint = f"; for a file write {place.replace('.', os.sep)}.py:function"
     else:
-        near = difflib.get_close_matches(
-            missing, [f.removesuffix(".py") for f in _python_files(Path.cwd())], n=1
-        )
+        near = nearest(missing, [f.removesuffix(".py") for f in _python_files(Path.cwd())])
         if near:
-            hint = f"; did you mean {near[0]}?"
+            hint = f"; did you mean {near}?"
     return f"no module named {missing!r} (looked in the working directory and sys.path){hint}"
 
 
@@ -176,10 +174,10 @@ def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
         except AttributeError:
             callables = {n: getattr(found, n, None) for n in dir(found) if not n.startswith("_")}
             names = [n for n, value in callables.items() if callable(value)]
-            near = difflib.get_close_matches(part, names, n=1, cutoff=0.5)
+            near = nearest(part, names, cutoff=0.5)
             own = [n for n in names if _module_of(callables[n]) == module.__name__]
             if near:
-                hint = f"; did you mean {near[0]}?"
+                hint = f"; did you mean {near}?"
             elif own:
                 hint = f"; it has {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
             else:

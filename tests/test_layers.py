@@ -13,18 +13,19 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 ALLOWED = {
     "errors": set(),
     "model": {"render"},  # Report.print and to_json call the renderers when they are called
+    "nearest": set(),
     "units": set(),
     "violations": set(),
     "inputs": set(),
     "specs": {"errors"},
-    "config": {"errors"},
-    "linter": {"config", "errors", "violations"},
-    "targets": {"errors"},
+    "config": {"errors", "nearest"},
+    "linter": {"config", "errors", "nearest", "violations"},
+    "targets": {"errors", "nearest"},
     "inspector": {"errors", "model", "inputs", "specs"},
     "render": {"model", "units", "violations"},
     "cli": {
         *("config", "errors", "inspector", "linter", "model", "render", "specs", "targets"),
-        *("units", "violations"),
+        *("nearest", "units", "violations"),
     },
     "__main__": {"cli"},
     "__init__": {"errors", "inputs", "inspector", "linter", "model", "violations"},

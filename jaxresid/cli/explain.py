@@ -6,7 +6,8 @@ import click
 
 from jaxresid.cli.running import terminal_width, use_color, write
 from jaxresid.errors import JaxresidError
-from jaxresid.linter.rules import all_rules
+from jaxresid.linter.rules import INDEX, all_rules
+from jaxresid.nearest import did_you_mean
 from jaxresid.render.lint.explain import explain as explained
 from jaxresid.render.lint.explain import rule_table
 
@@ -37,13 +38,7 @@ def explain(rule: str, format_: str, output: str | None, traceback: bool) -> Non
     del traceback
     found = next((r for r in all_rules() if rule.upper() == r.code or rule == r.name), None)
     if found is None:
-        import difflib
-
-        words = [w for r in all_rules() for w in (r.code, r.name)]
-        near = difflib.get_close_matches(rule, words, 1) or difflib.get_close_matches(
-            rule.upper(), words, 1
-        )
-        guess = f"; did you mean {near[0]}?" if near else ""
+        guess = did_you_mean(rule, [w for entry in INDEX for w in (entry.code, entry.name)])
         raise JaxresidError(f"no rule is called {rule!r}{guess} (`jaxresid rules` lists them)")
     text = explained(found.info(), format_, color=use_color("auto", output), width=_width(output))
     write(text, output)

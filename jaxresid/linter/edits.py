@@ -36,6 +36,14 @@ def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit:
     return Edit(facts.source.span(call), text)
 
 
+def assigned(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
+    """The fix that binds what a statement throws away."""
+    span = facts.source.span(node)
+    name = ast.unparse(target)
+    at = Span(span.row, span.column, span.row, span.column)
+    return Fix(f"Assign the result to `{name}`", (Edit(at, f"{name} = "),), "unsafe")
+
+
 def without_checkpoint(
     facts: Facts, site: Site, applicability: Applicability = "unsafe"
 ) -> Fix | None:

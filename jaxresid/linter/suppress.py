@@ -8,7 +8,6 @@ them go the forms that ruff and flake8 read: `# noqa`, `# noqa: JXR101`, `# ruff
 
 from __future__ import annotations
 
-import difflib
 import re
 from bisect import bisect_left
 from collections import defaultdict
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxresid.linter.lexer import LINE_END, Comment, Scan, scan
+from jaxresid.nearest import did_you_mean
 from jaxresid.violations import Edit, Fix, Span, Violation
 
 CODE = "JXR001"
@@ -327,7 +327,8 @@ def _reason(
     if not targets:
         if not item.is_ours and not _LIKE_OURS.fullmatch(text):
             return None
-        return f"`{text}` is no rule of jaxresid{_did_you_mean(text, known)}"
+        guess = did_you_mean(text, [word for pair in known.items() for word in pair])
+        return f"`{text}` is no rule of jaxresid{guess}"
     rules = targets - {CODE}
     if rules and not any(enabled(c) for c in rules):
         return None
@@ -336,12 +337,6 @@ def _reason(
     what = f"`{text}`" if text else "this suppression"
     where = "in this file" if item.rows is None else "here"
     return f"{what} silences nothing {where}"
-
-
-def _did_you_mean(text: str, known: Mapping[str, str]) -> str:
-    spelled = {s.lower(): s for pair in known.items() for s in pair}
-    close = difflib.get_close_matches(text.lower(), spelled, n=1)
-    return f"; did you mean `{spelled[close[0]]}`?" if close else ""
 
 
 def _unused(

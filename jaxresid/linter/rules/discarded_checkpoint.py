@@ -4,8 +4,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.linter import edits
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Edit, Fix, Violation
+from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.facts import Facts, Site
@@ -86,7 +87,4 @@ def _bind(facts: Facts, site: Site) -> Fix | None:
         b.scope is facts.names.scopes[target] for b in facts.names.bindings(target)
     ):
         return None
-    start = facts.source.span(site.node)
-    at = type(start)(start.row, start.column, start.row, start.column)
-    name = ast.unparse(target)
-    return Fix(f"Assign the result to `{name}`", (Edit(at, f"{name} = "),), "unsafe")
+    return edits.assigned(facts, site.node, target)

@@ -4,8 +4,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.linter import edits
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Edit, Fix, Violation
+from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.facts import Facts, Named
@@ -195,7 +196,4 @@ def _bind(facts: Facts, named: Named) -> Fix | None:
     bindings = facts.names.bindings(value)
     if function is None or not bindings or any(b.scope.node is not function for b in bindings):
         return None
-    start = facts.source.span(named.node)
-    at = type(start)(start.row, start.column, start.row, start.column)
-    title = f"Assign the result to `{value.id}`"
-    return Fix(title, (Edit(at, f"{value.id} = "),), "unsafe")
+    return edits.assigned(facts, named.node, value)

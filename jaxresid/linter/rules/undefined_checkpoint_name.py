@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.checkpoint_names import LIBRARY_NAMES, SAVING, Mention, mentions
 from jaxresid.linter.rule import Example, Rule
+from jaxresid.nearest import did_you_mean
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ def _is_undefined(project: Project, mention: Mention) -> bool:
 
 def _message(project: Project, mention: Mention) -> str:
     effect = "saves" if mention.factory in SAVING else "leaves out"
-    near = difflib.get_close_matches(mention.name, sorted(project.defined_names), 1)
-    meant = f"; did you mean `{near[0]}`?" if near else ""
+    meant = did_you_mean(mention.name, sorted(project.defined_names))
     return (
         f"no `checkpoint_name` of the project defines `{mention.name}`, so `{mention.factory}` "
         f"{effect} nothing for it{meant}"

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import apis, policies
 from jaxresid.linter.rule import Example, Rule
+from jaxresid.nearest import nearest
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class UnknownPolicy(Rule):
         Example(
             "import jax\n\n\ndef policy():\n"
             '    return jax.checkpoint_policies.SaveOnlyTheseNames("hidden")  # !\n',
+            fixed="import jax\n\n\ndef policy():\n"
+            '    return jax.checkpoint_policies.save_only_these_names("hidden")\n',
             jax=(0, 12),
         ),
     )
@@ -161,13 +163,13 @@ class UnknownPolicy(Rule):
                 or _is_guarded(facts, node)
             ):
                 continue
-            close = difflib.get_close_matches(name, sorted(apis.POLICIES), 1, _CLOSE)
+            close = nearest(name, sorted(apis.POLICIES), cutoff=_CLOSE)
             yield self.report(
                 facts,
                 node,
                 f"`{policies.written(facts, node)}` does not exist{_where(name)}",
-                help=f"did you mean {close[0]}?" if close else None,
-                fix=_rename(facts, node, close[0]) if close else None,
+                help=f"did you mean {close}?" if close else None,
+                fix=_rename(facts, node, close) if close else None,
             )
 
 

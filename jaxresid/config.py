@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from jaxresid.errors import JaxresidError
+from jaxresid.globs import Glob, excluder, regex_of
 from jaxresid.nearest import did_you_mean
+from jaxresid.requirements import Version, jax_requirements, newest_admitted, table_in
 
 OUTPUT_FORMATS = (
     "text",
@@ -62,8 +63,6 @@ DEFAULT_EXCLUDE = (
     "venv",
 )
 
-Version = tuple[int, int]
-
 
 class ConfigError(JaxresidError):
     """The configuration, or an option that overrides it, is not understood."""
@@ -109,17 +108,6 @@ class Selection(NamedTuple):
     ignore: tuple[str, ...] = ()
     fixable: tuple[str, ...] | None = None
     unfixable: tuple[str, ...] = ()
-
-
-class Glob(NamedTuple):
-    """A glob as written, and the directory it is relative to."""
-
-    pattern: str
-    base: str
-
-    def matcher(self) -> Callable[[str], bool]:
-        """Whether an absolute path, or its last part, matches."""
-        return _matcher(self)
 
 
 class PerFileIgnore(NamedTuple):
@@ -184,7 +172,7 @@ class Config:
 
     def excluder(self) -> Callable[[str, str], bool]:
         """A function of an absolute path and its last part: does `exclude` name it itself?"""
-        return _excluder(self.exclude)
+        return excluder(self.exclude)
 
     def validate(self, known: Mapping[str, str]) -> None:
         """Checks every selector against the rules there are, code -> name.
@@ -314,119 +302,9 @@ def parse_target_jax(text: str) -> Version:
     return int(match[1]), int(match[2])
 
 
-# Globs, as ruff's globset reads them: `*` and `?` match slashes as well.
-
-
-@lru_cache(maxsize=1024)
-def _matcher(glob: Glob) -> Callable[[str], bool]:
-    whole = re.compile(_absolute_regex(glob), re.DOTALL).fullmatch
-    last = re.compile(_glob_regex(glob.pattern), re.DOTALL).fullmatch
-
-    def match(path: str) -> bool:
-        path = path.replace(os.sep, "/")
-        return bool(whole(path) or last(path.rpartition("/")[2]))
-
-    return match
-
-
-@lru_cache(maxsize=64)
-def _excluder(globs: tuple[Glob, ...]) -> Callable[[str, str], bool]:
-    plain = frozenset(g.pattern for g in globs if re.fullmatch(r"[\w.-]+", g.pattern))
-    names = [g for g in globs if "/" not in g.pattern and g.pattern not in plain]
-    paths = [g for g in globs if g.pattern not in plain]
-    by_name = _union(_glob_regex(g.pattern) for g in names)
-    by_path = _union(_absolute_regex(g) for g in paths)
-
-    def excluded(path: str, name: str) -> bool:
-        if name in plain:
-            return True
-        return bool(
-            (by_name and by_name.fullmatch(name))
-            or (by_path and by_path.fullmatch(path.replace(os.sep, "/")))
-        )
-
-    return excluded
-
-
-def _union(regexes: Iterable[str]) -> re.Pattern[str] | None:
-    text = "|".join(f"(?:{regex})" for regex in regexes)
-    return re.compile(text, re.DOTALL) if text else None
-
-
-def _absolute_regex(glob: Glob) -> str:
-    pattern = glob.pattern.replace(os.sep, "/") if os.sep != "/" else glob.pattern
-    if os.path.isabs(pattern):
-        return _glob_regex(pattern.rstrip("/"))
-    base = re.sub(r"([\\*?\[\]{},!])", r"\\\1", glob.base.replace(os.sep, "/"))
-    parts: list[str] = []
-    for part in (base + "/" + pattern).split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return _glob_regex("/".join(("", *parts)) if base.startswith("/") else "/".join(parts))
-
-
-_TOKEN = re.compile(r"\*+|\\.|.", re.DOTALL)
-
-
-def _glob_regex(pattern: str) -> str:
-    """The regex of a whole glob.
-
-    Raises:
-      ValueError: for an open bracket or brace.
-    """
-    out: list[str] = []
-    depth, i = 0, 0
-    while match := _TOKEN.match(pattern, i):
-        token, start, i = match[0], i, match.end()
-        if token == "**":
-            piece, i = _recursive(pattern, start)
-        elif token == "[":
-            piece, i = _character_class(pattern, i)
-        elif token[0] == "*":
-            piece = ".*"
-        elif token == "?":
-            piece = "."
-        elif token in "{}":
-            depth += 1 if token == "{" else -1
-            piece = "(?:" if token == "{" else ")"
-        elif token == "," and depth:
-            piece = "|"
-        else:
-            piece = re.escape(token[-1])
-        if depth < 0:
-            raise ValueError("`}` without `{`")
-        out.append(piece)
-    if depth:
-        raise ValueError("`{` without `}`")
-    return "".join(out)
-
-
-def _recursive(pattern: str, start: int) -> tuple[str, int]:
-    """The regex of the `**` at `start`, and where to go on: behind a slash that it takes."""
-    end = start + 2
-    if start and pattern[start - 1] != "/":
-        return ".*", end
-    if end == len(pattern):
-        return (".+" if start else ".*"), end
-    return ("(?:.*/)?", end + 1) if pattern[end] == "/" else (".*", end)
-
-
-def _character_class(pattern: str, start: int) -> tuple[str, int]:
-    """The regex of a class whose `[` stands before `start`, and where to go on."""
-    negated = pattern[start : start + 1] in ("!", "^")
-    first = start + negated
-    end = pattern.find("]", first + 1)
-    if end < 0:
-        raise ValueError("`[` without `]`")
-    inside = re.sub(r"([\\\[\]^&~|])", r"\\\1", pattern[first:end])
-    return f"[{'^' if negated else ''}{inside}]", end + 1
-
-
 def _check_glob(pattern: str, key: str) -> str:
     try:
-        re.compile(_glob_regex(pattern))
+        re.compile(regex_of(pattern))
     except (ValueError, re.error) as error:
         raise ConfigError(f"{key}: {pattern!r} is not a glob: {error}") from None
     return pattern
@@ -581,7 +459,7 @@ class _Nearest(NamedTuple):
                 continue
             content = _decode(data, path)
             document = _toml(content, path)
-            if file is None and "jaxresid" in _table(document, "tool"):
+            if file is None and "jaxresid" in table_in(document, "tool"):
                 file, text = path, content
             requirements = requirements or jax_requirements(document)
             if file is not None and requirements:
@@ -618,11 +496,6 @@ def _toml(text: str, file: Path) -> dict[str, object]:
         raise ConfigError(f"{_shown(file)}: not valid TOML: nested too deeply") from None
 
 
-def _table(document: Mapping[str, object], key: str) -> Mapping[str, object]:
-    value = document.get(key)
-    return value if isinstance(value, dict) else {}
-
-
 _STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")
 _GLOBS = ("exclude", "extend-exclude")
 _FLAGS = ("force-exclude", "respect-gitignore", "unsafe-fixes", "fix")
@@ -634,7 +507,7 @@ def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     Raises:
       ConfigError: naming `file`, the line where it is found, and what to write.
     """
-    table = _table(_toml(text, file), "tool").get("jaxresid", {})
+    table = table_in(_toml(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{_shown(file)}: write a table, [tool.jaxresid]")
     values: dict[str, object] = {}
@@ -753,91 +626,3 @@ def _relative(path: str, root: str) -> str:
         return os.path.relpath(path, root).replace(os.sep, "/")
     except ValueError:  # another drive
         return path
-
-
-# The newest JAX that a project admits.
-
-
-def jax_requirements(document: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
-    """The requirements on jax of a pyproject.toml, in groups that hold at the same time.
-
-    One group of what `dependencies` requires always. If that is nothing, one for each requirement
-    that has a marker, and one for each extra. (More would only narrow the first.)
-    """
-    project = _table(document, "project")
-    dependencies = _on_jax(project.get("dependencies"))
-    always = tuple(line for line in dependencies if ";" not in line)
-    if always:
-        return (always,)
-    groups: list[tuple[str, ...]] = [(line,) for line in dependencies]
-    for extra in _table(project, "optional-dependencies").values():
-        lines = _on_jax(extra)
-        plain = tuple(line for line in lines if ";" not in line)
-        groups += [plain] if plain else [(line,) for line in lines]
-    return tuple(groups)
-
-
-# Compiled where there is a requirement to read.
-_ON_JAX = r"(?is)\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)"
-_NO_UPPER_BOUND = r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*"
-
-
-def _on_jax(lines: object) -> list[str]:
-    if not isinstance(lines, list):
-        return []
-    return [line for line in lines if isinstance(line, str) and re.match(_ON_JAX, line)]
-
-
-def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
-    """The newest minor version of jax that any of the groups admits, None for no upper bound.
-
-    `jax>=0.4,<0.8` admits 0.7. Releases are not looked up: where the bound lies after the last
-    minor version it names, as in `<1`, there is none.
-    """
-    newest: Version | None = None
-    for group in groups:
-        unbounded, version = _newest_of_group(group)
-        if unbounded:
-            return None
-        newest = max(filter(None, (newest, version)), default=None)
-    return newest
-
-
-def _newest_of_group(group: Sequence[str]) -> tuple[bool, Version | None]:
-    """(whether nothing bounds it, the newest minor version, None if nothing satisfies it)."""
-    tails = [match[1] for line in group if (match := re.match(_ON_JAX, line))]
-    if all(re.fullmatch(_NO_UPPER_BOUND, tail.partition(";")[0]) for tail in tails):
-        return True, None
-    # Its import costs as much as the rest of a small run.
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion
-    from packaging.version import Version as Parsed
-
-    specifiers = SpecifierSet()
-    for line in group:
-        try:
-            specifiers &= Requirement(line).specifier
-        except InvalidRequirement:  # for the build backend to say
-            return True, None
-    named: list[Parsed] = []
-    for specifier in specifiers:
-        try:
-            named.append(Parsed(specifier.version.removesuffix(".*")))
-        except InvalidVersion:
-            return True, None
-
-    def admits(major: int, minor: int) -> bool:
-        near = {v.micro + d for v in named for d in (0, 1)} | {0}
-        candidates = [Parsed(f"{major}.{minor}.{micro}") for micro in near]
-        candidates += [v for v in named if (v.major, v.minor) == (major, minor)]
-        return any(specifiers.contains(candidate, prereleases=True) for candidate in candidates)
-
-    for major in range(max((v.major for v in named), default=0) + 1, -1, -1):
-        last = max((v.minor for v in named if v.major == major), default=-1)
-        if admits(major, last + 1):
-            return True, None
-        for minor in range(last, -1, -1):
-            if admits(major, minor):
-                return False, (major, minor)
-    return False, None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import edits, stages
@@ -29,6 +30,7 @@ _LINEAR = frozenset(
     imag conj add subtract dot_general
     """.split()
 )
+_MAX_NODES = 100
 _MODULES = ("jax.numpy.", "jax.lax.", "jax.nn.", "flax.linen.", "flax.nnx.")
 _LINEAR_LAYERS = frozenset(
     """
@@ -157,6 +159,8 @@ def _body(facts: Facts, function: FunctionNode) -> str:
     if len(own) != 1 or not isinstance(own[0], ast.Return) or own[0].value is None:
         return ""
     value = own[0].value
+    if next(islice(ast.walk(value), _MAX_NODES, None), None) is not None:
+        return ""  # whatever it is, it is not trivial
     if isinstance(value, ast.Call) and _operation_of(facts, value).startswith("one "):
         return _operation_of(facts, value) if all(_is_leaf(a) for a in _inputs(value)) else ""
     bilinear = [n for n in ast.walk(value) if _is_product(facts, n)]

@@ -1,0 +1,98 @@
+"""The newest JAX that a project admits, from its pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+Version = tuple[int, int]
+
+
+def table_in(document: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def jax_requirements(document: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
+    """The requirements on jax of a pyproject.toml, in groups that hold at the same time.
+
+    One group of what `dependencies` requires always. If that is nothing, one for each requirement
+    that has a marker, and one for each extra. (More would only narrow the first.)
+    """
+    project = table_in(document, "project")
+    dependencies = _on_jax(project.get("dependencies"))
+    always = tuple(line for line in dependencies if ";" not in line)
+    if always:
+        return (always,)
+    groups: list[tuple[str, ...]] = [(line,) for line in dependencies]
+    for extra in table_in(project, "optional-dependencies").values():
+        lines = _on_jax(extra)
+        plain = tuple(line for line in lines if ";" not in line)
+        groups += [plain] if plain else [(line,) for line in lines]
+    return tuple(groups)
+
+
+# Compiled where there is a requirement to read.
+_ON_JAX = r"(?is)\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)"
+_NO_UPPER_BOUND = r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*"
+
+
+def _on_jax(lines: object) -> list[str]:
+    if not isinstance(lines, list):
+        return []
+    return [line for line in lines if isinstance(line, str) and re.match(_ON_JAX, line)]
+
+
+def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
+    """The newest minor version of jax that any of the groups admits, None for no upper bound.
+
+    `jax>=0.4,<0.8` admits 0.7. Releases are not looked up: where the bound lies after the last
+    minor version it names, as in `<1`, there is none.
+    """
+    newest: Version | None = None
+    for group in groups:
+        unbounded, version = _newest_of_group(group)
+        if unbounded:
+            return None
+        newest = max(filter(None, (newest, version)), default=None)
+    return newest
+
+
+def _newest_of_group(group: Sequence[str]) -> tuple[bool, Version | None]:
+    """(whether nothing bounds it, the newest minor version, None if nothing satisfies it)."""
+    tails = [match[1] for line in group if (match := re.match(_ON_JAX, line))]
+    if all(re.fullmatch(_NO_UPPER_BOUND, tail.partition(";")[0]) for tail in tails):
+        return True, None
+    # Its import costs as much as the rest of a small run.
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+    from packaging.version import Version as Parsed
+
+    specifiers = SpecifierSet()
+    for line in group:
+        try:
+            specifiers &= Requirement(line).specifier
+        except InvalidRequirement:  # for the build backend to say
+            return True, None
+    named: list[Parsed] = []
+    for specifier in specifiers:
+        try:
+            named.append(Parsed(specifier.version.removesuffix(".*")))
+        except InvalidVersion:
+            return True, None
+
+    def admits(major: int, minor: int) -> bool:
+        near = {v.micro + d for v in named for d in (0, 1)} | {0}
+        candidates = [Parsed(f"{major}.{minor}.{micro}") for micro in near]
+        candidates += [v for v in named if (v.major, v.minor) == (major, minor)]
+        return any(specifiers.contains(candidate, prereleases=True) for candidate in candidates)
+
+    for major in range(max((v.major for v in named), default=0) + 1, -1, -1):
+        last = max((v.minor for v in named if v.major == major), default=-1)
+        if admits(major, last + 1):
+            return True, None
+        for minor in range(last, -1, -1):
+            if admits(major, minor):
+                return False, (major, minor)
+    return False, None

@@ -25,9 +25,11 @@ class Standing:
     Attributes:
       reverse, forward: it is differentiated.
       loop: a staged loop or map runs it.
+      branch: it is one of a conditional's.
       checkpoint: a checkpoint contains it.
       rule: it belongs to a custom derivative rule.
-      called: some call of it is visible (a function that nobody calls is no evidence).
+      only_rule: nothing runs it but such rules, which are not differentiated.
+      python_loop: a Python loop, or comprehension, repeats it where it stands.
       unknown: some caller is not visible.
     """
 
@@ -38,9 +40,7 @@ class Standing:
     checkpoint: bool = False
     rule: bool = False
     only_rule: bool = False
-    called: bool = False
     unknown: bool = False
-    exported: bool = False
     python_loop: bool = False
 
 
@@ -111,7 +111,6 @@ class Standings(Flow):
             _merge(found, outer)
             found.only_rule |= outer.only_rule
         else:
-            found.exported = True
             self._add_remote(function, found)
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
@@ -129,18 +128,15 @@ class Standings(Flow):
         match use.kind:
             case "derivative" if use.mode == "reverse":
                 found.reverse.append(use)
-                found.called = True
             case "derivative":
-                found.forward = found.called = True
+                found.forward = True
             case "loop":
-                found.called = True
                 if use.api is not None and use.api.kind == "branch":
                     found.branch = True
                 else:
                     found.loop = True
                 _merge(found, self.standing(use.node))
             case "call":
-                found.called = True
                 _merge(found, self.standing(use.node))
             case "rule":
                 found.rule = True
@@ -150,7 +146,6 @@ class Standings(Flow):
     def _add_remote(self, function: FunctionNode, found: Standing) -> None:
         """What other modules of the project do with a function of this one."""
         for use in self.remote_uses(function):
-            found.called = True
             match use.kind:
                 case "derivative":
                     found.reverse.append(Use("derivative", function, mode="reverse"))
@@ -206,4 +201,3 @@ def _merge(found: Standing, other: Standing) -> None:
     found.checkpoint |= other.checkpoint
     found.rule |= other.rule
     found.unknown |= other.unknown
-    found.called |= other.called

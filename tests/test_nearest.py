@@ -1,0 +1,27 @@
+"""What somebody may have meant."""
+
+import pytest
+
+from jaxresid.nearest import did_you_mean, nearest
+
+CODES = [f"JXR{family}{n:02}" for family in range(1, 6) for n in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("word", "words", "expected"),
+    [
+        ("JXR1O1", CODES, "JXR101"),
+        ("jxr101", CODES, "JXR101"),
+        ("JXR513", CODES, "JXR512"),
+        ("checkpoint-loss", ["nested-checkpoint", "checkpointed-loss"], "checkpointed-loss"),
+        ("zebra", CODES, None),
+        ("x", [], None),
+    ],
+)
+def test_nearest(word, words, expected):
+    assert nearest(word, words) == expected
+
+
+def test_the_end_of_a_message():
+    assert did_you_mean("slect", ["select", "ignore"]) == "; did you mean `select`?"
+    assert did_you_mean("zebra", ["select"]) == ""

@@ -1,0 +1,235 @@
+"""jaxpr -> Cost: FLOPs, transcendental evaluations and bytes, through everything nested.
+
+A scan counts its trips, a while loop one (its trips are unknown; a note says so), a cond its dearer
+branch (a note), a call what it calls. A `shard_map` counts all devices of the axes that it is
+manual over, so that a program costs the same however it is split. What nobody reads costs nothing,
+inside calls and scans too, since `jit` drops it. A primitive without a rule is listed in
+`Cost.uncosted`; its bytes are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.extents import size
+from jaxresid.inspector.flops import RULES
+from jaxresid.inspector.nesting import Nest, nests
+from jaxresid.inspector.traffic import traffic
+from jaxresid.model import Cost
+
+# How often the eqn applies the inner jaxprs of these params, each to single elements.
+_APPLIED = {
+    "reduce": ("jaxpr",),
+    "reduce_window": ("jaxpr",),
+    "select_and_scatter": ("select_jaxpr", "scatter_jaxpr"),
+}
+
+# Of several inner jaxprs the one that runs.
+_RUNS = {"custom_linear_solve": "jaxprs", "linear_call": "callee", "remat_opt": "fwd_jaxpr"}
+
+
+# The numbers of those results that are read; None: all of them.
+Wanted = frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the wanted results of a jaxpr need of it: eqns, each with those of its own results
+    that are read, and invars."""
+
+    jaxpr: Any
+    eqns: tuple[tuple[Any, Wanted], ...]
+    invars: frozenset[int]
+
+
+def jaxpr_cost(jaxpr: Any) -> Cost:
+    """What one run of a jaxpr takes."""
+    return Costs().of_jaxpr(jaxpr)
+
+
+def eqn_cost(eqn: Any) -> Cost:
+    """What one run of an eqn takes, with everything inside it times its trips."""
+    return Costs().of_eqn(eqn)
+
+
+def flat_cost(eqn: Any) -> Cost | None:
+    """What an eqn takes by itself, without the jaxprs inside it (a loop or a call: nothing).
+
+    None if the primitive is unknown.
+    """
+    rule = RULES.get(_jax.primitive_name(eqn))
+    if rule is not None:
+        cost = rule(eqn)
+        return cost if cost.nbytes else _with_traffic(cost, eqn)
+    return Cost() if nests(eqn) or _holds_known(eqn) else None
+
+
+class Costs:
+    """Costs jaxprs and eqns, and each inner jaxpr once: layers that call one jitted function share
+    its jaxpr."""
+
+    def __init__(self) -> None:
+        # By id and wanted results; the jaxpr is kept, or its id could be reused.
+        self._costs: dict[tuple[int, Wanted], tuple[Any, Cost]] = {}
+        self._reading: dict[tuple[int, Wanted], _Reading] = {}
+
+    def of_jaxpr(self, jaxpr: Any, wanted: Wanted = None) -> Cost:
+        """What one run of a jaxpr takes, when of its results only those of the `wanted` numbers
+        are read (None: all)."""
+        jaxpr = _jax.open_jaxpr(jaxpr)
+        key = (id(jaxpr), wanted)
+        met = self._costs.get(key)
+        if met is None:
+            met = self._costs[key] = (jaxpr, self._sum(self._read(jaxpr, wanted).eqns))
+        return met[1]
+
+    def of_eqn(self, eqn: Any, wanted: Wanted = None) -> Cost:
+        """What one run of an eqn takes, with everything inside it times its trips."""
+        name = _jax.primitive_name(eqn)
+        rule = RULES.get(name)
+        if rule is not None:
+            cost = rule(eqn)
+            return cost if cost.nbytes else _with_traffic(cost, eqn)
+        params = _jax.params(eqn)
+        if name in _APPLIED:
+            return self._applied(eqn, name, params)
+        if name in _RUNS:
+            inner = params[_RUNS[name]]
+            return self.of_jaxpr(getattr(inner, "solve", inner))
+        if name == "while":
+            once = self.of_jaxpr(params["cond_jaxpr"]) + self.of_jaxpr(params["body_jaxpr"])
+            return once + Cost(notes=("while: trips unknown, counted once",))
+        found = nests(eqn)
+        if not found:
+            return _with_traffic(Cost(uncosted=(name,)), eqn)
+        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
+        if found[0].kind == "branch":
+            return _dearer(costs)
+        (nest,), (cost,) = found, costs
+        if name == "shard_map":
+            return cost * _devices(params)
+        return cost if nest.length is None else cost * nest.length
+
+    def _sum(self, eqns: Iterable[tuple[Any, Wanted]]) -> Cost:
+        # Sums of plain numbers: a Cost per addition would take longer than all rules together.
+        matmul = conv = elementwise = transcendentals = moved = 0
+        uncosted: set[str] = set()
+        notes: dict[str, None] = {}
+        for eqn, wanted in eqns:
+            rule = RULES.get(_jax.primitive_name(eqn))
+            if rule is None:
+                cost = self.of_eqn(eqn, wanted)
+                moved += cost.nbytes
+            else:
+                cost = rule(eqn)
+                moved += cost.nbytes or traffic(eqn)
+            matmul += cost.matmul_flops
+            conv += cost.conv_flops
+            elementwise += cost.elementwise_flops
+            transcendentals += cost.transcendentals
+            uncosted.update(cost.uncosted)
+            notes.update(dict.fromkeys(cost.notes))
+        return Cost(
+            matmul, conv, elementwise, transcendentals, moved, tuple(sorted(uncosted)), (*notes,)
+        )
+
+    def _applied(self, eqn: Any, name: str, params: Any) -> Cost:
+        """Inner jaxprs applied element by element; they move no bytes of their own."""
+        if name == "reduce":
+            times = size(eqn.invars[0]) - size(eqn.outvars[0])
+        else:
+            window = math.prod(params["window_dimensions"])
+            times = size(eqn.outvars[0] if name == "reduce_window" else eqn.invars[1])
+            times *= window - (name == "reduce_window")
+        inner = sum((self.of_jaxpr(params[p]) for p in _APPLIED[name]), Cost()) * times
+        return _with_traffic(inner, eqn)
+
+    def _read(self, jaxpr: Any, wanted: Wanted) -> _Reading:
+        """Which eqns and invars of a jaxpr its wanted results need."""
+        key = (id(jaxpr), wanted)
+        known = self._reading.get(key)
+        if known is not None:
+            return known
+        read = {
+            v
+            for i, v in enumerate(jaxpr.outvars)
+            if (wanted is None or i in wanted) and not _jax.is_literal(v)
+        }
+        eqns: list[tuple[Any, Wanted]] = []
+        for eqn in reversed(jaxpr.eqns):
+            if not eqn.effects and read.isdisjoint(eqn.outvars):
+                continue
+            results, operands = None, None
+            if not eqn.effects and _jax.primitive_name(eqn) not in RULES:
+                results = frozenset(i for i, v in enumerate(eqn.outvars) if v in read)
+                operands = self._operands(eqn, results)
+            for i, v in enumerate(eqn.invars):
+                if (operands is None or i in operands) and not _jax.is_literal(v):
+                    read.add(v)
+            eqns.append((eqn, results))
+        eqns.reverse()
+        invars = frozenset(i for i, v in enumerate(jaxpr.invars) if v in read)
+        self._reading[key] = _Reading(jaxpr, tuple(eqns), invars)
+        return self._reading[key]
+
+    def _operands(self, eqn: Any, results: frozenset[int]) -> Wanted:
+        """The operands that these results of a call, a scan or a cond need; None: all."""
+        found = nests(eqn)
+        if not found or found[0].kind == "while":
+            return None
+        passed = {operand for nest in found for operand in nest.operands}
+        needed = set(range(len(eqn.invars))) - passed
+        for nest in found:
+            inner = self._read(nest.jaxpr, self._inside(nest, results))
+            needed.update(nest.operands[i] for i in inner.invars)
+        return frozenset(needed)
+
+    def _inside(self, nest: Nest, wanted: Wanted) -> Wanted:
+        """The inner results that the wanted outer ones need, with the carries that those read."""
+        if wanted is None:
+            return None
+        inside = frozenset(i for i, result in enumerate(nest.results) if result in wanted)
+        while nest.carries:
+            read = self._read(nest.jaxpr, inside).invars
+            more = inside | {out for into, out in nest.carries.items() if into in read}
+            if more == inside:
+                break
+            inside = more
+        return inside
+
+
+def _holds_known(eqn: Any) -> bool:
+    name = _jax.primitive_name(eqn)
+    return name in _APPLIED or name in _RUNS
+
+
+def _with_traffic(cost: Cost, eqn: Any) -> Cost:
+    return Cost(
+        cost.matmul_flops,
+        cost.conv_flops,
+        cost.elementwise_flops,
+        cost.transcendentals,
+        traffic(eqn),
+        cost.uncosted,
+        cost.notes,
+    )
+
+
+def _dearer(branches: list[Cost]) -> Cost:
+    """The branch with most FLOPs, with what is uncosted in any."""
+    dearest = max(branches, key=lambda c: (c.flops, c.transcendentals, c.nbytes))
+    notes = () if all(b == dearest for b in branches) else ("cond: the dearer branch",)
+    return dearest + Cost(
+        uncosted=tuple(name for b in branches for name in b.uncosted),
+        notes=(*notes, *(note for b in branches for note in b.notes)),
+    )
+
+
+def _devices(params: Any) -> int:
+    """Devices along the axes that a shard_map makes manual; named `manual_axes` until 0.9."""
+    axes = params.get("newly_manual_axes", params.get("manual_axes"))
+    return math.prod(params["mesh"].shape[axis] for axis in axes)

@@ -1,0 +1,117 @@
+"""FLOPs of matrix decompositions and solves: leading orders of Golub & Van Loan, Matrix
+Computations, 4th edition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxresid.inspector.extents import matrices, shape, size
+from jaxresid.inspector.registry import Rules
+from jaxresid.model import Cost
+
+rule = Rules()
+
+
+@rule("cholesky")
+def _cholesky(eqn: Any) -> Cost:
+    batch, n, _ = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=batch * n**3 // 3)
+
+
+@rule("cholesky_update")
+def _cholesky_update(eqn: Any) -> Cost:
+    """A rotation per row, six per element of the triangle."""
+    batch, n, _ = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=3 * batch * n * n)
+
+
+@rule("symmetric_product")
+def _symmetric_product(eqn: Any) -> Cost:
+    batch, n, k = matrices(eqn.invars[0])
+    return Cost(matmul_flops=2 * batch * n * n * k)
+
+
+@rule("triangular_solve")
+def _triangular_solve(eqn: Any) -> Cost:
+    """n per element of the right-hand sides."""
+    return Cost(elementwise_flops=size(eqn.invars[1]) * shape(eqn.invars[0])[-1])
+
+
+@rule("lu")
+def _lu(eqn: Any) -> Cost:
+    batch, m, n = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=batch * _eliminated(m, n, min(m, n)))
+
+
+@rule("householder_product")
+def _householder_product(eqn: Any) -> Cost:
+    batch, m, n = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=2 * batch * _eliminated(m, n, shape(eqn.invars[1])[-1]))
+
+
+@rule("ormqr")
+def _householder_applied(eqn: Any) -> Cost:
+    """Each reflector updates the whole of the other operand: four per element."""
+    _, _, k = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=4 * size(eqn.outvars[0]) * k)
+
+
+@rule("qr")
+def _qr(eqn: Any) -> Cost:
+    """Triangle and explicit Q."""
+    batch, m, n = matrices(eqn.invars[0])
+    k = min(m, n)
+    columns = shape(eqn.outvars[0])[-1]
+    return Cost(elementwise_flops=2 * batch * (_eliminated(m, n, k) + _eliminated(m, columns, k)))
+
+
+def _eliminated(m: int, n: int, k: int) -> int:
+    """Multiply-adds, twice, of k elimination steps on an m × n matrix: Σ 2 (m - i)(n - i)."""
+    return 2 * m * n * k - (m + n) * k * k + 2 * k**3 // 3
+
+
+@rule("eigh")
+def _eigh(eqn: Any) -> Cost:
+    """9n³, or 4n³/3 for the eigenvalues alone."""
+    batch, n, _ = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=batch * (9 * n**3 if len(eqn.outvars) > 1 else 4 * n**3 // 3))
+
+
+@rule("eig", "schur")
+def _eig(eqn: Any) -> Cost:
+    """25n³, or 10n³ for the eigenvalues alone."""
+    batch, n, _ = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=batch * (25 if len(eqn.outvars) > 1 else 10) * n**3)
+
+
+@rule("hessenberg")
+def _hessenberg(eqn: Any) -> Cost:
+    batch, n, _ = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=batch * 10 * n**3 // 3)
+
+
+@rule("tridiagonal")
+def _tridiagonal(eqn: Any) -> Cost:
+    batch, n, _ = matrices(eqn.invars[0])
+    return Cost(elementwise_flops=batch * 4 * n**3 // 3)
+
+
+@rule("tridiagonal_solve")
+def _tridiagonal_solve(eqn: Any) -> Cost:
+    """Elimination without pivots, eight per unknown."""
+    return Cost(elementwise_flops=8 * size(eqn.outvars[0]))
+
+
+@rule("svd")
+def _svd(eqn: Any) -> Cost:
+    """Golub-Reinsch, m ≥ n: 14mn² + 8n³ for thin factors, 4m²n + 8mn² + 9n³ for full ones,
+    4mn² - 4n³/3 for the values alone."""
+    batch, *sides = matrices(eqn.invars[0])
+    m, n = max(sides), min(sides)
+    if not eqn.params["compute_uv"]:
+        flops = 4 * m * n * n - 4 * n**3 // 3
+    elif eqn.params["full_matrices"]:
+        flops = 4 * m * m * n + 8 * m * n * n + 9 * n**3
+    else:
+        flops = 14 * m * n * n + 8 * n**3
+    return Cost(elementwise_flops=batch * flops)

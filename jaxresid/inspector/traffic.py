@@ -1,0 +1,54 @@
+"""Bytes that one plain eqn reads and writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.extents import nbytes
+
+# Results that are their operand seen otherwise.
+_VIEWS = frozenset(
+    """
+    bitcast bitcast_convert_type mesh_cast name optimization_barrier pbroadcast preduced pvary
+    random_clone random_unwrap random_wrap reduced_vary_cast reshape shard_alike sharding_constraint
+    squeeze stop_gradient tie vary_unreduced_cast freeze new_ref mutable_array add_dependency
+    """.split()
+)
+
+# Read and written is what is taken of an operand, or put into it, and not the whole of it.
+_TAKES = frozenset(("slice", "dynamic_slice", "gather", "get"))
+_PUTS = {  # which operand is put
+    "dynamic_update_slice": 1,
+    "scatter": 2,
+    "swap": 1,
+}
+_ADDS = {
+    **{f"scatter-{word}": 2 for word in ("add", "max", "min", "mul", "sub")},
+    "addupdate": 1,
+    "accum_grad_in_ref": 1,
+}
+
+
+def traffic(eqn: Any) -> int:
+    """Bytes that the eqn by itself reads and writes.
+
+    Operands and results, literals free. A view moves nothing; a slice or a gather reads and writes
+    what it takes, an update what it puts, and what adds to its operand reads that part too.
+    """
+    name = eqn.primitive.name
+    if name in _VIEWS:
+        return 0
+    if name in _TAKES:
+        return 2 * nbytes(eqn.outvars[0])
+    if name in _PUTS:
+        return 2 * nbytes(eqn.invars[_PUTS[name]])
+    if name in _ADDS:
+        return 3 * nbytes(eqn.invars[_ADDS[name]])
+    total = 0
+    for var in eqn.invars:
+        if not _jax.is_literal(var):
+            total += nbytes(var)
+    for var in eqn.outvars:
+        total += nbytes(var)
+    return total

@@ -24,6 +24,7 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "shard_map": "jaxpr",
     "custom_lin": "call_jaxpr",
+    "xla_pmap": "call_jaxpr",  # until pmap became jit of shard_map
 }
 
 # Primitives seen without any jaxpr among their params: most, and asked for each of their eqns.

@@ -1,0 +1,337 @@
+"""What a TPU's compiler computes inside what reads it, and what it makes an array of.
+
+Cheap values are computed again in all that read them, as long as that reads and writes less than
+an array of its own. A dot or convolution is finished, before it is written, by the elementwise ops
+that all that is made of it leads through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from jaxresid.inspector.layouts_accelerator import cuts_tiles
+from jaxresid.inspector.program import Block, Op, Value
+
+_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "bitcast_convert_type"})
+_ELEMENTWISE = frozenset(
+    {
+        *("add", "add_any", "sub", "mul", "div", "neg", "max", "min", "abs", "sign", "square"),
+        *("integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p"),
+        *("tanh", "logistic", "polynomial", "atan", "atan2", "floor", "ceil", "round", "rem"),
+        *("clamp", "one_minus_square", "is_finite", "nextafter", "erf_inv", "copy", "copy_p"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n"),
+        *("convert_element_type", "reduce_precision", "real", "imag"),
+        *("shift_left", "shift_right_logical", "shift_right_arithmetic", "population_count"),
+    }
+)
+_MOVES = frozenset(
+    {
+        *("broadcast_in_dim", "iota", "slice", "split", "pad", "rev", "dynamic_slice"),
+        *("device_put", "full", "empty", "zeros_like"),
+    }
+)
+# Too dear to be computed twice.
+_DEAR = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
+MULTIPLIED = frozenset({"dot_general", "conv_general_dilated"})
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin"})
+# What takes a dear value in that nothing else reads.
+_READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
+SCATTERS = frozenset({"scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul"})
+# What a loop reads of these it makes itself, each trip.
+_SUNK = frozenset({"broadcast_in_dim", "iota", "full", "zeros_like", "empty"})
+# No fusion has more ops than this between two ends.
+_FAR = 64
+# Of how many readers more is not asked.
+_MANY = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elementwise(Op):
+    """An op of another name that is computed as elementwise ones are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum(Op):
+    """A dot with a vector: products are summed in the type that it is written in."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fusions:
+    """What is decided for a block before it is known what the arrays are.
+
+    Attributes:
+      block: with `Elementwise` ops.
+      held: values that are arrays because of who reads them.
+      spared: elementwise values that are arrays because that reads and writes less.
+      fused: dots and convolutions that are no arrays, being finished by something else.
+      starts: what is an array instead, and dots that finish themselves -> the dot it starts with.
+      widths: reshapes that are copies -> bytes of each of their elements.
+    """
+
+    block: Block
+    held: set[Value]
+    spared: set[Value]
+    fused: set[Value]
+    starts: Mapping[Value, Op]
+    widths: Mapping[Value, int]
+
+    def is_array(self, op: Op) -> bool:
+        """Whether the op's results are arrays, whatever they are made of."""
+        first = op.results[0]
+        if not self.held.isdisjoint(op.results) or first in self.widths:
+            return True
+        if first in self.fused:
+            return False
+        return first in self.starts or first in self.spared or not leads_on(op)
+
+
+def fusions(block: Block) -> Fusions:
+    block = _simplified(block, _readers(block))
+    readers = _readers(block)
+    held = _held(block)
+    meets = _meetings(block, held, readers)
+    fused, starts = _epilogues(block, held, meets)
+    made = Fusions(block, held, set(), fused, starts, _retiled(block, readers))
+    # What an array spares depends on which of its readers are arrays.
+    for _ in range(2):
+        sinks = _sinks(block, held | made.spared, readers)
+        spared = _spared(made, {op: s for op, s in sinks.items() if meets[op] is None})
+        if spared == made.spared:
+            break
+        made = replace(made, spared=spared)
+    return made
+
+
+def is_multiplied(op: Op) -> bool:
+    """Whether the op runs on the matrix unit."""
+    return op.name in MULTIPLIED and not isinstance(op, Elementwise | Sum)
+
+
+def is_elementwise(op: Op) -> bool:
+    return op.name in _ELEMENTWISE or isinstance(op, Elementwise)
+
+
+def is_view(op: Op) -> bool:
+    return op.name in _VIEWS and op.operands[0].literal is None
+
+
+def leads_on(op: Op) -> bool:
+    """Whether the op is computed inside what reads it, unless there is a reason against it."""
+    return is_elementwise(op) or op.name in _MOVES or is_view(op)
+
+
+def _readers(block: Block) -> dict[Value, list[Op]]:
+    found: dict[Value, list[Op]] = {}
+    for op in block.ops:
+        for v in op.operands:
+            found.setdefault(v, []).append(op)
+    return found
+
+
+def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]]) -> Block:
+    """The block with what is elementwise, or a sum, though it does not look so.
+
+    Dots that sum over nothing are products, one-hot scatters comparisons; and what is too dear to
+    be computed twice may be read once.
+    """
+    zeros: set[Value] = set()
+    ops: list[Op] = []
+    for op in block.ops:
+        kind: type[Op] | None = None
+        if op.name == "broadcast_in_dim" and op.operands[0].literal is not None:
+            zeros.update(op.results)
+        elif op.name == "dot_general":
+            kind = _dot_kind(op)
+        elif op.name in SCATTERS:
+            kind = Elementwise if op.operands[0] in zeros and _is_one_per_row(op) else None
+        elif op.name in _DEAR:
+            reading = readers.get(op.results[0], ())
+            kind = Elementwise if len(reading) == 1 and reading[0].name in _READING else None
+        ops.append(op if kind is None else kind(*(getattr(op, f.name) for f in fields(op))))
+    return replace(block, ops=tuple(ops))
+
+
+def _dot_kind(op: Op) -> type[Op] | None:
+    """What a dot is if it is not one of matrices."""
+    (left, right), (left_batch, right_batch) = op.params["dimension_numbers"]
+    a, b = op.operands
+    if all(a.shape[d] == 1 for d in left):
+        return Elementwise
+    rows = math.prod(n for i, n in enumerate(a.shape) if i not in left and i not in left_batch)
+    columns = math.prod(n for i, n in enumerate(b.shape) if i not in right and i not in right_batch)
+    return Sum if rows == 1 or columns == 1 else None
+
+
+def _is_one_per_row(op: Op) -> bool:
+    result, updates = op.results[0], op.operands[2]
+    batched = op.params["dimension_numbers"].operand_batching_dims
+    rows = math.prod(result.shape[d] for d in batched)
+    return updates.size == rows and len(batched) == len(result.shape) - 1
+
+
+def _held(block: Block) -> set[Value]:
+    held = set(block.outputs)
+    makers = {v: op for op in block.ops for v in op.results}
+    for op in block.ops:
+        if op.name == "barrier":
+            held.update(op.operands)
+        elif op.bodies:
+            nest = op.nest
+            carried = {nest.operands[i] for i in nest.carries} if nest else set()
+            for i, v in enumerate(op.operands):
+                maker = makers.get(v)
+                if not (maker and nest and i not in carried and maker.name in _SUNK):
+                    held.add(v)
+    for op in reversed(block.ops):
+        if is_view(op) and op.results[0] in held:
+            held.update(op.operands[:1])
+    return held
+
+
+def _meetings(
+    block: Block, held: set[Value], readers: Mapping[Value, Sequence[Op]]
+) -> dict[Op, Op | None]:
+    """Op -> the first op that all that is made of its results leads through, if there is one."""
+    found: dict[Op, Op | None] = {}
+    depth: dict[Op, int] = {}
+    for op in reversed(block.ops):
+        reading = {r for v in op.results for r in readers.get(v, ())}
+        if not reading or not held.isdisjoint(op.results):
+            found[op], depth[op] = None, 0
+            continue
+        meet: Op | None = reading.pop()
+        for other in reading:
+            meet = _meeting(meet, other, found, depth)
+        found[op] = meet
+        depth[op] = depth[meet] + 1 if meet is not None and leads_on(meet) else 1
+    return found
+
+
+def _meeting(
+    a: Op | None, b: Op | None, found: Mapping[Op, Op | None], depth: Mapping[Op, int]
+) -> Op | None:
+    for _ in range(_FAR):
+        if a is b or a is None or b is None:
+            break
+        if leads_on(a) and (depth[a] >= depth[b] or not leads_on(b)):
+            a = found[a]
+        elif leads_on(b):
+            b = found[b]
+        else:
+            return None
+    return a if a is b else None
+
+
+def _epilogues(
+    block: Block, held: set[Value], meets: Mapping[Op, Op | None]
+) -> tuple[set[Value], dict[Value, Op]]:
+    """`Fusions.fused` and `Fusions.starts`.
+
+    What finishes a dot has to read nothing that comes later than the dot. A cast to a wider type at
+    the end is left to the readers, as it is computed again for free.
+    """
+    fused: set[Value] = set()
+    starts: dict[Value, Op] = {}
+    ready: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        at = i
+        if leads_on(op) or op.name in _DEAR:
+            at = max((ready.get(v, -1) for v in op.operands), default=-1)
+        ready.update(dict.fromkeys(op.results, at))
+    for i, op in enumerate(block.ops):
+        if not is_multiplied(op) or op.results[0] in held:
+            continue
+        (v,) = op.results
+        end, after = v, meets.get(op)
+        while after is not None and ready[after.results[0]] == i:
+            (more,) = after.results[:1]
+            is_cast = after.name == "convert_element_type"
+            if more.size != v.size or (is_cast and more in held):
+                break
+            if is_cast:
+                end = more if more.itemsize < end.itemsize else end
+            elif is_elementwise(after) or after.name in _DEAR:
+                end = more
+            elif not is_view(after):
+                break
+            after = meets.get(after)
+        if end is not v:
+            fused.add(v)
+        starts[end] = op
+    return fused, starts
+
+
+def _sinks(
+    block: Block, arrays: set[Value], readers: Mapping[Value, Sequence[Op]]
+) -> dict[Op, frozenset[Op]]:
+    """Op that leads on -> the kernels that compute it if it is no array, up to a few."""
+    found: dict[Op, frozenset[Op]] = {}
+    for op in reversed(block.ops):
+        if not leads_on(op):
+            continue
+        sinks: set[Op] = set()
+        for v in op.results:
+            for reader in readers.get(v, ()):
+                if len(sinks) >= _MANY:
+                    break
+                is_array = not arrays.isdisjoint(reader.results)
+                sinks |= {reader} if is_array else found.get(reader, {reader})
+        found[op] = frozenset(sinks)
+    return found
+
+
+def _spared(made: Fusions, forks: Mapping[Op, frozenset[Op]]) -> set[Value]:
+    """The elementwise values that less is read and written for if they are arrays.
+
+    With r bytes to compute each of its bytes from, and k kernels that read it, computing it each
+    time takes r k, an array r + 1 + k. And a cast to a narrower type is not left to several dots.
+    """
+    bare = replace(made, spared=set())
+    found: set[Value] = set()
+    roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in made.block.inputs}
+    for op in made.block.ops:
+        if op.name == "barrier" or (is_view(op) and op.results[0] not in made.widths):
+            for a, b in zip(op.operands, op.results, strict=False):
+                roots[b] = roots.get(a, ())
+            continue
+        if op.bodies or bare.is_array(op):
+            roots.update((v, (v,)) for v in op.results)
+            continue
+        if len(op.operands) == 1:
+            read = roots.get(op.operands[0], ())
+        else:
+            read = tuple(dict.fromkeys(r for a in op.operands for r in roots.get(a, ())))
+        sinks = forks.get(op, frozenset())
+        if len(sinks) > 1 and is_elementwise(op) and op.results[0] not in made.fused:
+            (v,) = op.results
+            if "float" in v.dtype and _spares(v, read, sinks):
+                found.add(v)
+                read = (v,)
+        roots.update((v, read) for v in op.results)
+    return found
+
+
+def _spares(value: Value, read: Sequence[Value], sinks: frozenset[Op]) -> bool:
+    large = [r for r in read if r.size >= value.size]
+    if sum(is_multiplied(s) for s in sinks) > 1 and any(r.itemsize > value.itemsize for r in large):
+        return True
+    return (sum(r.nbytes for r in large) / value.nbytes - 1) * (len(sinks) - 1) >= 2
+
+
+def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value, int]:
+    """Reshapes that other ops than dots read and that cut tiles, with their elements' bytes.
+
+    A TPU computes in float32, and casts what it reads in that type before it copies it.
+    """
+    found: dict[Value, int] = {}
+    for op in block.ops:
+        if op.name != "reshape" or not cuts_tiles(op):
+            continue
+        (v,) = op.results
+        reading = readers.get(v, ())
+        if any(r.name in _ELEMENTWISE | _REDUCTIONS for r in reading):
+            casts = [r.results[0].itemsize for r in reading if r.name == "convert_element_type"]
+            found[v] = max([v.itemsize, *casts])
+    return found

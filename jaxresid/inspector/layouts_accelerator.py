@@ -1,0 +1,80 @@
+"""How many bytes an array takes in a TPU's memory.
+
+Arrays are tiled by 8 rows of 128 lanes over the two minor axes, which are padded to whole tiles;
+the compiler chooses them among the last. Of an image they are the batch's and the features'. An
+array that is cut up anew keeps its own order, unless that takes more than double.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+
+from jaxresid.inspector.program import Block, Op, Value, all_ops
+
+_ROWS, _LANES = 8, 128
+# Smaller arrays stay on the chip.
+_LARGE = 1 << 18
+
+
+def layouts(block: Block) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Shapes in a program -> the axes that are tiled, where the layout is not free."""
+    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    for op in all_ops(block.ops):
+        if op.name == "conv_general_dilated":
+            numbers = op.params["dimension_numbers"]
+            found.setdefault(op.operands[0].shape, tuple(numbers.lhs_spec[:2]))
+            found.setdefault(op.results[0].shape, tuple(numbers.out_spec[:2]))
+        elif op.name == "dot_general":
+            rank = len(op.results[0].shape)
+            if op.params["dimension_numbers"][1][0]:
+                found.setdefault(op.results[0].shape, (rank - 2, rank - 1))
+        elif op.name == "reshape" and cuts_tiles(op):
+            shape = op.results[0].shape
+            rank = len(shape)
+            if rank > 1 and _padded(shape[-2:], [0, 1]) <= 2 * shape[-1] * shape[-2]:
+                found.setdefault(shape, (rank - 2, rank - 1))
+    return found
+
+
+def stored_nbytes(
+    value: Value,
+    itemsize: int,
+    fixed: Mapping[tuple[int, ...], tuple[int, int]],
+    *,
+    is_stack: bool = False,
+) -> int:
+    """Bytes of an array, padding included; a loop's stack is laid out as what it stacks."""
+    if value.literal is not None:
+        return 0
+    shape = value.shape[1:] if is_stack else value.shape
+    if len(shape) < 2 or value.size == 0:
+        return value.size * itemsize
+    free = range(len(shape) - (3 if len(shape) > 3 else 2), len(shape))
+    padded = _padded(shape, fixed.get(shape, free))
+    return padded * (value.shape[0] if is_stack else 1) * itemsize
+
+
+def _padded(shape: tuple[int, ...], axes: Iterable[int]) -> int:
+    """Elements with the padding of the layout that has least."""
+    size = math.prod(shape)
+    extents = [shape[a] for a in axes if shape[a] > 1]
+    if len(extents) < 2:
+        return size
+    return min(
+        size // (rows * lanes) * _up(rows, _ROWS) * _up(lanes, _LANES)
+        for rows, lanes in itertools.permutations(extents, 2)
+    )
+
+
+def cuts_tiles(op: Op) -> bool:
+    """Whether a reshape is a copy: the minor axis is another."""
+    before, after = op.operands[0], op.results[0]
+    if before.literal is not None or before.size < _LARGE:
+        return False
+    return bool(before.shape and after.shape and before.shape[-1] != after.shape[-1] != 1)
+
+
+def _up(extent: int, unit: int) -> int:
+    return -(-extent // unit) * unit

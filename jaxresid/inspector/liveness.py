@@ -1,0 +1,316 @@
+"""A program -> how many bytes are live after each op, and what they are at the peak.
+
+The figure is an estimate of what XLA reports as argument + output + temporaries: arguments and
+outputs count from the beginning to the end, as XLA's allocations for them do; temporaries from the
+op that makes them to the last op that reads them. A loop counts its results, and the peak of one
+trip of its body on top.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.program import Block, Op, Program, Value
+from jaxresid.inspector.storage import Profile, Storage, storage
+
+# Temporaries this much smaller than the biggest change nothing wherever they are; and so many
+# outputs are asked for room.
+_SMALL = 1024
+_TRIES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """A temporary that is live at some point."""
+
+    op: Op
+    value: Value
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """The temporaries live while an op runs, in bytes."""
+
+    op: Op
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """The temporaries of a block over its ops.
+
+    Attributes:
+      points: in order; those of a loop's body stand where the loop stands, once.
+      at: index of the peak; -1 without ops.
+      live: the buffers at the peak.
+      peak_nbytes: device bytes of temporaries at the peak.
+      host_nbytes: the most bytes that are live in host memory at once, wherever that is.
+    """
+
+    points: tuple[Point, ...]
+    at: int
+    live: tuple[Buffer, ...]
+    peak_nbytes: int
+    host_nbytes: int
+
+
+def timeline(program: Program, profile: Profile) -> Timeline:
+    """The temporaries of a whole program; its arguments and outputs are not among them."""
+    return _walk(profile.lowered(program.block, None), profile, None, is_body=False)
+
+
+def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -> Timeline:
+    outside = set(block.inputs)
+    if nest is None:
+        outside.update(block.outputs)
+    else:
+        # What a trip stacks is written to the loop's result.
+        outside.update(block.outputs[i] for i in nest.stacked)
+    stored = storage(block)
+    # What is stored outside this block (its inputs, and where its outputs go) costs nothing here.
+    free = set(stored.of(v for v in block.inputs))
+    free.update(v for v in outside if v in stored.roots and stored.is_stored(v))
+    last = _last_reads(block, profile, stored)
+    if is_body or profile.outputs_lend_room:
+        homes = _written_in_place(block, profile, stored, last, free)
+    if nest is not None and profile.carries_stay:
+        free.update(_carried_on(block, profile, nest, stored, last))
+    if not is_body and profile.outputs_lend_room:
+        free.update(_lodgers(block, stored, last, free, homes))
+    live: dict[Value, Buffer] = {}
+    now, host = 0, 0
+    points: list[Point] = []
+    best = _Best()
+    most_host = 0
+    for i, op in enumerate(block.ops):
+        made = [v for v in op.results if stored.is_stored(v)]
+        if not made and not op.bodies:
+            continue
+        dying = [v for v in stored.of(op.operands) if last.get(v) == i and v in live]
+        reused = _reused(made, dying, op, profile, free, live, block)
+        for v in reused:
+            best.left(live[v], i - 1)
+            now -= live.pop(v).nbytes
+        for v in made:
+            nbytes = profile.nbytes(v, block)
+            if v in free or nbytes == 0:
+                continue
+            if v.memory == "host":
+                host += nbytes
+                live[v] = Buffer(op, v, 0)
+                continue
+            live[v] = Buffer(op, v, nbytes)
+            best.came(live[v], i)
+            now += nbytes
+        inner: Timeline | None = None
+        if op.bodies:
+            inner = _inside(op, profile)
+            points += [Point(p.op, now + p.nbytes) for p in inner.points]
+            most_host = max(most_host, host + inner.host_nbytes)
+        points.append(Point(op, now))
+        best.offer(now, inner, len(points) - 1, i)
+        most_host = max(most_host, host)
+        for v in dying:
+            if v in live:
+                best.left(live[v], i)
+                now -= live.pop(v).nbytes
+                host -= v.nbytes if v.memory == "host" else 0
+        for v in made:
+            if last.get(v, -1) <= i and v in live:
+                best.left(live[v], i)
+                now -= live.pop(v).nbytes
+                host -= v.nbytes if v.memory == "host" else 0
+    return Timeline(tuple(points), best.at, best.live(), max(best.nbytes, 0), most_host)
+
+
+class _Best:
+    """The highest point so far, and when each buffer came and left."""
+
+    def __init__(self) -> None:
+        self.nbytes = -1
+        self.at = -1
+        self._step = -1
+        self._inner: tuple[Buffer, ...] = ()
+        self._came: dict[Buffer, int] = {}
+        self._left: dict[Buffer, int] = {}
+
+    def came(self, buffer: Buffer, step: int) -> None:
+        self._came[buffer] = step
+
+    def left(self, buffer: Buffer, step: int) -> None:
+        """`step` is the last one that the buffer is live in."""
+        self._left[buffer] = step
+
+    def offer(self, nbytes: int, inner: Timeline | None, index: int, step: int) -> None:
+        total = nbytes + (inner.peak_nbytes if inner else 0)
+        if total <= self.nbytes:
+            return
+        self.nbytes, self._step = total, step
+        self.at = index if inner is None else index - len(inner.points) + max(inner.at, 0)
+        self._inner = inner.live if inner else ()
+
+    def live(self) -> tuple[Buffer, ...]:
+        """The buffers at the highest point."""
+        at, left = self._step, self._left
+        outer = (b for b, came in self._came.items() if came <= at <= left.get(b, at))
+        return (*outer, *self._inner)
+
+
+def _inside(op: Op, profile: Profile) -> Timeline:
+    """The worst of an op's bodies."""
+    worst: Timeline | None = None
+    for body in op.bodies:
+        nest = op.nest if body is op.bodies[0] else None
+        inner = _walk(profile.lowered(body, nest), profile, nest, is_body=True)
+        if worst is None or inner.peak_nbytes > worst.peak_nbytes:
+            worst = inner
+    assert worst is not None
+    return worst
+
+
+def _last_reads(block: Block, profile: Profile, stored: Storage) -> dict[Value, int]:
+    """Stored value -> index of the last op that needs it; outputs are needed to the end."""
+    last: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        runs = op.bodies or any(stored.is_stored(v) for v in op.results)
+        if runs:
+            for v in stored.of(op.operands):
+                last[v] = i
+    for v in stored.of(block.outputs):
+        last[v] = len(block.ops)
+    return last
+
+
+def _written_in_place(
+    block: Block, profile: Profile, stored: Storage, last: dict[Value, int], free: set[Value]
+) -> dict[Value, Value]:
+    """Adds to `free` what an output is written over: it is in the output's buffer already.
+
+    Returns what each is written over by.
+    """
+    homes: dict[Value, Value] = {}
+    for i in range(len(block.ops) - 1, -1, -1):
+        op = block.ops[i]
+        outside = [v for v in op.results if v in free]
+        if not outside:
+            continue
+        for old in stored.of(op.operands):
+            if old in free or last.get(old) != i or not profile.in_place(op, old):
+                continue
+            for v in outside:
+                if v.nbytes == old.nbytes:
+                    outside.remove(v)
+                    free.add(old)
+                    homes[old] = v
+                    break
+    return homes
+
+
+def _carried_on(
+    block: Block, profile: Profile, nest: Nest, stored: Storage, last: dict[Value, int]
+) -> Iterator[Value]:
+    """The carries' next values that are made when nobody reads the carry any more."""
+    made = {v: (i, op) for i, op in enumerate(block.ops) for v in op.results}
+    for inner, out in nest.carries.items():
+        before, after = block.inputs[inner], block.outputs[out]
+        if after not in made or not stored.is_stored(after):
+            continue
+        i, op = made[after]
+        read = last.get(before, -1)
+        if read < i or (read == i and profile.in_place(op, before)):
+            yield after
+
+
+def _lodgers(
+    block: Block,
+    stored: Storage,
+    last: dict[Value, int],
+    free: set[Value],
+    homes: dict[Value, Value],
+) -> Iterator[Value]:
+    """The temporaries that live in the buffer of an output which is written after their last use.
+
+    XLA's buffer assignment tries the biggest first, each in the smallest buffer that has room.
+    """
+    made: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        made.update(dict.fromkeys((v for v in op.results if stored.is_stored(v)), i))
+    hosts: dict[int, list[_Host]] = {}
+    born: dict[Value, int] = {}
+    for v, i in made.items():  # from the first of those written over each other
+        if v in homes:
+            born[homes[v]] = born.get(v, i)
+        elif v in free and v.memory == "device":
+            hosts.setdefault(v.nbytes, []).append(_Host(born.get(v, i)))
+    for alike in hosts.values():
+        alike.sort(key=lambda host: -host.born)
+    guests = sorted(
+        ((v, i) for v, i in made.items() if v not in free and v.memory == "device"),
+        key=lambda g: (-g[0].nbytes, g[1]),
+    )
+    sizes = sorted(hosts)
+    for v, begin in guests:
+        if v.nbytes * _SMALL < guests[0][0].nbytes:
+            break
+        end = last.get(v, begin)
+        for nbytes in sizes[bisect.bisect_left(sizes, v.nbytes) :]:
+            if _lodged(hosts[nbytes], begin, end):
+                yield v
+                break
+
+
+def _lodged(alike: Sequence[_Host], begin: int, end: int) -> bool:
+    """Whether one of these buffers, the last written first, has room."""
+    for host in alike[:_TRIES]:
+        if host.born <= end:
+            return False
+        if host.takes(begin, end):
+            return True
+    return False
+
+
+class _Host:
+    """An output's buffer before the output is written, and when it is lent."""
+
+    def __init__(self, born: int) -> None:
+        self.born = born
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def takes(self, begin: int, end: int) -> bool:
+        """Lends it from `begin` to `end`, if it is free then."""
+        at = bisect.bisect_left(self._begins, begin)
+        if at < len(self._begins) and self._begins[at] <= end:
+            return False
+        if at and self._ends[at - 1] >= begin:
+            return False
+        self._begins.insert(at, begin)
+        self._ends.insert(at, end)
+        return True
+
+
+def _reused(
+    made: Iterable[Value],
+    dying: list[Value],
+    op: Op,
+    profile: Profile,
+    free: set[Value],
+    live: dict[Value, Buffer],
+    block: Block,
+) -> list[Value]:
+    """The dying operands whose buffers the results take over."""
+    left, taken = [v for v in dying if profile.in_place(op, v)], []
+    for v in made:
+        if v in free:
+            continue
+        nbytes = profile.nbytes(v, block)
+        for old in left:
+            if live[old].nbytes == nbytes:
+                left.remove(old)
+                taken.append(old)
+                break
+    return taken

@@ -1,0 +1,91 @@
+"""Which float32 arrays hold bfloat16, because nothing reads them but dots of default precision.
+
+A TPU multiplies float32 at default precision in one pass of bfloat16, and its compiler moves the
+cast to where the operand is made: also through the stack of a scan, which takes half then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxresid.inspector.fusions_accelerator import Fusions, is_multiplied
+from jaxresid.inspector.program import Block, Op, Value
+
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+_MOVES = frozenset(
+    {
+        *("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim"),
+        *("concatenate", "rev", "copy", "copy_p"),
+    }
+)
+
+# Calls into a library, which write the type they are asked for.
+_AS_GIVEN = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve", "while"})
+
+
+def narrowed(block: Block, plan: Callable[[Block], Fusions]) -> frozenset[Value]:
+    """Of the whole program, bodies included.
+
+    A reduction of what a dot writes is made along with it, and does not read it.
+
+    Args:
+      plan: what is fused in a block.
+    """
+    found: set[Value] = set()
+    _find(block, frozenset(), plan, found)
+    return frozenset(found.difference(block.inputs))
+
+
+def _find(
+    block: Block,
+    outputs: frozenset[int],
+    plan: Callable[[Block], Fusions],
+    found: set[Value],
+) -> None:
+    """Adds to `found`; `outputs` are those of the block's that only dots read after it."""
+    wide: set[Value] = set()
+    seen: set[Value] = set()
+    planned = plan(block)
+    written = planned.starts
+    for i, v in enumerate(block.outputs):
+        seen.add(v)
+        if i not in outputs:
+            wide.add(v)
+    for op in reversed(planned.block.ops):
+        for v in op.results:
+            if v in seen and v not in wide and v.dtype == "float32" and op.name not in _AS_GIVEN:
+                found.add(v)
+        seen.update(op.operands)
+        if op.nest is not None:
+            nest = op.nest
+            stacked = frozenset(i for i in nest.stacked if op.results[i] in found)
+            _find(op.bodies[0], stacked, plan, found)
+            for body in op.bodies[1:]:
+                _find(body, frozenset(), plan, found)
+            carried = {nest.operands[i] for i in nest.carries}
+            inputs = op.bodies[0].inputs
+            for i, v in enumerate(op.operands):
+                if i in carried or i >= len(inputs) or inputs[i] not in found:
+                    wide.add(v)
+        elif op.bodies:
+            for body in op.bodies:
+                _find(body, frozenset(), plan, found)
+            wide.update(op.operands)
+        elif op.name == "barrier":
+            wide.update(a for a, b in zip(op.operands, op.results, strict=True) if b not in found)
+        elif op.name in _MOVES:
+            if not all(v in found for v in op.results):
+                wide.update(op.operands)
+        elif op.name in _REDUCTIONS:
+            wide.update(v for v in op.operands if v not in written)
+        elif not (is_multiplied(op) and _is_one_pass(op)):
+            wide.update(op.operands)
+    for v in block.inputs:
+        if v in seen and v not in wide and v.dtype == "float32":
+            found.add(v)
+
+
+def _is_one_pass(op: Op) -> bool:
+    precision = op.params.get("precision")
+    each = precision if isinstance(precision, tuple) else (precision,)
+    return all(p is None or getattr(p, "name", str(p)) == "DEFAULT" for p in each)

@@ -1,0 +1,254 @@
+"""The peak of a program as a report tells it: how much, where, and what is live there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.liveness import Buffer, Timeline, timeline
+from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
+from jaxresid.inspector.program import Block, Context, Op, Program, Value, all_ops
+from jaxresid.inspector.provenance import TRANSPARENT
+from jaxresid.inspector.storage import Profile
+from jaxresid.inspector.storage_accelerator import Accelerator
+from jaxresid.inspector.storage_cpu import Cpu
+from jaxresid.model import Aval, Live, Location, Peak
+
+PROFILES = ("accelerator", "cpu")
+_CURVE = 200
+# What these take while they run is between them and the device.
+_OPAQUE = frozenset({"ffi_call", "pallas_call", "custom_call", "tpu_custom_call", "io_callback"})
+
+
+class Places:
+    """Finds the source line of an op."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._levels = Levels(frames)
+        self._tops: dict[int, Level] = {}
+        self._found: dict[int, Level] = {}
+
+    def location(self, op: Op) -> Location | None:
+        return self._levels.location(self._level(op.context), op.eqn)
+
+    def _level(self, context: Context) -> Level:
+        known = self._found.get(id(context))
+        if known is None:
+            if context.parent is None:
+                known = self._tops.setdefault(id(context.top), Level(context.top))
+            else:
+                above = self._level(context.parent)
+                known = self._levels.enter(above, context.eqn, context.which)
+            self._found[id(context)] = known
+        return known
+
+
+def profile_named(name: str) -> Profile:
+    """Raises ValueError: there is no such profile."""
+    if name not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {name!r}")
+    return Cpu() if name == "cpu" else Accelerator()
+
+
+def peak_nbytes(program: Program, profile: Profile) -> int:
+    """The estimate alone: arguments + outputs + temporaries - aliased."""
+    return _outside(program) + timeline(program, profile).peak_nbytes
+
+
+def peak(program: Program, profile: Profile, places: Places) -> Peak:
+    """The estimate with its place and what is live there."""
+    found = timeline(program, profile)
+    outside = _outside(program)
+    live = _live(program, found, places)
+    breakdown: dict[str, int] = {}
+    for value in live:
+        breakdown[value.kind] = breakdown.get(value.kind, 0) + value.nbytes
+    op = found.points[found.at].op if found.points else None
+    curve, at = _curve(found, outside)
+    return Peak(
+        nbytes=outside + found.peak_nbytes,
+        profile=profile.name,
+        location=None if op is None else places.location(op),
+        primitive=None if op is None else op.name,
+        phase=FORWARD if op is None else op.phase,
+        arguments_nbytes=_arguments(program),
+        outputs_nbytes=_outputs(program),
+        temporaries_nbytes=found.peak_nbytes,
+        aliased_nbytes=_aliased(program),
+        host_nbytes=found.host_nbytes
+        + sum(v.nbytes for v in program.block.inputs if v.memory == "host"),
+        live=live,
+        breakdown=tuple(sorted(breakdown.items(), key=lambda item: -item[1])),
+        curve=curve,
+        curve_at=at,
+        uncounted=tuple(sorted({o.name for o in all_ops(program.block.ops)} & _OPAQUE)),
+    )
+
+
+def _outside(program: Program) -> int:
+    return _arguments(program) + _outputs(program) - _aliased(program)
+
+
+def _arguments(program: Program) -> int:
+    return sum(v.nbytes for v in program.block.inputs if v.memory == "device")
+
+
+def _outputs(program: Program) -> int:
+    """Every output is a buffer of its own, one that is returned twice as well."""
+    return sum(v.size * v.itemsize for v in program.block.outputs if v.memory == "device")
+
+
+def _aliased(program: Program) -> int:
+    """Bytes of donated arguments that an output of their shape and type takes over."""
+    donated: dict[tuple[tuple[int, ...], str], int] = {}
+    for v, role in zip(program.block.inputs, program.inputs, strict=True):
+        if role.donated and v.memory == "device":
+            donated[v.shape, v.dtype] = donated.get((v.shape, v.dtype), 0) + 1
+    total = 0
+    for v in program.block.outputs:
+        if donated.get((v.shape, v.dtype), 0) > 0 and v.memory == "device":
+            donated[v.shape, v.dtype] -= 1
+            total += v.size * v.itemsize
+    return total
+
+
+def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]:
+    """What is live at the peak, equal ones as one, biggest first."""
+    kept = _kept(program)
+    each: list[Live] = []
+    for v, role in zip(program.block.inputs, program.inputs, strict=True):
+        if v.nbytes and v.memory == "device" and not role.donated:
+            each.append(Live(role.kind, v.nbytes, _aval(v), path=role.path))
+    made = {v: op for op in program.block.ops for v in op.results}
+    for v, role in zip(program.block.outputs, program.outputs, strict=True):
+        if v.memory != "device" or not v.size * v.itemsize:
+            continue
+        op = made.get(v)
+        phase = op.phase if op else None
+        op = _maker(op, v) if op else None
+        each.append(
+            Live(
+                role.kind,
+                v.size * v.itemsize,
+                _aval(v),
+                primitive=op.name if op else None,
+                path=role.path,
+                location=places.location(op) if op else None,
+                phase=phase,
+            )
+        )
+    aliased = _aliased(program)
+    donated = [r for r in program.inputs if r.donated]
+    if donated:
+        # Donated arguments and the outputs that take them over are the same bytes, named once.
+        extra = sum(
+            v.nbytes
+            for v, r in zip(program.block.inputs, program.inputs, strict=True)
+            if r.donated and v.memory == "device"
+        )
+        if extra - aliased:
+            each.append(Live("argument", extra - aliased, None))
+    at = found.points[found.at].op.phase if found.points else FORWARD
+    each += [_temporary(b, kept, places, at) for b in found.live if b.nbytes]
+    return _folded(each)
+
+
+def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: str) -> Live:
+    """What a buffer is, live in an op of the phase `at`. What the forward pass made and is live in
+    the backward pass is kept for it, even if by a compiler that computes the residual from it."""
+    crosses = buffer.op.phase == FORWARD and at in (RECOMPUTE, BACKWARD)
+    kind = "residual" if crosses else "temporary"
+    for name, values in kept.items():
+        if buffer.value in values:
+            kind = name
+    op = _maker(buffer.op, buffer.value)
+    return Live(
+        kind,
+        buffer.nbytes,
+        _aval(buffer.value),
+        primitive=op.name,
+        location=places.location(op),
+        phase=buffer.op.phase,
+    )
+
+
+def _maker(op: Op, value: Value) -> Op:
+    """The op that makes a value: of a loop's result the one in its body."""
+    while op.bodies and value in op.results:
+        out = op.bodies[0].outputs[op.results.index(value)]
+        inside = next((o for o in op.bodies[0].ops if out in o.results), None)
+        if inside is None:
+            break
+        op, value = inside, out
+    return op
+
+
+def _kept(program: Program) -> dict[str, set[Value]]:
+    """The temporaries that one pass makes and another reads."""
+    residuals, gradients = set(program.residuals), set[Value]()
+    _add_kept(program.block, residuals, gradients)
+    return {"residual": residuals, "gradient": gradients}
+
+
+def _add_kept(block: Block, residuals: set[Value], gradients: set[Value]) -> None:
+    makers = {v: op for op in block.ops for v in op.results}
+    for op in block.ops:
+        for v in op.operands:
+            made = makers.get(v)
+            if made is None:
+                continue
+            if made.phase == FORWARD and op.phase in (RECOMPUTE, BACKWARD):
+                residuals.add(v)
+            elif made.phase == BACKWARD and op.phase == UPDATE:
+                gradients.add(v)
+        for body in op.bodies:
+            _add_kept(body, residuals, gradients)
+    # A buffer goes by the value that was first in it, before it was transposed or reshaped.
+    for op in reversed(block.ops):
+        if op.name in TRANSPARENT:
+            for kept in (residuals, gradients):
+                if op.results[0] in kept:
+                    kept.add(op.operands[0])
+
+
+def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
+    groups: dict[tuple[object, ...], list[Live]] = {}
+    for v in each:
+        path = v.path if v.primitive is None else None
+        key = (v.kind, v.aval, v.primitive, v.location, v.phase, path)
+        groups.setdefault(key, []).append(v)
+    folded = [
+        Live(
+            g[0].kind,
+            sum(v.nbytes for v in g),
+            g[0].aval,
+            len(g),
+            g[0].primitive,
+            g[0].path,
+            g[0].location,
+            g[0].phase,
+        )
+        for g in groups.values()
+    ]
+    return tuple(sorted(folded, key=lambda v: -v.nbytes))
+
+
+def _curve(found: Timeline, outside: int) -> tuple[tuple[int, ...], int]:
+    """The points, thinned to at most `_CURVE`: of each stretch its highest."""
+    values = [outside + p.nbytes for p in found.points] or [outside]
+    if found.points:
+        values[found.at] = outside + found.peak_nbytes
+    count = len(values)
+    stretches = min(count, _CURVE)
+    edges = [i * count // stretches for i in range(stretches + 1)]
+    curve = tuple(max(values[a:b]) for a, b in itertools.pairwise(edges))
+    at = next(i for i in range(stretches) if edges[i] <= max(found.at, 0) < edges[i + 1])
+    return curve, at
+
+
+def _aval(value: Value) -> Aval:
+    memory: Literal["device", "host"] = "host" if value.memory == "host" else "device"
+    return Aval(value.dtype, value.shape, value.itemsize, memory)

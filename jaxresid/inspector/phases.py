@@ -1,0 +1,74 @@
+"""Which pass an eqn belongs to, by the name stacks that differentiation leaves.
+
+JAX tags what it evaluates while it differentiates: `jvp(...)` in the forward pass,
+`transpose(jvp(...))` in the backward pass, and `rematted_computation` on what a checkpoint makes
+again there. Tags nest, outermost first: in a loss that holds a gradient of its own, the forward
+pass is tagged `jvp(jvp(...))` and `jvp(transpose(jvp(...)))`. So the outermost tag decides. The
+body of a tagged eqn is that of its pass, whatever its own tags.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import nests
+
+FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "update"
+BOTH = "both"
+
+_DERIVATIVE = re.compile(r"\b(jvp|transpose)\(")
+
+
+@functools.cache
+def phase_of(tags: str) -> str:
+    """The pass that name stacks tell, those of enclosing eqns first.
+
+    `update` is what no derivative has a part in: an optimizer's work, or what prepares a batch.
+    So is `jax.linear_transpose`, which leaves `transpose(` without `jvp(` in it.
+    """
+    first = _DERIVATIVE.search(tags)
+    if first is None:
+        return UPDATE
+    if first[1] == "jvp":
+        return FORWARD
+    if "jvp(" not in tags[first.end() :]:
+        return UPDATE
+    return RECOMPUTE if "rematted_computation" in tags else BACKWARD
+
+
+class Passes:
+    """The pass of eqns of a jaxpr that is not itself differentiated, each body looked at once."""
+
+    def __init__(self) -> None:
+        # By id; the jaxpr is kept, or its id could be reused.
+        self._within: dict[int, tuple[Any, frozenset[str]]] = {}
+
+    def of(self, eqn: Any) -> str:
+        """`forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn
+        with both passes inside: a jitted gradient, a loop over microbatches."""
+        phase = phase_of(_jax.name_stack(eqn))
+        if phase != UPDATE:
+            return FORWARD if phase == FORWARD else BACKWARD
+        found: frozenset[str] = frozenset()
+        for nest in nests(eqn):
+            found |= self.within(nest.jaxpr)
+        if len(found) > 1:
+            return BOTH
+        return next(iter(found), UPDATE)
+
+    def within(self, jaxpr: Any) -> frozenset[str]:
+        """Which of `forward` and `backward` occur in a jaxpr."""
+        known = self._within.get(id(jaxpr))
+        if known is None:
+            found: set[str] = set()
+            for eqn in jaxpr.eqns:
+                phase = self.of(eqn)
+                if phase == BOTH:
+                    found |= {FORWARD, BACKWARD}
+                elif phase != UPDATE:
+                    found.add(phase)
+            known = self._within[id(jaxpr)] = jaxpr, frozenset(found)
+        return known[1]

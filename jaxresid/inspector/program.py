@@ -1,0 +1,589 @@
+"""Jaxprs -> one program of ops and values, as a compiler sees it.
+
+Calls are inlined, names and casts to the same type are gone, what nobody reads is dropped and what
+is computed twice is computed once, but for what a checkpoint's barrier keeps apart. Loops and
+branches keep their bodies. An op leads back to its eqn and the levels around it, so that its line
+can be looked up when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import Nest, nests
+from jaxresid.inspector.phases import BACKWARD, RECOMPUTE, phase_of
+from jaxresid.inspector.tracing import Trace
+
+# More readers than this of one value are not fused; a bound on the search.
+_SIBLINGS = 8
+
+UNWRAPPED = "unwrapped"  # recomputed by a checkpoint that counts as gone
+
+# Results that are their operand, under another name.
+_SAME = frozenset({"name", "stop_gradient", "pvary", "pcast", "mesh_cast", "sharding_constraint"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """An array. `literal` is the number that a literal is, written out; it needs no storage."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    memory: str = "device"
+    literal: str | None = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.literal is not None else self.size * self.itemsize
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """The eqns that an op was inlined from, innermost last; `which` of their inner jaxprs.
+
+    Attributes:
+      tags: the name stacks of all of them.
+      remats: the checkpoints' eqns among them.
+      is_unwrapped: whether one of these counts as gone.
+    """
+
+    parent: Context | None = None
+    eqn: Any = None
+    which: int = 0
+    tags: str = ""
+    remats: tuple[Any, ...] = ()
+    top: Any = None
+    is_unwrapped: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Ops in order, between what they are given and what they give."""
+
+    inputs: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One primitive applied.
+
+    Attributes:
+      bodies: of a loop its body (and of a while its condition after it), of a cond its branches.
+      nest: how a loop's body lines up with the op.
+      phase: `forward`, `recompute`, `backward` or `update`.
+    """
+
+    name: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    eqn: Any
+    context: Context
+    phase: str
+    bodies: tuple[Block, ...] = ()
+    nest: Nest | None = None
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return {} if self.name == "barrier" else _jax.params(self.eqn)
+
+    @property
+    def is_loop(self) -> bool:
+        return self.nest is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What an input or output of a program is, in the words of `model.Live.kind`.
+
+    Attributes:
+      path: of an argument.
+      donated: whether an output may take over its buffer.
+    """
+
+    kind: str
+    path: str | None = None
+    donated: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A whole computation.
+
+    Attributes:
+      block: its inputs are the arguments and constants, its outputs what is returned.
+      inputs, outputs: what those of the block are.
+      residuals: what autodiff keeps, where the program was put together from two passes.
+    """
+
+    block: Block
+    inputs: tuple[Role, ...]
+    outputs: tuple[Role, ...]
+    residuals: frozenset[Value] = frozenset()
+
+
+def value_and_gradients(traced: Trace) -> Program:
+    """The program of a function's value and gradients."""
+    forward, backward = traced.forward, traced.backward
+    build = _Builder()
+    inputs = [_value(v) for v in [*forward.constvars, *forward.invars]]
+    made = build.inline(forward, inputs, Context(tags="jvp(", top=forward))
+    primal, kept = made[: traced.num_outputs], made[traced.num_outputs :]
+    paths = [None] * len(forward.constvars) + list(traced.inputs)
+    # What leads the residuals are constants; what follows them are cotangents.
+    lead = len(backward.invars) - traced.num_cotangents - len(kept)
+    extra = [_value(v) for v in [*backward.constvars, *backward.invars[:lead]]]
+    cotangents = [_cotangent(v) for v in backward.invars[lead + len(kept) :]]
+    given = [*extra, *kept, *cotangents]
+    gradients = build.inline(backward, given, Context(tags="transpose(jvp(", top=backward))
+    extra += [v for v in cotangents if v.literal is None]
+    block = Block((*inputs, *extra), tuple(build.ops), (*primal, *gradients))
+    roles = [Role("constant") if path is None else Role("argument", path) for path in paths]
+    return Program(
+        block=pruned(block),
+        inputs=(*roles, *(Role("constant") for _ in extra)),
+        outputs=(*(Role("output") for _ in primal), *(Role("gradient") for _ in gradients)),
+        residuals=frozenset(kept),
+    )
+
+
+def whole(
+    jaxpr: Any,
+    inputs: Sequence[Role],
+    outputs: Sequence[Role],
+    *,
+    as_written: bool = False,
+    removed: frozenset[int] = frozenset(),
+) -> Program:
+    """The program of an open jaxpr as it stands.
+
+    Args:
+      inputs: of its constants and arguments, in this order.
+      as_written: leave checkpoint_names as ops, and what is computed twice.
+      removed: ids of checkpoints' eqns of a backward pass, and of their barriers, that count as
+        gone: the phase of what they recompute is `UNWRAPPED`.
+    """
+    build = _Builder(as_written, removed)
+    given = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
+    made = build.inline(jaxpr, given, Context(top=jaxpr))
+    block = Block(tuple(given), tuple(build.ops), tuple(made))
+    return Program(pruned(block), tuple(inputs), tuple(outputs))
+
+
+class _Builder:
+    """Inlines jaxprs into one list of ops."""
+
+    def __init__(self, as_written: bool = False, removed: frozenset[int] = frozenset()) -> None:
+        self.ops: list[Op] = []
+        self._removed = removed
+        self._as_written = as_written
+        self._known: dict[Any, tuple[Value, ...]] = {}
+        self._keys: dict[int, Any] = {}
+
+    def inline(self, jaxpr: Any, given: Sequence[Value], context: Context) -> list[Value]:
+        """Adds the ops of a jaxpr called with `given` (constants first); its results."""
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+        for eqn in jaxpr.eqns:
+            operands = [_literal(v) if _jax.is_literal(v) else env[v] for v in eqn.invars]
+            for var, made in zip(eqn.outvars, self._results(eqn, operands, context), strict=True):
+                env[var] = made
+        return [_literal(v) if _jax.is_literal(v) else env[v] for v in jaxpr.outvars]
+
+    def _results(self, eqn: Any, operands: list[Value], context: Context) -> Sequence[Value]:
+        name = _jax.primitive_name(eqn)
+        if name == "name" and self._as_written:
+            return self._plain(name, eqn, operands, context)
+        if name in _SAME or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn)):
+            return operands[:1]
+        if name == "optimization_barrier":
+            if id(eqn) in self._removed:
+                return operands
+            return self._barrier(eqn, operands, context, (True,) * len(operands))
+        inner = nests(eqn)
+        if not inner:
+            return self._plain(name, eqn, operands, context)
+        if inner[0].kind == "call":
+            return self._call(name, eqn, inner[0], operands, context)
+        return self._bodies(name, eqn, inner, operands, context)
+
+    def _plain(
+        self, name: str, eqn: Any, operands: list[Value], context: Context
+    ) -> Sequence[Value]:
+        key = None if self._as_written else self._key(eqn, name)
+        if key is not None:
+            key = (key, tuple(v if v.literal is None else (v.literal, v.dtype) for v in operands))
+            known = self._known.get(key)
+            if known is not None:
+                return known
+        results = tuple(_value(v) for v in eqn.outvars)
+        self._add(Op(name, tuple(operands), results, eqn, context, _phase(eqn, context)))
+        if key is not None:
+            self._known[key] = results
+        return results
+
+    def _key(self, eqn: Any, name: str) -> Any:
+        """What makes two eqns on equal operands equal; None if nothing does."""
+        found = self._keys.get(id(eqn), self)
+        if found is self:
+            found = None
+            if not eqn.effects:
+                avals = tuple(v.aval for v in eqn.outvars)
+                try:
+                    found = (name, avals, *sorted(_jax.params(eqn).items()))
+                    hash(found)
+                except TypeError:
+                    found = None
+            self._keys[id(eqn)] = found
+        return found
+
+    def _barrier(
+        self, eqn: Any, operands: Sequence[Value], context: Context, held: Sequence[bool]
+    ) -> list[Value]:
+        """Values that a compiler may not see through, where `held`."""
+        behind = [v for v, h in zip(operands, held, strict=True) if h and v.literal is None]
+        fresh = {v: replace(v) for v in behind}
+        results = tuple(fresh.values())
+        self._add(Op("barrier", tuple(fresh), results, eqn, context, _phase(eqn, context)))
+        return [fresh.get(v, v) if h else v for v, h in zip(operands, held, strict=True)]
+
+    def _call(
+        self, name: str, eqn: Any, nest: Nest, operands: list[Value], context: Context
+    ) -> list[Value]:
+        inside = _entered(context, eqn, 0)
+        if id(eqn) in self._removed:
+            # Inside a checkpoint that stays it moves into what that one recomputes.
+            inside = replace(inside, is_unwrapped=context.is_unwrapped or not context.remats)
+        elif name == "remat":
+            inside = replace(inside, is_unwrapped=False)
+            held = _barred(eqn, len(operands))
+            if held is not None:
+                operands = self._barrier(eqn, operands, inside, held)
+        given = [_constant(v) for v in nest.jaxpr.constvars]
+        given += [operands[i] for i in nest.operands]
+        return self.inline(nest.jaxpr, given, inside)
+
+    def _bodies(
+        self, name: str, eqn: Any, inner: Sequence[Nest], operands: list[Value], context: Context
+    ) -> Sequence[Value]:
+        blocks = []
+        for which, nest in enumerate(inner):
+            blocks.append(self._body(nest.jaxpr, _entered(context, eqn, which)))
+        if name == "while":
+            cond = _jax.open_jaxpr(_jax.params(eqn)["cond_jaxpr"])
+            blocks.append(self._body(cond, _entered(context, eqn, 0)))
+        results = tuple(_value(v) for v in eqn.outvars)
+        loop = inner[0] if inner[0].kind in ("scan", "while") else None
+        phase = _phase(eqn, context)
+        self._add(Op(name, tuple(operands), results, eqn, context, phase, tuple(blocks), loop))
+        return results
+
+    def _add(self, op: Op) -> None:
+        self.ops.append(op)
+
+    def _body(self, jaxpr: Any, context: Context) -> Block:
+        return _body(_Builder(self._as_written, self._removed), jaxpr, context)
+
+
+def _body(build: _Builder, jaxpr: Any, context: Context) -> Block:
+    constants = [_constant(v) for v in jaxpr.constvars]
+    inputs = [_value(v) for v in jaxpr.invars]
+    outputs = build.inline(jaxpr, [*constants, *inputs], context)
+    return Block(tuple(inputs), tuple(build.ops), tuple(outputs))
+
+
+def _entered(context: Context, eqn: Any, which: int) -> Context:
+    is_remat = _jax.primitive_name(eqn) == "remat"
+    return Context(
+        parent=context,
+        eqn=eqn,
+        which=which,
+        tags=f"{context.tags}/{_jax.name_stack(eqn)}",
+        remats=(*context.remats, eqn) if is_remat else context.remats,
+        top=context.top,
+        is_unwrapped=context.is_unwrapped,
+    )
+
+
+def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
+    """Which operands of a remat eqn a barrier holds; None without one.
+
+    The legacy implementation has it on the operands of the eqn that recomputes and transposes;
+    jax_remat3 has an eqn of its own for it.
+    """
+    params = _jax.params(eqn)
+    if not params.get("differentiated", False):
+        return None
+    prevent = params.get("prevent_cse", True)
+    if isinstance(prevent, tuple | list):
+        return tuple(bool(p) for p in prevent) if any(prevent) else None
+    return (True,) * count if prevent else None
+
+
+def _phase(eqn: Any, context: Context) -> str:
+    phase = phase_of(f"{context.tags}/{_jax.name_stack(eqn)}")
+    return UNWRAPPED if phase == RECOMPUTE and context.is_unwrapped else phase
+
+
+def _value(var: Any) -> Value:
+    shape, dtype, itemsize, memory = _described(var.aval)
+    return Value(shape, dtype, itemsize, memory)
+
+
+def _cotangent(var: Any) -> Value:
+    """The cotangent of a scalar is the number 1; any other is an argument."""
+    made = _value(var)
+    return replace(made, literal="1.0") if made.size == 1 else made
+
+
+def _literal(var: Any) -> Value:
+    shape, dtype, itemsize, memory = _described(var.aval)
+    return Value(shape, dtype, itemsize, memory, _jax.literal_text(var))
+
+
+def _constant(var: Any) -> Value:
+    """A constant of a nested jaxpr, which the executable holds as it does a literal."""
+    return replace(_value(var), literal=f"constant {id(var)}")
+
+
+def _described(aval: Any) -> tuple[tuple[int, ...], str, int, str]:
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:  # a token or a ref
+        return (), str(aval), 0, "device"
+    return (tuple(map(int, aval.shape)), *_dtype(dtype), _jax.memory_space(aval))
+
+
+@functools.cache
+def _dtype(dtype: Any) -> tuple[str, int]:
+    return getattr(dtype, "name", str(dtype)), int(dtype.itemsize)
+
+
+def _same_precision(eqn: Any) -> bool:
+    """Whether a reduce_precision keeps every bit: legacy remat puts one on each float it saves."""
+    params = _jax.params(eqn)
+    finfo = _jax.import_jax().numpy.finfo(eqn.invars[0].aval.dtype)
+    return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
+
+
+def _same_type(eqn: Any) -> bool:
+    a, b = eqn.invars[0].aval, eqn.outvars[0].aval
+    return bool(a.dtype == b.dtype and getattr(a, "shape", None) == getattr(b, "shape", None))
+
+
+_MAYBE_SAME: dict[str, Callable[[Any], bool]] = {
+    "reduce_precision": _same_precision,
+    "convert_element_type": _same_type,
+    "reshape": _same_type,
+    "copy": _same_type,
+    "copy_p": _same_type,
+}
+
+
+def all_ops(ops: Sequence[Op]) -> list[Op]:
+    """The ops and those in their bodies."""
+    found = list(ops)
+    for op in ops:
+        for body in op.bodies:
+            found += all_ops(body.ops)
+    return found
+
+
+def pruned(block: Block, *, is_body: bool = False) -> Block:
+    """The block without ops that nobody reads; loops without results that nobody reads."""
+    return _scheduled(_needed(block), is_body)
+
+
+def _scheduled(block: Block, is_body: bool) -> Block:
+    """The block with what is recomputed where a compiler's scheduler puts it.
+
+    The jaxpr recomputes all of a checkpoint's region first. A scheduler does not: of a whole
+    function under dots_saveable each layer's elementwise values are made when the backward pass
+    comes to that layer. A chain of them is still recomputed at once, its last value being read
+    first. Where no barrier holds it back, recomputation belongs to the forward pass.
+    """
+    if all(op.phase != RECOMPUTE or op.name == "barrier" for op in block.ops):
+        return block
+    late = set(block.inputs) if is_body else set()
+    place: dict[Value, int] = {}
+    order: list[tuple[int, int, int, bool]] = []
+    for i, op in enumerate(block.ops):
+        recomputes = op.phase == RECOMPUTE and op.name != "barrier"
+        held = any(v in late for v in op.operands)
+        at = i
+        if op.phase in (RECOMPUTE, BACKWARD) and (held or not recomputes):
+            late.update(op.results)
+        elif recomputes:
+            at = max((place.get(v, -1) for v in op.operands), default=-1)
+        order.append((at, int(at != i), i, recomputes and held))
+        place.update(dict.fromkeys(op.results, at))
+    order.sort()
+    return _on_demand(
+        Block(block.inputs, tuple(block.ops[i] for _, _, i, _ in order), block.outputs),
+        [waits for *_, waits in order],
+    )
+
+
+def _on_demand(block: Block, waits: Sequence[bool]) -> Block:
+    """The block with the ops that wait right before what reads them. Those that read one value are
+    made together where that is the end of it: a compiler fuses them."""
+    makers = {v: i for i, op in enumerate(block.ops) for v in op.results}
+    waiting = {v: i for v, i in makers.items() if waits[i]}
+    readers: dict[Value, list[int]] = {}
+    for i, op in enumerate(block.ops):
+        for v in op.operands:
+            readers.setdefault(v, []).append(i)
+    done: set[int] = set()
+    ops: list[Op] = []
+
+    def missing(i: int) -> list[int]:
+        found = {waiting[v] for v in block.ops[i].operands if v in waiting}
+        return sorted((j for j in found if j not in done), reverse=True)
+
+    def is_ready(i: int) -> bool:
+        return all(makers[v] in done for v in block.ops[i].operands if v in makers)
+
+    def emit(i: int) -> None:
+        done.add(i)
+        ops.append(block.ops[i])
+
+    def run(first: int) -> None:
+        stack = [first]
+        while stack:
+            at = stack[-1]
+            if at in done:
+                stack.pop()
+                continue
+            left = missing(at)
+            if left:
+                stack += left
+                continue
+            emit(stack.pop())
+            if not waits[at]:
+                continue
+            for v in block.ops[at].operands:
+                if len(readers[v]) > _SIBLINGS:
+                    continue
+                rest = [i for i in readers[v] if i not in done]
+                if rest and all(waits[i] and is_ready(i) for i in rest):
+                    for i in rest:
+                        emit(i)
+
+    for i in range(len(block.ops)):
+        if not waits[i]:
+            run(i)
+    for i in range(len(block.ops)):
+        run(i)
+    return Block(block.inputs, tuple(ops), block.outputs)
+
+
+def _needed(block: Block) -> Block:
+    needed = {v for v in block.outputs if v.literal is None}
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if not any(v in needed for v in op.results) and not getattr(op.eqn, "effects", None):
+            continue
+        trimmed = _trimmed(op, needed)
+        needed.update(v for v in trimmed.operands if v.literal is None)
+        kept.append(trimmed)
+    return Block(block.inputs, tuple(reversed(kept)), block.outputs)
+
+
+def _trimmed(op: Op, needed: set[Value]) -> Op:
+    """The op with what is needed of its results alone, where it can do with less."""
+    if op.name == "barrier":
+        return _barrier_of(op, needed)
+    if op.is_loop:
+        return _loop_of(op, needed)
+    return _branches_of(op, needed) if op.bodies else op
+
+
+def _barrier_of(op: Op, needed: set[Value]) -> Op:
+    # All of a barrier's operands wait for each other, whether or not they are read behind it; but
+    # a compiler drops those that are not.
+    pairs = [(a, b) for a, b in zip(op.operands, op.results, strict=True) if b in needed]
+    return replace(op, operands=tuple(a for a, _ in pairs), results=tuple(b for _, b in pairs))
+
+
+def _loop_of(op: Op, needed: set[Value]) -> Op:
+    """The loop with those results alone that are read, here or by its own next trip."""
+    nest, body = op.nest, op.bodies[0]
+    assert nest is not None
+    carries = nest.carries
+    live = {i for i, v in enumerate(op.results) if v in needed}
+    entering = {out: inner for inner, out in carries.items()}
+    condition = set()
+    if len(op.bodies) > 1:  # the condition reads carries of its own
+        read = _reads(op.bodies[1])
+        count = len(op.bodies[1].inputs) - len(body.outputs)
+        condition = {i for i in range(len(body.outputs)) if op.bodies[1].inputs[count + i] in read}
+        live |= condition
+    while True:
+        trimmed = pruned(replace(body, outputs=_only(body.outputs, live)), is_body=True)
+        read = _reads(trimmed)
+        more = {
+            out for out, inner in entering.items() if out not in live and body.inputs[inner] in read
+        }
+        if not more:
+            break
+        live |= more
+    used = {i for i, v in enumerate(body.inputs) if v in read}
+    used |= {entering[i] for i in live if i in entering}
+    inputs = [i for i in range(len(body.inputs)) if i in used]
+    outputs = [i for i in range(len(body.outputs)) if i in live]
+    place = {old: new for new, old in enumerate(inputs)}
+    out_place = {old: new for new, old in enumerate(outputs)}
+    block = Block(
+        tuple(body.inputs[i] for i in inputs),
+        trimmed.ops,
+        tuple(body.outputs[i] for i in outputs),
+    )
+    operands = [nest.operands[i] for i in inputs]
+    condition_operands: tuple[Value, ...] = ()
+    if len(op.bodies) > 1:
+        condition_operands = op.operands[: op.params["cond_nconsts"]]
+    made = replace(
+        nest,
+        operands=tuple(range(len(inputs))),
+        results=tuple(range(len(outputs))),
+        carries={
+            place[inner]: out_place[out] for inner, out in carries.items() if out in out_place
+        },
+        slices=frozenset(place[i] for i in nest.slices if i in place),
+        stacked=frozenset(out_place[i] for i in nest.stacked if i in out_place),
+    )
+    return replace(
+        op,
+        operands=(*(op.operands[i] for i in operands), *condition_operands),
+        results=tuple(op.results[i] for i in outputs),
+        bodies=(block, *op.bodies[1:]),
+        nest=made,
+    )
+
+
+def _only(outputs: Sequence[Value], live: Iterable[int]) -> tuple[Value, ...]:
+    chosen = set(live)
+    return tuple(v for i, v in enumerate(outputs) if i in chosen)
+
+
+def _reads(block: Block) -> set[Value]:
+    read = {v for op in block.ops for v in op.operands}
+    return read.union(block.outputs)
+
+
+def _branches_of(op: Op, needed: set[Value]) -> Op:
+    live = [i for i, v in enumerate(op.results) if v in needed]
+    blocks = tuple(
+        pruned(replace(b, outputs=tuple(b.outputs[i] for i in live)), is_body=True)
+        for b in op.bodies
+    )
+    return replace(op, results=tuple(op.results[i] for i in live), bodies=blocks)

@@ -1,0 +1,44 @@
+"""What XLA:CPU materialises, as of jaxlib 0.12.
+
+A block becomes the kernels that XLA:CPU makes of it, in the order it runs them: copies are written
+out (`writing_cpu`), ops are gathered into fusions (`fusions_cpu`), what is left runs breadth first
+(`schedule_cpu`). Of an op that comes out the operands are the arrays that the kernel reads, and
+the results those it writes, so that nothing more is to be decided here.
+"""
+
+from __future__ import annotations
+
+from jaxresid.inspector.fusions_cpu import Kernel, fused
+from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.program import Block, Op, Value
+from jaxresid.inspector.schedule_cpu import breadth_first
+from jaxresid.inspector.writing_cpu import OVERWRITING, written
+
+
+def kernels(block: Block, nest: Nest | None) -> Block:
+    """The kernels of a block, which is a loop's body if there is a `nest`."""
+    found = written(block, nest)
+    return breadth_first(fused(found.block, found.plain), found.rewritten)
+
+
+class Cpu:
+    """XLA:CPU. It keeps temporaries in the buffers of outputs that are not written yet."""
+
+    name = "cpu"
+    outputs_lend_room = True
+    carries_stay = True
+
+    def lowered(self, block: Block, nest: Nest | None) -> Block:
+        return kernels(block, nest)
+
+    def nbytes(self, value: Value, block: Block) -> int:
+        return value.nbytes
+
+    def in_place(self, op: Op, value: Value) -> bool:
+        if op.nest is not None:
+            stacks = sum(op.results[i].memory == "device" for i in op.nest.stacked)
+            carried = {op.operands[op.nest.operands[i]] for i in op.nest.carries}
+            return value in carried or value in op.operands[len(op.operands) - stacks :]
+        if op.name in OVERWRITING and not isinstance(op, Kernel):
+            return value is op.operands[0]
+        return isinstance(op, Kernel) and value in op.overwrites

@@ -1,0 +1,429 @@
+"""The accelerator profile: each rule on a program whose answer can be counted, and whole models
+against the TPU compiler where libtpu is installed."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jaxresid
+from jaxresid.inspector.kernels_accelerator import Kernel, kernels
+from jaxresid.inspector.layouts_accelerator import stored_nbytes
+from jaxresid.inspector.liveness import timeline
+from jaxresid.inspector.program import Block, Value, value_and_gradients
+from jaxresid.inspector.storage_accelerator import Accelerator
+from jaxresid.inspector.tracing import arguments, trace
+
+F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
+ROWS, WIDTH, LAYERS = 4096, 1024, 5
+ACTIVATION = ROWS * WIDTH  # elements
+WEIGHT = WIDTH * WIDTH
+# What scalars and vectors may add to a figure in bytes.
+SMALL = 64 << 10
+
+
+def program(fun, *args):
+    args = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in args]
+    return value_and_gradients(trace(fun, arguments(fun, args, {}, None), False))
+
+
+def walked(fun, *args):
+    return timeline(program(fun, *args), Accelerator())
+
+
+def temporaries(fun, *args):
+    return walked(fun, *args).peak_nbytes
+
+
+def lowered(fun, *args):
+    return kernels(program(fun, *args).block, None)
+
+
+def bodies(block):
+    return [op.bodies[0] for op in block.ops if op.nest is not None]
+
+
+def size(block, value):
+    return block.nbytes.get(value, value.nbytes)
+
+
+def about(nbytes):
+    return pytest.approx(nbytes, abs=SMALL)
+
+
+X, W = ((ROWS, WIDTH), F32), ((WIDTH, WIDTH), F32)
+STACK = ((LAYERS, WIDTH, WIDTH), F32)
+
+
+# --- what is an array ------------------------------------------------------------------------
+
+
+def test_cheap_elementwise_values_are_computed_where_they_are_read():
+    assert temporaries(lambda x: jnp.sum(jnp.tanh(jnp.exp(x) * 2)), X) == about(0)
+
+
+def test_a_dot_is_an_array_and_what_is_made_of_it_is_not():
+    def loss(x, w, b):
+        return jnp.sum(jax.nn.relu(x @ w + b))
+
+    assert temporaries(loss, X, W, ((WIDTH,), F32)) == about(4 * ACTIVATION)
+
+
+def test_a_sine_that_dots_read_is_an_array_of_bfloat16():
+    def loss(x, w):
+        return jnp.sum(jnp.sin(x @ w) @ w)
+
+    block = lowered(loss, X, W)
+    (sine,) = (op for op in block.ops if op.name == "sin")
+    assert size(block, sine.results[0]) == 2 * ACTIVATION
+
+
+def test_a_sine_that_is_read_once_is_not():
+    block = lowered(lambda x: jnp.sum(jnp.sin(x)), X)
+    assert "sin" not in {op.name for op in block.ops}
+
+
+def test_one_buffer_for_each_layer_without_checkpoint():
+    """What the masks are made of stays; the gradient is written over it."""
+
+    def loss(x, *weights):
+        for w in weights:
+            x = jax.nn.relu(x @ w)
+        return jnp.sum(x)
+
+    weights = [W] * LAYERS
+    assert temporaries(loss, ((ROWS, WIDTH), BF16), *[(s, BF16) for s, _ in weights]) == about(
+        2 * ACTIVATION * LAYERS
+    )
+
+
+def test_a_residual_sum_is_written_by_the_dot_it_adds():
+    def loss(x, w):
+        for _ in range(2):
+            x = x + x @ w
+        return jnp.sum(x * x)
+
+    names = [op.name for op in lowered(loss, X, W).ops if op.phase == "forward"]
+    assert "add" not in names
+
+
+def test_a_dot_is_not_written_over_what_it_multiplies():
+    def loss(x, w):
+        return jnp.sum((x @ w) @ w + 1)
+
+    forward = [op for op in lowered(loss, X, W).ops if op.phase == "forward"]
+    dots = [op for op in forward if op.name == "dot_general"]
+    assert [op.overwrites for op in dots] == [(), ()]
+
+
+def test_what_takes_several_arrays_to_compute_is_an_array_for_several_readers():
+    def loss(x, w):
+        a, b = x @ w, x @ (w + 1)
+        mixed = jnp.sin(a) * jnp.cos(b)
+        return jnp.sum(mixed @ w) + jnp.sum(jnp.square(mixed @ (w * 3))) + jnp.sum(mixed**3)
+
+    names = [op.name for op in lowered(loss, X, W).ops if op.phase == "forward"]
+    assert names.count("mul") == 1
+
+
+def test_a_cast_to_a_narrower_type_is_an_array_for_two_dots():
+    def loss(x, w, v):
+        read = jnp.exp(x @ w).astype(BF16)
+        return jnp.sum((read @ v).astype(F32))
+
+    block = lowered(loss, X, W, ((WIDTH, WIDTH), BF16))
+    casts = [
+        op
+        for op in block.ops
+        if op.name == "convert_element_type" and op.results[0].shape == (ROWS, WIDTH)
+    ]
+    assert [op.results[0].dtype for op in casts if op.phase == "forward"] == ["bfloat16"]
+
+
+def test_a_dot_that_sums_over_nothing_is_a_product():
+    def loss(a, b):
+        return jnp.sum(jnp.tanh(jnp.einsum("i,j->ij", a, b)))
+
+    assert temporaries(loss, ((ROWS,), F32), ((WIDTH,), F32)) == about(0)
+
+
+def test_the_gradient_of_picking_a_label_is_a_comparison():
+    words = 8192
+
+    def loss(x, w, labels):
+        logits = x @ w
+        right = jnp.take_along_axis(logits, labels[:, None], axis=-1)
+        return jnp.sum(jax.nn.logsumexp(logits, axis=-1)) - jnp.sum(right)
+
+    names = [op.name for op in lowered(loss, X, ((WIDTH, words), F32), ((ROWS,), I32)).ops]
+    assert not [name for name in names if name.startswith("scatter")]
+    assert temporaries(loss, X, ((WIDTH, words), F32), ((ROWS,), I32)) == about(4 * ROWS * words)
+
+
+def test_a_scatter_into_rows_that_many_share_is_a_kernel():
+    def loss(x, w, ids):
+        return jnp.sum(jnp.square((x @ w)[ids]))
+
+    names = [op.name for op in lowered(loss, X, W, ((2 * ROWS,), I32)).ops]
+    assert [name for name in names if name.startswith("scatter")]
+
+
+def test_a_dot_with_a_vector_reads_float32():
+    def loss(x, w, shares):
+        out = jnp.einsum("td,edf->etf", x, w)
+        return jnp.sum(jnp.einsum("te,etf->tf", shares, out))
+
+    block = lowered(loss, X, ((4, WIDTH, WIDTH), F32), ((ROWS, 4), F32))
+    (out,) = (op for op in block.ops if op.phase == "forward" and len(op.results[0].shape) == 3)
+    assert size(block, out.results[0]) == 4 * 4 * ACTIVATION
+
+
+def test_a_cast_at_the_end_of_an_epilogue_counts_if_it_narrows():
+    def loss(x, w, v):
+        between = ((x @ w).astype(F32) * 2 + 1).astype(BF16)
+        return jnp.sum((between @ v).astype(F32))
+
+    block = lowered(loss, (X[0], BF16), (W[0], BF16), (W[0], BF16))
+    first = block.ops[0]
+    assert first.name == "dot_general"
+    assert size(block, first.results[0]) == 2 * ACTIVATION
+
+
+def test_what_another_array_is_made_of_does_not_count_as_read_by_its_readers():
+    """The loss's cotangent leads to one array, which three kernels read."""
+
+    def loss(x, w, b, y):
+        away = jax.nn.gelu(x @ w + b) - y
+        return jnp.mean(jnp.square(away.astype(F32)))
+
+    block = lowered(loss, (X[0], BF16), (W[0], BF16), ((WIDTH,), BF16), (X[0], BF16))
+    assert "convert_element_type" not in {op.name for op in block.ops}
+
+
+# --- loops -----------------------------------------------------------------------------------
+
+
+def linear(x, w):
+    return x @ w, None
+
+
+def test_a_stack_that_dots_alone_read_holds_bfloat16_and_their_weights_are_cast_once():
+    def loss(x, ws):
+        return jnp.sum(lax.scan(linear, x, ws)[0])
+
+    live = walked(loss, X, STACK).live
+    stacks = [b.nbytes for b in live if b.value and b.value.shape[:1] == (LAYERS,)]
+    assert sorted(stacks) == [2 * LAYERS * WEIGHT, 2 * LAYERS * ACTIVATION]
+
+
+def test_at_highest_precision_nothing_is_narrowed():
+    def step(x, w):
+        return jnp.matmul(x, w, precision=lax.Precision.HIGHEST), None
+
+    def loss(x, ws):
+        return jnp.sum(lax.scan(step, x, ws)[0])
+
+    live = walked(loss, X, STACK).live
+    stacks = [b.nbytes for b in live if b.value and b.value.shape[:1] == (LAYERS,)]
+    assert stacks == [4 * LAYERS * ACTIVATION]
+
+
+def test_a_checkpoint_in_a_scan_copies_its_slices_of_the_stacks():
+    def loss(x, ws):
+        body = jax.checkpoint(lambda x, w: jnp.sin(x @ w))
+        return jnp.sum(lax.scan(lambda x, w: (body(x, w), None), x, ws)[0])
+
+    def copied(fun):
+        backward = bodies(lowered(fun, X, STACK))[-1]
+        copies = (op.results[0] for op in backward.ops if op.name == "copy")
+        return sorted(size(backward, v) for v in copies)
+
+    def plain(x, ws):
+        return jnp.sum(lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, ws)[0])
+
+    assert copied(loss) == [2 * WEIGHT, 2 * ACTIVATION]
+    assert copied(plain) == []
+
+
+def test_what_a_checkpoint_recomputes_is_finished_by_the_gradient():
+    """A sine in a scan: in the forward pass the dot writes it, in the backward pass the dot that is
+    recomputed writes the product with the cotangent, for dots in bfloat16; the bias's gradient is
+    summed up on the way."""
+
+    def loss(x, ws, bs):
+        body = jax.checkpoint(lambda x, w, b: jnp.sin(x @ w + b))
+        return jnp.sum(lax.scan(lambda x, p: (body(x, *p), None), x, (ws, bs))[0])
+
+    forward, backward = bodies(lowered(loss, X, STACK, ((LAYERS, WIDTH), F32)))
+    assert [op.name for op in forward.ops] == ["dot_general"]
+    (recomputed,) = (op for op in backward.ops if op.phase == "recompute" and op.name != "copy")
+    assert size(backward, recomputed.results[0]) == 2 * ACTIVATION
+
+
+def test_a_stack_is_laid_out_as_what_it_stacks():
+    def loss(x):
+        return jnp.sum(lax.scan(lambda x, _: (jnp.sin(x), None), x, None, length=LAYERS)[0])
+
+    block = lowered(loss, ((64, 257, 1024), F32))
+    (stack,) = (v for op in block.ops for v in op.results if v.shape[:1] == (LAYERS,))
+    assert size(block, stack) == 4 * LAYERS * 64 * 264 * 1024
+
+
+def test_weight_gradients_are_the_last_kernels_of_a_trip():
+    def loss(x, ws):
+        return jnp.sum(lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0])
+
+    backward = bodies(lowered(loss, X, STACK))[-1]
+    assert [op.results[0].shape for op in backward.ops][-1] == (WIDTH, WIDTH)
+
+
+def test_an_inner_scan_has_a_stack_of_its_own():
+    def loss(x, ws):
+        def outer(x, ws):
+            return lax.scan(lambda x, w: (jnp.sin(x @ w), x), x, ws)
+
+        return jnp.sum(lax.scan(outer, x, ws)[1])
+
+    forward = bodies(lowered(loss, X, ((2, LAYERS, WIDTH, WIDTH), F32)))[0]
+    inner = next(op for op in forward.ops if op.nest is not None)
+    copies = [op for op in forward.ops if op.name == "copy" and op.operands[0] in inner.results]
+    assert len(copies) == len([v for v in inner.results if v.shape[:1] == (LAYERS,)])
+
+
+def test_a_mask_that_a_scan_reads_is_made_in_it():
+    def loss(x, ws):
+        def step(x, w):
+            wide = jnp.broadcast_to(x[:, :1], (ROWS, WIDTH))
+            return jnp.where(wide > 0, x @ w, jnp.full((ROWS, WIDTH), -1e9)), None
+
+        return jnp.sum(lax.scan(step, x, ws)[0])
+
+    block = lowered(loss, X, STACK)
+    made = [v.shape for op in block.ops if op.name == "broadcast_in_dim" for v in op.results]
+    # The cotangent that the backward scan starts with; without the rule the -1e9 as well.
+    assert made == [(ROWS, WIDTH)]
+
+
+def test_a_sum_over_trips_stays_in_its_buffer():
+    """The gradient of a weight that all trips share."""
+
+    def loss(x, w, xs):
+        def step(x, y):
+            return x + jnp.sin(y @ w), None
+
+        return jnp.sum(lax.scan(step, x, xs)[0])
+
+    backward = bodies(lowered(loss, X, W, ((LAYERS, ROWS, WIDTH), F32)))[-1]
+    sums = [v for v in backward.outputs if v.shape == (WIDTH, WIDTH)]
+    assert [size(backward, v) for v in sums] == [0]
+
+
+# --- layouts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixed", "elements"),
+    [
+        ((1000,), {}, 1000),
+        ((4096, 1), {}, 4096),
+        ((16, 1000), {}, 16 * 1024),
+        ((8, 1024, 64), {}, 8 * 1024 * 64),
+        ((64, 257, 1024), {}, 64 * 264 * 1024),
+        ((8, 1024, 16, 64), {}, 8 * 1024 * 16 * 64),
+        ((8, 1024, 16, 64), {(8, 1024, 16, 64): (2, 3)}, 2 * 8 * 1024 * 16 * 64),
+        ((16, 32, 32, 64), {(16, 32, 32, 64): (0, 3)}, 2 * 16 * 32 * 32 * 64),
+        ((128, 32, 32, 64), {(128, 32, 32, 64): (0, 3)}, 128 * 32 * 32 * 64),
+    ],
+)
+def test_arrays_are_padded_to_tiles(shape, fixed, elements):
+    assert stored_nbytes(Value(shape, "float32", 4), 4, fixed) == 4 * elements
+    stack = Value((5, *shape), "float32", 4)
+    assert stored_nbytes(stack, 4, fixed, is_stack=True) == 5 * 4 * elements
+
+
+def test_images_are_tiled_over_batch_and_features():
+    def loss(x, k):
+        y = lax.conv_general_dilated(
+            x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return jnp.sum(y * y)
+
+    for batch, padded in ((16, 2), (128, 1)):
+        args = ((batch, 32, 32, 128), BF16), ((3, 3, 128, 64), BF16)
+        assert temporaries(loss, *args) == about(2 * batch * 32 * 32 * 64 * padded)
+
+
+def test_a_reshape_of_the_minor_axis_is_a_copy_in_float32():
+    def loss(x, w):
+        y = (x @ w).reshape(64, 64, 8, WIDTH // 8).astype(F32)
+        return jnp.sum(jnp.square(y - jnp.mean(y, axis=(1, 3), keepdims=True)))
+
+    block = lowered(loss, ((ROWS, WIDTH), BF16), ((WIDTH, WIDTH), BF16))
+    cut = [op for op in block.ops if op.name == "reshape" and op.phase == "forward"]
+    assert [size(block, op.results[0]) for op in cut] == [4 * ACTIVATION]
+
+
+# --- whatever else a program may hold --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fun", "least"),
+    [
+        (lambda x: jnp.sum(jnp.sort(x) * x), 4 * ACTIVATION),
+        (lambda x: jnp.sum(jnp.square(jnp.cumsum(x, axis=0))), 4 * ACTIVATION),
+        (lambda x: jnp.sum(jnp.abs(jnp.fft.rfft(x))), 4 * ACTIVATION),
+        (
+            lambda x: jnp.sum(lax.cond(x[0, 0] > 0, lambda x: jnp.sin(x) @ x.T @ x, jnp.cos, x)),
+            4 * ACTIVATION,
+        ),
+        (
+            lambda x: jnp.sum(
+                x * lax.stop_gradient(lax.while_loop(lambda c: c[0, 0] < 9, jnp.exp, x))
+            ),
+            4 * ACTIVATION,
+        ),
+    ],
+    ids=["sort", "cumsum", "fft", "cond", "while"],
+)
+def test_other_primitives_are_arrays(fun, least):
+    assert temporaries(fun, X) >= least
+
+
+def test_lowering_twice_changes_nothing():
+    block = lowered(lambda x, w: jnp.sum(jnp.sin(x @ w)), X, W)
+    assert kernels(block, None) is block
+    assert all(isinstance(op, Kernel) for op in block.ops)
+    assert isinstance(block, Block)
+
+
+# --- against the compiler --------------------------------------------------------------------
+
+AHEAD_OF_TIME = [
+    ("mlp/scan/nothing", 0.02),
+    ("sine/unroll/none", 0.08),
+    ("lstm/unroll/nothing", 0.05),
+    ("mha/scan/dots_no_batch", 0.10),
+    ("moe/scan/dots", 0.10),
+    ("soft_moe/scan/dots_no_batch", 0.10),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="compiles for a TPU: needs libtpu"
+)
+@pytest.mark.skipif(
+    tuple(int(n) for n in jax.__version__.split(".")[:2]) < (0, 12),
+    reason="the figures are those of the compiler that JAX 0.12 comes with",
+)
+@pytest.mark.parametrize(("name", "bound"), AHEAD_OF_TIME)
+def test_the_estimate_is_near_what_the_tpu_compiler_allocates(name, bound):
+    from tests.benchmarks import zoo
+    from tests.benchmarks.compiled import compiled_nbytes
+
+    (case,) = (c for c in zoo.CASES if c.name == name)
+    fun, args = case.build("tpu")
+    estimate = jaxresid.inspect(fun, *args, profile="accelerator").peak.nbytes
+    assert estimate == pytest.approx(compiled_nbytes(fun, args, "accelerator"), rel=bound)

@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid.errors import MissingJaxError
@@ -82,7 +82,48 @@ def flags() -> dict[str, bool]:
 def open_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr with its eqns. Until 0.10 `Traced.jaxpr` and eqn params hold a ClosedJaxpr around
     it; since 0.11 a Jaxpr carries its constants itself."""
-    return jaxpr if hasattr(jaxpr, "eqns") and hasattr(jaxpr, "invars") else jaxpr.jaxpr
+    return jaxpr.jaxpr if type(jaxpr).__name__ == "ClosedJaxpr" else jaxpr
+
+
+def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
+    """What holds a jaxpr, with another one of the same inputs and outputs in it; see
+    `open_jaxpr`."""
+    return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
+
+
+def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
+    """A closed jaxpr as a function of its inputs that can be traced; eqns keep their lines."""
+    import jax.extend
+
+    return jax.extend.core.jaxpr_as_fun(closed)  # type: ignore[no-any-return]
+
+
+def as_call(eqn: Any, closed: Any) -> Any:
+    """The eqn as a plain jitted call of a closed jaxpr (see `callee`) of its inputs and outputs."""
+    template = _jit_eqn(len(eqn.invars), len(eqn.outvars))
+    return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
+
+
+def callee(jaxpr: Any) -> Any:
+    """An open jaxpr as a jit eqn holds it. JAX differentiates each such object once, so callers
+    share it."""
+    return with_jaxpr(_jit_eqn(0, 0).params["jaxpr"], jaxpr)
+
+
+@functools.cache
+def _jit_eqn(inputs: int, outputs: int) -> Any:
+    """A jit eqn of so many inputs and outputs; the names of its params differ between versions."""
+    jax = import_jax()
+    traced = jax.make_jaxpr(jax.jit(lambda *args: [1.0] * outputs))(*[1.0] * inputs)
+    return open_jaxpr(traced).eqns[0]
+
+
+def with_params(eqn: Any, changed: Mapping[str, Any]) -> Any:
+    """The eqn with some of its params (see `params`) changed."""
+    if eqn.primitive.name != "call_hi_primitive":
+        return eqn.replace(params={**eqn.params, **changed})
+    prim = eqn.params["_prim"]
+    return eqn.replace(params={**eqn.params, "_prim": type(prim)(**{**prim.params, **changed})})
 
 
 def is_jaxpr(value: Any) -> bool:
@@ -104,6 +145,15 @@ def params(eqn: Any) -> Mapping[str, Any]:
     if eqn.primitive.name == "call_hi_primitive":
         return getattr(eqn.params["_prim"], "params", {})
     return eqn.params  # type: ignore[no-any-return]
+
+
+def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Primitive and params as a checkpoint policy is given them: jax_remat3 wraps names."""
+    if eqn.primitive.name == "call_hi_primitive" and primitive_name(eqn) == "name":
+        import jax.extend
+
+        return jax.extend.core.primitives.name_p, {"name": params(eqn)["name"]}
+    return eqn.primitive, eqn.params
 
 
 def is_literal(var: Any) -> bool:
@@ -145,7 +195,11 @@ def memory_space(aval: Any) -> str:
     Avals know their memory since 0.7.2; before that only the `device_put` that moved the value
     does, see `moved_to`.
     """
-    space = getattr(aval, "memory_space", None)
+    return _space(getattr(aval, "memory_space", None))
+
+
+@functools.cache
+def _space(space: Any) -> str:
     return "host" if getattr(space, "name", str(space)).lower().endswith("host") else "device"
 
 

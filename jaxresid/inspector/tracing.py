@@ -8,6 +8,7 @@ Frames of this module mark, in every recorded traceback, where the target was ca
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ class Trace:
       num_outputs: how many of the forward's outvars are primal outputs.
       num_residuals: how many are residuals.
       num_cotangents: how many of the backward's invars are cotangents.
-      primal: traces the function itself, where the checkpoints still stand.
+      primal: traces the function itself, where the checkpoints still stand; a
+        `jax.stages.Traced` of the differentiated leaves, then the other traced ones.
     """
 
     arguments: Arguments
@@ -147,33 +149,70 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
       InputsError: the outputs have no gradient.
       Exception: whatever the function raises while JAX traces it.
     """
+    return _passes(_primal(fun, arguments, has_aux), arguments)
+
+
+def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
+    """The `jax.stages.Traced` of the function itself: of its differentiated leaves, then of the
+    other traced ones, to its output and auxiliary arrays."""
+    return _jax.import_jax().jit(_primal(fun, arguments, has_aux)).trace(*_operands(arguments))
+
+
+def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:
+    """The differentiated leaves and the other traced ones."""
+    leaves = arguments.leaves
+    diff, rest = arguments.having("differentiated"), arguments.having("traced")
+    return [leaves[i] for i in diff], [leaves[i] for i in rest]
+
+
+_Primal = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, list[Any]]]
+
+
+def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Primal:
+    diff, rest = arguments.having("differentiated"), arguments.having("traced")
+
+    def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, list[Any]]:
+        dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
+        result = called(fun, arguments, dict(dynamic))
+        if not has_aux:
+            return result, []
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise InputsError(
+                f"with has_aux the function must return (output, aux), not {_returned(result)}"
+            )
+        # jax.vjp hands on strings and the like; a traced function cannot return them.
+        leaves = _jax.import_jax().tree.leaves(result[1])
+        return result[0], [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+
+    return primal
+
+
+def retrace(traced: Trace, primal: Any) -> Trace:
+    """The trace of the same function after its primal jaxpr was rewritten; no user code runs.
+
+    Args:
+      primal: the rewritten closed jaxpr, of the inputs and outputs that `traced.primal()` has.
+    """
     jax = _jax.import_jax()
-    diff = arguments.having("differentiated")
-    rest = arguments.having("traced")
+    treedef = jax.tree.structure(traced.primal().out_info)
+    evaluate = _jax.as_function(primal)
 
     def call(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
-        dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
-        return called(fun, arguments, dict(dynamic))
+        return jax.tree.unflatten(treedef, evaluate(*diff_leaves, *rest_leaves))
+
+    return _passes(call, traced.arguments)
+
+
+def _passes(primal: _Primal, arguments: Arguments) -> Trace:
+    """Traces a function of the differentiated and the other traced leaves, which returns its
+    output and auxiliary arrays."""
+    jax = _jax.import_jax()
 
     def forward(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
-        def primal(diff_leaves: Sequence[Any]) -> Any:
-            result = call(diff_leaves, rest_leaves)
-            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
-                raise InputsError(
-                    f"with has_aux the function must return (output, aux), not {_returned(result)}"
-                )
-            return result
-
-        if has_aux:
-            y, vjp, aux = jax.vjp(primal, diff_leaves, has_aux=True)
-            # jax.vjp hands on strings and the like; a traced function cannot return them.
-            aux = [leaf for leaf in jax.tree.leaves(aux) if hasattr(leaf, "dtype")]
-        else:
-            y, vjp = jax.vjp(primal, diff_leaves)
-            aux = ()
+        y, vjp, aux = jax.vjp(lambda d: primal(d, rest_leaves), diff_leaves, has_aux=True)
         return (y, aux), vjp
 
-    operands = [arguments.leaves[i] for i in diff], [arguments.leaves[i] for i in rest]
+    operands = _operands(arguments)
     traced = jax.jit(forward).trace(*operands)
     (y, aux), vjp = traced.out_info
     _check_differentiable(y)
@@ -194,7 +233,7 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
         num_outputs=len(jax.tree.leaves((y, aux))),
         num_residuals=len(jax.tree.leaves(vjp)),
         num_cotangents=len(cotangents),
-        primal=lambda: _jax.open_jaxpr(jax.jit(call).trace(*operands).jaxpr),
+        primal=functools.cache(lambda: jax.jit(primal).trace(*operands)),
     )
 
 

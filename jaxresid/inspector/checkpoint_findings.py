@@ -1,0 +1,160 @@
+"""What is odd about one checkpoint besides its verdict: saved in vain, saved twice, not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.cost import eqn_cost
+from jaxresid.inspector.peak import Places
+from jaxresid.inspector.phases import RECOMPUTE
+from jaxresid.inspector.program import Op, Program, Value, all_ops
+from jaxresid.inspector.verdicts import Facts, is_useless
+from jaxresid.model import Computed, Finding, Location, Mark, Residual
+from jaxresid.units import format_bytes, format_flops
+
+_MATMULS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general", "ragged_dot"})
+# Of the residual bytes; less is not worth a reader's time.
+_WORTH_SAYING = 0.01
+
+
+def findings(
+    facts: Facts,
+    residuals: Sequence[Residual],
+    program: Program,
+    named: Callable[[], Program],
+    places: Places,
+) -> tuple[Finding, ...]:
+    """The findings of one checkpoint.
+
+    Args:
+      residuals: of the whole function.
+      program: value and gradients as written.
+      named: makes the program that holds the checkpoint, with names; see `program.whole`.
+    """
+    return (
+        *_saved_in_vain(facts, residuals, program, named, places),
+        *_saved_twice(facts, residuals),
+        *_recomputed_anyway(facts, program),
+    )
+
+
+def _saved_in_vain(
+    facts: Facts,
+    residuals: Sequence[Residual],
+    program: Program,
+    named: Callable[[], Program],
+    places: Places,
+) -> Iterator[Finding]:
+    """A name after a nonlinearity: its derivative needs what goes in, so that is recomputed."""
+    names = facts.answers.saved_names
+    if not names:
+        return
+    recomputed: dict[object, Op] = {}
+    for op in all_ops(program.block.ops):
+        if op.phase == RECOMPUTE and op.name in _MATMULS:
+            recomputed[_identity(op)] = op
+    everything = all_ops(named().block.ops)
+    makers = {v: op for op in everything for v in op.results}
+    said: set[str] = set()
+    for op, name in _named(everything):
+        if name not in names or name in said:
+            continue
+        for matmul in _behind(makers, op.operands[0]):
+            again = recomputed.get(_identity(matmul))
+            if again is None:
+                continue
+            said.add(name)
+            saved = [r for r in residuals if getattr(r.origin, "name", None) == name]
+            nbytes = sum(r.nbytes for r in saved)
+            named_at = next(filter(None, map(_named_at, saved)), None)
+            flops = eqn_cost(again.eqn).flops * facts.site.trips
+            where = places.location(again)
+            at = f" at line {where.line}, `{where.code}`," if where else ""
+            yield Finding(
+                "named-nonlinearity-output",
+                f"{name!r} is saved ({format_bytes(nbytes)}), and the {again.name} that it is made"
+                f" from{at} is recomputed all the same ({format_flops(flops)}): what follows the"
+                " matmul is not linear, and its derivative needs the matmul's result",
+                named_at or facts.site.location,
+                help="name the result of the matmul, before the nonlinearity",
+                measured={"name": name, "nbytes": nbytes, "recompute_flops": flops},
+            )
+            break
+
+
+def _identity(op: Op) -> tuple[object, ...]:
+    return (op.name, _jax.traceback(op.eqn), tuple(v.shape for v in op.results))
+
+
+def _named_at(residual: Residual) -> Location | None:
+    return residual.origin.named_at if isinstance(residual.origin, Computed) else None
+
+
+def _named(ops: Sequence[Op]) -> Iterator[tuple[Op, str]]:
+    for op in ops:
+        if op.name == "name":
+            yield op, str(op.params["name"])
+
+
+def _behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
+    """The matmuls that a value is made from through other operations."""
+    todo, seen = [value], set()
+    first = True
+    while todo:
+        op = makers.get(todo.pop())
+        if op is None or id(op) in seen:
+            continue
+        seen.add(id(op))
+        if op.name in _MATMULS:
+            if not first:
+                yield op
+        elif not op.bodies:
+            todo += [v for v in op.operands if v.literal is None]
+        first = False
+
+
+def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Finding]:
+    at = facts.site.location
+    for r in residuals:
+        origin = r.origin
+        if Mark.DUPLICATE not in r.marks or not isinstance(origin, Computed):
+            continue
+        if "remat" not in origin.within or not _passes(origin.stack, at):
+            continue
+        if r.nbytes < _WORTH_SAYING * facts.figures.kept_nbytes:
+            continue
+        what = f"named {origin.name!r}, " if origin.name else ""
+        line = f"of line {origin.location.line}" if origin.location else ""
+        yield Finding(
+            "value-saved-twice",
+            f"the {origin.primitive} {line} ({what}{format_bytes(r.nbytes)}) is kept although an"
+            " earlier checkpoint keeps the same value",
+            origin.location or at,
+            help="compute it once outside of the checkpoints, or checkpoint both uses together",
+            measured={"nbytes": r.nbytes},
+        )
+
+
+def _passes(stack: Sequence[Location], at: Location | None) -> bool:
+    """Whether a stack goes through a line."""
+    return at is None or any((f.file, f.line) == (at.file, at.line) for f in stack)
+
+
+def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
+    """A policy whose savings an accelerator's compiler makes without it."""
+    site = facts.site
+    if not facts.answers.saves or site.in_loops or site.is_nested or not is_useless(facts):
+        return
+    dropped = facts.without.kept_nbytes - facts.figures.kept_nbytes
+    if dropped < _WORTH_SAYING * facts.without.kept_nbytes:
+        return
+    yield Finding(
+        "compiler-recomputes",
+        f"of the {format_bytes(dropped)} that it drops the compiler recomputes the most by itself:"
+        " in straight-line code it computes cheap elementwise values again where they are read",
+        site.location,
+        help="a checkpoint that saves the matmuls pays around a loop's body, or where sin, cos or"
+        " erf are kept",
+        measured={"nbytes": dropped},
+    )

@@ -1,0 +1,221 @@
+"""The checkpoints of a primal jaxpr, grouped by where they are written, and the jaxpr without some.
+
+A checkpoint is a remat eqn; those that one source line makes of one function with one policy are
+one site, however often a Python loop runs over it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.errors import InputsError
+from jaxresid.inspector import _jax
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.policies import description
+from jaxresid.model import Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One remat eqn where it stands.
+
+    Attributes:
+      jaxpr: its body.
+      trips: how often the loops around it run it.
+      around: the remat eqns around it, outermost first.
+      loops: the loop eqns around it, outermost first.
+      makers: in the jaxpr that it stands in, each variable's eqn.
+    """
+
+    eqn: Any
+    jaxpr: Any
+    trips: int
+    around: tuple[Any, ...]
+    loops: tuple[Any, ...]
+    makers: Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """One checkpoint as a user wrote it."""
+
+    function: str
+    location: Location | None
+    policy: Any
+    prevent_cse: bool
+    calls: tuple[Call, ...]
+
+    @property
+    def trips(self) -> int:
+        return sum(call.trips for call in self.calls)
+
+    @property
+    def eqns(self) -> frozenset[int]:
+        """The ids of its remat eqns."""
+        return frozenset(id(call.eqn) for call in self.calls)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether each of its calls stands inside another checkpoint."""
+        return all(call.around for call in self.calls)
+
+    @property
+    def in_loops(self) -> bool:
+        return all(call.loops for call in self.calls)
+
+    def __str__(self) -> str:
+        if self.location is None:
+            return self.function
+        return f"{self.location.file}:{self.location.line} ({self.function})"
+
+
+def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
+    """The checkpoints of a jaxpr, in program order.
+
+    Args:
+      backward: of those in a training step, whose backward pass holds them.
+    """
+    groups: dict[Any, list[Call]] = {}
+    heads: dict[Any, tuple[str, Location | None, Any, bool]] = {}
+    for level, call in _calls(levels, top):
+        params = _jax.params(call.eqn)
+        if backward and not _recomputes(call.eqn):
+            continue  # one that still stands in the forward pass
+        policy = params.get("policy")
+        prevent = params.get("prevent_cse", True)
+        is_prevented = any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
+        function, defined = _function(call.jaxpr, levels.frames)
+        location = levels.location(level, call.eqn) or defined
+        line = (location.file, location.line) if location else None
+        key = (function, line, description(policy), is_prevented)
+        heads.setdefault(key, (function, location, policy, is_prevented))
+        groups.setdefault(key, []).append(call)
+    return tuple(Site(*heads[key], tuple(calls)) for key, calls in groups.items())
+
+
+def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
+    known: dict[int, tuple[Any, bool]] = {}
+
+    def walk(
+        level: Level, trips: int, around: tuple[Any, ...], loops: tuple[Any, ...]
+    ) -> Iterator[tuple[Level, Call]]:
+        makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
+        for eqn in level.jaxpr.eqns:
+            found = levels.nests(eqn)
+            if not found:
+                continue
+            inside = around
+            if _jax.primitive_name(eqn) == "remat":
+                yield level, Call(eqn, found[0].jaxpr, trips, around, loops, makers)
+                inside = (*around, eqn)
+            for which, nest in enumerate(found):
+                if not _holds(nest.jaxpr, known):
+                    continue
+                is_loop = nest.kind in ("scan", "while")
+                more = trips * (nest.length or 1) if is_loop else trips
+                yield from walk(
+                    levels.enter(level, eqn, which),
+                    more,
+                    inside,
+                    (*loops, eqn) if is_loop else loops,
+                )
+
+    yield from walk(top, 1, (), ())
+
+
+def _recomputes(eqn: Any) -> bool:
+    differentiated = _jax.params(eqn).get("differentiated")
+    if differentiated is None:  # jax_remat3
+        return "rematted_computation" in _jax.name_stack(eqn)
+    return bool(differentiated)
+
+
+def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
+    """Whether a remat eqn stands anywhere in the jaxpr."""
+    found = known.get(id(jaxpr))
+    if found is None:
+        holds = any(
+            _jax.primitive_name(eqn) == "remat" or any(_holds(n.jaxpr, known) for n in nests(eqn))
+            for eqn in jaxpr.eqns
+        )
+        found = known[id(jaxpr)] = jaxpr, holds
+    return found[1]
+
+
+def _function(jaxpr: Any, frames: Frames) -> tuple[str, Location | None]:
+    """The name of the checkpointed function and where it is defined, for one that nobody but us
+    calls."""
+    name, _, where = (_jax.traced_function(jaxpr) or "").partition(" at ")
+    file, _, line = where.rpartition(":")
+    name = name.rpartition(".")[2] or "a function"
+    if not (file and line.isdecimal()):
+        return name, None
+    if frames.kind(file, name) in ("machinery", "jax"):
+        # With jax_remat3 a backward pass holds a function of JAX's own around the user's.
+        inner = (frames.of(eqn).frames for eqn in jaxpr.eqns)
+        first = next((found[0] for found in inner if found), None)
+        return (first.code.co_name if first else "a function"), None
+    code = linecache.getline(file, int(line)).strip()
+    shown = os.path.relpath(file) if file.startswith(os.path.join(os.getcwd(), "")) else file
+    return name, Location(shown, int(line), None, name, code)
+
+
+def without(jaxpr: Any, removed: Iterable[int]) -> Any:
+    """The open jaxpr with the remat eqns of these ids replaced by plain calls of their bodies.
+
+    Raises:
+      InputsError: one of them stands where jaxprs cannot be replaced.
+    """
+    rewrite = _Rewrite(frozenset(removed))
+    made = rewrite.jaxpr(jaxpr)
+    if rewrite.left:
+        raise InputsError("a checkpoint stands inside a primitive that cannot be rewritten")
+    return made
+
+
+class _Rewrite:
+    def __init__(self, removed: frozenset[int]) -> None:
+        self.left = set(removed)
+        self._removed = removed
+        self._made: dict[int, tuple[Any, Any]] = {}
+        self._callees: dict[int, Any] = {}
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        found = self._made.get(id(jaxpr))
+        if found is None:
+            eqns = [self._eqn(eqn) for eqn in jaxpr.eqns]
+            is_same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
+            made = jaxpr if is_same else jaxpr.replace(eqns=eqns)
+            found = self._made[id(jaxpr)] = jaxpr, made
+        return found[1]
+
+    def _eqn(self, eqn: Any) -> Any:
+        params = _jax.params(eqn)
+        changed = {}
+        for name, value in params.items():
+            new = self._param(value)
+            if new is not value:
+                changed[name] = new
+        if id(eqn) in self._removed:
+            self.left.discard(id(eqn))
+            body = _jax.open_jaxpr(changed.get("jaxpr", params["jaxpr"]))
+            if id(body) not in self._callees:
+                self._callees[id(body)] = _jax.callee(body)
+            return _jax.as_call(eqn, self._callees[id(body)])
+        return _jax.with_params(eqn, changed) if changed else eqn
+
+    def _param(self, value: Any) -> Any:
+        if isinstance(value, tuple) and any(_jax.is_jaxpr(v) for v in value):
+            made = tuple(self._param(v) for v in value)
+            return value if all(a is b for a, b in zip(made, value, strict=True)) else made
+        if not _jax.is_jaxpr(value):
+            return value
+        opened = _jax.open_jaxpr(value)
+        new = self.jaxpr(opened)
+        return value if new is opened else _jax.with_jaxpr(value, new)

@@ -1,0 +1,220 @@
+"""The figures of a program with and without one checkpoint -> its verdict and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxresid.inspector.policies import Answers, description, means_nothing, wanted
+from jaxresid.inspector.shapes import AROUND_LOOP, LAST_STAGE, WHOLE
+from jaxresid.inspector.sites import Site
+from jaxresid.model import Checkpoint, Cost, Finding, Location, Verdict
+from jaxresid.units import format_bytes, format_flops
+
+# A checkpoint that lowers the peak by less than this share of what it drops saves nothing,
+USEFUL_RATIO = 0.25
+# unless the peak falls by this share of itself, which is more than the estimate misses: where a
+# compiler recomputes cheap values by itself, most of what is dropped was never held.
+CLEAR_CHANGE = 0.10
+# A peak that rises by more than this share costs memory; less is within what the estimate misses.
+COSTLY_RISE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a program keeps, takes and costs."""
+
+    kept_nbytes: int
+    peak_nbytes: int
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a verdict is made of."""
+
+    site: Site
+    answers: Answers
+    shape: str | None
+    around: Site | None
+    figures: Figures
+    without: Figures
+    peak_location: Location | None
+
+
+def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
+    """The checkpoint with its verdict."""
+    site, figures, without = facts.site, facts.figures, facts.without
+    verdict, reason = _verdict(facts)
+    added = figures.cost - without.cost
+    recompute = max(added.flops, 0)
+    return Checkpoint(
+        function=site.function,
+        location=site.location,
+        policy=description(site.policy),
+        prevent_cse=site.prevent_cse,
+        calls=len(site.calls),
+        trips=site.trips,
+        kept_nbytes=figures.kept_nbytes,
+        kept_without_nbytes=without.kept_nbytes,
+        recompute_flops=recompute,
+        recompute_fraction=recompute / without.cost.flops if without.cost.flops else 0.0,
+        peak_nbytes=figures.peak_nbytes,
+        peak_without_nbytes=without.peak_nbytes,
+        ratio=_ratio(facts),
+        verdict=verdict,
+        reason=reason,
+        shape=facts.shape or ("nested" if site.is_nested else None),
+        findings=tuple(findings),
+        uncosted=added.uncosted,
+    )
+
+
+def _dropped(facts: Facts) -> int:
+    return facts.without.kept_nbytes - facts.figures.kept_nbytes
+
+
+def _saved(facts: Facts) -> int:
+    return facts.without.peak_nbytes - facts.figures.peak_nbytes
+
+
+def _ratio(facts: Facts) -> float | None:
+    dropped = _dropped(facts)
+    return _saved(facts) / dropped if dropped > 0 else None
+
+
+def _verdict(facts: Facts) -> tuple[Verdict, str]:
+    for rule in _RULES:
+        found = rule(facts)
+        if found is not None:
+            return found
+    dropped, saved = _dropped(facts), _saved(facts)
+    return Verdict.EARNS, (
+        f"it drops {format_bytes(dropped)} of residuals and the peak falls by"
+        f" {format_bytes(saved)}{_price(facts)}"
+    )
+
+
+def _price(facts: Facts) -> str:
+    added = facts.figures.cost - facts.without.cost
+    if added.flops > 0:
+        share = added.flops / facts.without.cost.flops if facts.without.cost.flops else 0.0
+        return f", for {format_flops(added.flops)} more ({share:.1%})"
+    if added.transcendentals > 0:
+        return f", for {added.transcendentals} more evaluations of exp, sin and the like"
+    return ", at no FLOPs"
+
+
+def _matched_nothing(facts: Facts) -> tuple[Verdict, str] | None:
+    policy = facts.site.policy
+    if facts.answers.saves or means_nothing(policy):
+        return None
+    names = wanted(policy)
+    if names:
+        missed = ", ".join(repr(n) for n in sorted(names))
+        return Verdict.MATCHED_NOTHING, (
+            f"its policy saves {missed}, and no value in it has that name{_near(facts, names)}:"
+            " everything is recomputed"
+        )
+    if "dot" not in (description(policy) or ""):
+        return None  # one that the user wrote may mean to save nothing
+    return Verdict.MATCHED_NOTHING, (
+        f"its policy {description(policy)} finds nothing in it to save: everything is recomputed"
+    )
+
+
+def _near(facts: Facts, names: Sequence[str] | frozenset[str]) -> str:
+    from jaxresid.nearest import nearest
+
+    known = sorted(facts.answers.names)
+    if not known:
+        return ", as none has a name"
+    close = {n for name in names if (n := nearest(name, known)) is not None}
+    if close:
+        return f" (the nearest: {', '.join(repr(n) for n in sorted(close))})"
+    listed = ", ".join(repr(n) for n in known[:5]) + (", ..." if len(known) > 5 else "")
+    return f" (there are: {listed})"
+
+
+def _overridden(facts: Facts) -> tuple[Verdict, str] | None:
+    if not (facts.site.is_nested and facts.answers.saves):
+        return None
+    around = f"the checkpoint around it, at {facts.around}," if facts.around else "one around it"
+    return Verdict.OVERRIDDEN, (
+        f"{around} decides what is kept: its own policy {description(facts.site.policy)} does not"
+        " save anything for the backward pass"
+    )
+
+
+def _costs_memory(facts: Facts) -> tuple[Verdict, str] | None:
+    rise = -_saved(facts)
+    is_estimate = _recomputes_at_once(facts) or _dropped(facts) == 0
+    least = CLEAR_CHANGE if is_estimate else COSTLY_RISE
+    if rise <= least * facts.without.peak_nbytes:
+        return None
+    dropped = _dropped(facts)
+    drops = f"the {format_bytes(dropped)} that it drops" if dropped > 0 else "what it drops"
+    return Verdict.COSTS_MEMORY, (
+        f"the peak rises by {format_bytes(rise)}: what it holds on to for the recomputation"
+        f" outweighs {drops}"
+    )
+
+
+def is_useless(facts: Facts) -> bool:
+    """Whether the peak falls by too little of what is dropped."""
+    ratio = _ratio(facts)
+    if ratio is None:
+        return True
+    is_small = _saved(facts) < CLEAR_CHANGE * facts.without.peak_nbytes
+    return is_small and (ratio < USEFUL_RATIO or _recomputes_at_once(facts))
+
+
+def _recomputes_at_once(facts: Facts) -> bool:
+    """Whether all that it drops is made again right away, before anything else can be freed. By
+    how it stands such a checkpoint saves nothing; a small change is the estimate's."""
+    return facts.shape in _BECAUSE and not facts.answers.saves
+
+
+def _undone(facts: Facts) -> tuple[Verdict, str] | None:
+    site = facts.site
+    if site.prevent_cse or site.in_loops or not is_useless(facts) or _dropped(facts) <= 0:
+        return None
+    return Verdict.UNDONE, (
+        "with prevent_cse=False and no loop around it XLA finds what it recomputes in the forward"
+        " pass and keeps it from there"
+    )
+
+
+def _saves_nothing(facts: Facts) -> tuple[Verdict, str] | None:
+    if not is_useless(facts):
+        return None
+    dropped = _dropped(facts)
+    if dropped <= 0:
+        return Verdict.SAVES_NOTHING, (
+            "it drops no residual: what it wraps is linear or trivial, or keeps as much for itself"
+        )
+    because = None if facts.answers.saves else _BECAUSE.get(facts.shape or "")
+    if because is None:
+        where = facts.peak_location
+        at = f", at {where.file}:{where.line}" if where else ""
+        because = f"what it drops is not live at the peak{at}, or is recomputed there"
+    return Verdict.SAVES_NOTHING, f"{because}: {_movement(facts)}"
+
+
+def _movement(facts: Facts) -> str:
+    saved, dropped = _saved(facts), format_bytes(_dropped(facts))
+    if saved > 0:
+        return f"of the {dropped} that it drops only {format_bytes(saved)} come off the peak"
+    if saved < 0:
+        return f"it drops {dropped} and the peak rises by {format_bytes(-saved)}"
+    return f"it drops {dropped} and the peak stays where it is"
+
+
+_BECAUSE = {
+    WHOLE: "it wraps the whole loss, so the backward pass recomputes everything at once",
+    LAST_STAGE: "it wraps the last stage, whose residuals are needed as soon as they are made",
+    AROUND_LOOP: "it wraps the loop and not its body, so all trips are recomputed at once",
+}
+
+_Rule = Callable[[Facts], tuple[Verdict, str] | None]
+_RULES: tuple[_Rule, ...] = (_matched_nothing, _overridden, _undone, _costs_memory, _saves_nothing)

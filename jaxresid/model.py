@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 SCHEMA_VERSION = 1
@@ -153,12 +153,221 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What running something takes, as counted on its jaxpr: an estimate of work, not of time.
+
+    Costs add, subtract, and multiply by a number of trips.
+
+    Attributes:
+      matmul_flops, conv_flops, elementwise_flops: a multiply-add is two.
+      transcendentals: evaluations of exp, tanh, sin and the like; apart from the FLOPs.
+      nbytes: bytes that each eqn by itself reads and writes; fusion saves most of them.
+      uncosted: primitives that no rule covers, by name; they make every figure a lower bound.
+      notes: what was assumed, such as a while loop's unknown trips.
+    """
+
+    matmul_flops: int = 0
+    conv_flops: int = 0
+    elementwise_flops: int = 0
+    transcendentals: int = 0
+    nbytes: int = 0
+    uncosted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        return self.matmul_flops + self.conv_flops + self.elementwise_flops
+
+    def __add__(self, other: Cost) -> Cost:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return self._with(other, -1)
+
+    def __mul__(self, trips: int) -> Cost:
+        return Cost(
+            self.matmul_flops * trips,
+            self.conv_flops * trips,
+            self.elementwise_flops * trips,
+            self.transcendentals * trips,
+            self.nbytes * trips,
+            self.uncosted,
+            self.notes,
+        )
+
+    def _with(self, other: Cost, sign: int) -> Cost:
+        return Cost(
+            self.matmul_flops + sign * other.matmul_flops,
+            self.conv_flops + sign * other.conv_flops,
+            self.elementwise_flops + sign * other.elementwise_flops,
+            self.transcendentals + sign * other.transcendentals,
+            self.nbytes + sign * other.nbytes,
+            tuple(sorted({*self.uncosted, *other.uncosted})),
+            tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The cost of a value with its gradients, in parts that add up to all of it.
+
+    `forward` and `backward` are what the function would cost without any checkpoint; `recompute`
+    is what its checkpoints add: with them minus without. `update` is what a training step does
+    besides: its optimizer.
+    """
+
+    forward: Cost
+    backward: Cost
+    recompute: Cost
+    update: Cost = Cost()
+
+    @property
+    def total(self) -> Cost:
+        return self.forward + self.backward + self.recompute + self.update
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Equal values that are live at the peak. `nbytes` counts all `count` of them.
+
+    Attributes:
+      kind: `argument`, `constant`, `output`, `gradient`, `residual`, `temporary`; in a training
+        step the arguments are `parameters`, `optimizer-state` or `batch`.
+      aval: None for what an op needs while it runs and has no name.
+      primitive: what makes it; None for an argument.
+      path: an argument's path.
+      phase: the pass that makes it; None for an argument.
+    """
+
+    kind: str
+    nbytes: int
+    aval: Aval | None
+    count: int = 1
+    primitive: str | None = None
+    path: str | None = None
+    location: Location | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """An estimate of the most memory that the value and its gradients (or the step) take.
+
+    Attributes:
+      nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
+      profile: `accelerator` or `cpu`: whose way of fusing was assumed.
+      location, primitive, phase: the op at the peak; phase is `forward`, `recompute`, `backward`
+        or, in a step, `update`.
+      aliased_nbytes: outputs that take over the buffers of donated arguments.
+      host_nbytes: the most bytes of host memory at once, not in `nbytes`.
+      live: what is live at the peak, biggest first.
+      breakdown: kind -> bytes; the kinds of `live`; adds up to `nbytes`.
+      curve: total bytes over the program, evenly spaced, at most 200 points.
+      curve_at: index of the peak in `curve`.
+      uncounted: primitives whose memory is not known; they make the figure a lower bound.
+    """
+
+    nbytes: int
+    profile: str
+    location: Location | None
+    primitive: str | None
+    phase: str
+    arguments_nbytes: int
+    outputs_nbytes: int
+    temporaries_nbytes: int
+    aliased_nbytes: int
+    host_nbytes: int
+    live: tuple[Live, ...]
+    breakdown: tuple[tuple[str, int], ...]
+    curve: tuple[int, ...]
+    curve_at: int
+    uncounted: tuple[str, ...] = ()
+
+
+class Verdict(enum.StrEnum):
+    """What a checkpoint is worth."""
+
+    EARNS = "earns-its-keep"
+    SAVES_NOTHING = "saves-nothing"
+    COSTS_MEMORY = "costs-memory"
+    UNDONE = "undone-by-xla"
+    OVERRIDDEN = "overridden"
+    MATCHED_NOTHING = "matched-nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that only a trace can tell.
+
+    Attributes:
+      name: the name of the rule that it is a case of, as in `jaxresid rules`.
+      message: one or two sentences with the figures, without the remedy.
+      help: the remedy.
+      location: where the user wrote it; None where no line is known.
+      measured: the figures, by name; bytes in keys that end in `nbytes`.
+    """
+
+    name: str
+    message: str
+    location: Location | None
+    help: str = ""
+    measured: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint in source and what it is worth: the program with it against the program in
+    which this one alone is gone.
+
+    Attributes:
+      function: the function that is checkpointed.
+      location: where it is called; the same line in a loop is one checkpoint.
+      policy: as a user writes it, `dots_saveable`; None: nothing is saveable.
+      calls: how many times the program holds it, unrolled.
+      trips: how often it runs, all calls and loops together.
+      kept_nbytes, kept_without_nbytes: computed residuals of the whole program, in device memory.
+      recompute_flops, recompute_fraction: what it adds; as a share of the program without it.
+      peak_nbytes, peak_without_nbytes: of the whole program.
+      ratio: peak bytes saved per residual byte dropped; None where no residual is dropped.
+      reason: one sentence.
+      shape: how it stands, where that is known: `whole`, `last-stage`, `around-loop`, `trivial`,
+        `nested`; None for none of these.
+    """
+
+    function: str
+    location: Location | None
+    policy: str | None
+    prevent_cse: bool
+    calls: int
+    trips: int
+    kept_nbytes: int
+    kept_without_nbytes: int
+    recompute_flops: int
+    recompute_fraction: float
+    peak_nbytes: int
+    peak_without_nbytes: int
+    ratio: float | None
+    verdict: Verdict
+    reason: str
+    shape: str | None = None
+    findings: tuple[Finding, ...] = ()
+    uncosted: tuple[str, ...] = ()
+
+    @property
+    def saved_per_gflop(self) -> float | None:
+        """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
+        saved = self.peak_without_nbytes - self.peak_nbytes
+        return saved / (self.recompute_flops / 1e9) if self.recompute_flops > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """What was inspected. `differentiated` are the argument leaves, as paths."""
+    """What was inspected. `differentiated` are the argument leaves, as paths; of a training step,
+    those that it differentiates itself, where they can be told."""
 
     name: str
     differentiated: tuple[str, ...]
-    mode: OneOf["function"] = "function"
+    mode: OneOf["function", "step"] = "function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,21 +380,19 @@ class JaxInfo:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a function's backward pass keeps."""
+    """What a function's backward pass keeps, what it costs, and what its checkpoints are worth."""
 
     target: Target
     jax: JaxInfo
     residuals: tuple[Residual, ...]
+    cost: Phases
+    peak: Peak
+    checkpoints: tuple[Checkpoint, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def totals(self) -> Totals:
-        return Totals(
-            arguments_nbytes=_sum(self.residuals, "argument"),
-            computed_nbytes=_sum(self.residuals, "computed", "device"),
-            host_nbytes=_sum(self.residuals, "computed", "host"),
-            constants_nbytes=_sum(self.residuals, "constant"),
-        )
+        return totals_of(self.residuals)
 
     def print(self, *, group_by: str | None = None, top: int = 20, all: bool = False) -> None:
         """Prints the text report to stdout; the options are those of `jaxresid report`."""
@@ -203,6 +410,16 @@ class Report:
         from jaxresid.render.html import report_html
 
         return report_html(self)
+
+
+def totals_of(residuals: tuple[Residual, ...]) -> Totals:
+    """The bytes of residuals by kind."""
+    return Totals(
+        arguments_nbytes=_sum(residuals, "argument"),
+        computed_nbytes=_sum(residuals, "computed", "device"),
+        host_nbytes=_sum(residuals, "computed", "host"),
+        constants_nbytes=_sum(residuals, "constant"),
+    )
 
 
 def _sum(residuals: tuple[Residual, ...], kind: str, memory: str | None = None) -> int:

@@ -7,10 +7,12 @@ import string
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxresid.errors import InputsError
 from jaxresid.inspector import Inspection, _jax
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Equation, Listing, Split, Value
 
 _PARAM_LENGTH = 60
@@ -23,8 +25,13 @@ def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
     Args:
       max_eqns: show at most so many eqns of each jaxpr.
       depth: show nested jaxprs down to this depth; 0 folds them all.
+
+    Raises:
+      InputsError: it is one of a training step.
     """
     trace, report = inspection.trace, inspection.report
+    if not isinstance(trace, Trace):
+        raise InputsError("a training step has no two jaxprs to show: it holds both passes in one")
     ahead: dict[Any, int] = {}
     for i, var in enumerate(trace.kept):
         if not _jax.is_literal(var):

@@ -1,0 +1,126 @@
+"""What a training step costs, pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.cost import Costs, Wanted
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.phases import (
+    BACKWARD,
+    BOTH,
+    FORWARD,
+    RECOMPUTE,
+    UPDATE,
+    Passes,
+    phase_of,
+)
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.model import Cost, Phases
+
+
+def step_cost(step: StepTrace) -> Phases:
+    """The cost of a step in parts that add up to all of it.
+
+    What no derivative has a part in counts as `forward` where a forward pass reads it and it needs
+    no gradient (preparing a batch, running a frozen model), else as `update` (clipping, the
+    optimizer). `recompute` is what the name stacks tag as such: exact for matmuls and convolutions.
+    Of elementwise work it is too much, since without the checkpoint the forward pass would prepare
+    some of it for the backward pass as well (`1 - tanh(x)**2`).
+    """
+    parts = _Parts()
+    parts.add(step.jaxpr, None, "", 1, frozenset(), frozenset())
+    costs = parts.costs
+    return Phases(costs[FORWARD], costs[BACKWARD], costs[RECOMPUTE], costs[UPDATE])
+
+
+class _Parts(Costs):
+    """Adds up costs by pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.costs = dict.fromkeys((FORWARD, RECOMPUTE, BACKWARD, UPDATE), Cost())
+        self._passes = Passes()
+
+    def add(
+        self,
+        jaxpr: Any,
+        wanted: Wanted,
+        tags: str,
+        times: int,
+        behind: frozenset[int],
+        ahead: frozenset[int],
+    ) -> frozenset[int]:
+        """Adds the wanted results of a jaxpr.
+
+        Args:
+          tags: the name stacks of the eqns around it.
+          behind: the invars that a gradient has a part in.
+          ahead: the outvars that a forward pass reads.
+
+        Returns:
+          the outvars that a gradient has a part in.
+        """
+        eqns = self._read(jaxpr, wanted).eqns
+        fed = self._fed(jaxpr, [eqn for eqn, _ in eqns], ahead)
+        after = {v for i, v in enumerate(jaxpr.invars) if i in behind}
+        for eqn, results in eqns:
+            given = [i for i, v in enumerate(eqn.invars) if not _jax.is_literal(v) and v in after]
+            leaving = frozenset(i for i, v in enumerate(eqn.outvars) if v in fed)
+            stack = f"{tags}/{_jax.name_stack(eqn)}"
+            made = self._eqn(eqn, results, stack, times, given, leaving)
+            after.update(v for i, v in enumerate(eqn.outvars) if i in made)
+        outvars = enumerate(jaxpr.outvars)
+        return frozenset(i for i, v in outvars if not _jax.is_literal(v) and v in after)
+
+    def _fed(self, jaxpr: Any, eqns: Sequence[Any], ahead: frozenset[int]) -> set[Any]:
+        """What reaches a forward eqn, or an outvar that is `ahead`, with no derivative on the
+        way."""
+        outvars = enumerate(jaxpr.outvars)
+        fed = {v for i, v in outvars if i in ahead and not _jax.is_literal(v)}
+        for eqn in reversed(eqns):
+            phase = self._passes.of(eqn)
+            if phase in (FORWARD, BOTH) or (phase == UPDATE and not fed.isdisjoint(eqn.outvars)):
+                fed.update(v for v in eqn.invars if not _jax.is_literal(v))
+        return fed
+
+    def _eqn(
+        self,
+        eqn: Any,
+        wanted: Wanted,
+        tags: str,
+        times: int,
+        behind: Sequence[int],
+        ahead: frozenset[int],
+    ) -> frozenset[int]:
+        every = frozenset(range(len(eqn.outvars)))
+        phase = phase_of(tags)
+        cost = self.of_eqn(eqn, wanted) * times
+        found = nests(eqn)
+        is_plain = not found or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
+        if phase in (FORWARD, RECOMPUTE) or is_plain:
+            if phase == UPDATE and ahead and not behind:
+                phase = FORWARD
+            self.costs[phase] += cost
+            return every if behind or phase in (RECOMPUTE, BACKWARD) else frozenset()
+        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
+        which = max(range(len(found)), key=lambda i: (costs[i].flops, costs[i].nbytes))
+        nest, once = found[which], costs[which]
+        trips = 1
+        if nest.kind not in ("branch", "while"):  # a scan, a call, a shard_map on its devices
+            trips = cost.nbytes // (times * once.nbytes) if once.nbytes else 1
+        made = self.add(
+            nest.jaxpr,
+            self._inside(nest, wanted),
+            tags,
+            times * trips,
+            frozenset(i for i, operand in enumerate(nest.operands) if operand in behind),
+            frozenset(i for i, result in enumerate(nest.results) if result in ahead),
+        )
+        # What it takes beside that body, such as the condition of a while loop, and its notes.
+        self.costs[phase] += cost - once * (times * trips)
+        if phase == BACKWARD:
+            return every
+        return frozenset(r for i in made if (r := nest.results[i]) is not None)

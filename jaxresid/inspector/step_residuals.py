@@ -1,0 +1,157 @@
+"""The residuals of a training step: what its forward passes make and its backward passes read.
+
+They cross where both passes of a gradient stand side by side: in the step itself, in a jitted
+gradient, in the body of a loop over microbatches. Those of a loop's body are of one trip, since the
+next trip makes its own.
+
+JAX leaves in the jaxpr what nobody reads; a residual is listed if a backward eqn reads it, which
+is how a compiler sees it. `jax.vjp` alone cannot tell and keeps some more.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector.consumers import consumers
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
+from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.values import Free, Numbering
+from jaxresid.model import Computed, Mark, Residual
+
+
+def step_residuals(step: StepTrace, frames: Frames) -> tuple[Residual, ...]:
+    """The residuals of all gradients in a step, in program order, one gradient after the other.
+
+    Arguments that a backward pass reads are among them, and so is what the step makes of its
+    arguments before it differentiates (parameters cast to bfloat16, say).
+    """
+    passes = Passes()
+    ahead, behind = Levels(frames), _Behind(frames, passes)
+    numbering, free = Numbering(ahead), Free(ahead)
+    found = []
+    for level in _levels(ahead, passes, Level(step.jaxpr)):
+        numbers = numbering.of(level.jaxpr)
+        returned = {numbers[v] for v in _returned(level)}
+        seen: set[int] = set()
+        for var in _crossing(level.jaxpr, passes):
+            read = consumers(behind, level, var)
+            if not read:
+                continue
+            source = _source(ahead, level, var)
+            made = provenance(ahead, source.level, source.var, step.inputs)
+            aval = aval_of(var)
+            if made.memory == "host":
+                aval = replace(aval, memory="host")
+            marks = list(made.marks)
+            if isinstance(made.origin, Computed):
+                marks += [Mark.PRIMAL_OUTPUT] * (numbers[var] in returned)
+                marks += [Mark.DUPLICATE] * (numbers[var] in seen)
+                marks += [Mark.FREE] * ((level, var) in free)
+                marks += [Mark.OFFLOADED] * (aval.memory == "host")
+                seen.add(numbers[var])
+            found.append(Residual(aval, made.origin, made.trips, read, tuple(marks)))
+    return tuple(found)
+
+
+class _Behind(Levels):
+    """Levels on which none but the backward passes read."""
+
+    def __init__(self, frames: Frames, passes: Passes) -> None:
+        super().__init__(frames)
+        self._passes = passes
+
+    def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
+        found = super().readers(level, var)
+        if self._is_backward(level):
+            return found
+        return [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
+
+    def _is_backward(self, level: Level) -> bool:
+        """Whether a level is inside the backward pass."""
+        if level.parent is None:
+            return False
+        return self._passes.of(level.eqn) == BACKWARD or self._is_backward(level.parent)
+
+
+def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
+    """A level and those below it where both passes of a gradient stand side by side."""
+    yield level
+    for eqn in level.jaxpr.eqns:
+        if passes.of(eqn) == BOTH:
+            for which in range(len(levels.nests(eqn))):
+                yield from _levels(levels, passes, levels.enter(level, eqn, which))
+
+
+def _crossing(jaxpr: Any, passes: Passes) -> list[Any]:
+    """The variables that are there when a forward pass begins, or that it makes, and that the
+    backward pass reads.
+
+    A cotangent that somebody gives to a `jax.vjp` is none: an input that the forward pass does not
+    read, or made when it is over.
+    """
+    first: dict[Any, int] = {}  # read by a forward eqn
+    last: dict[Any, int] = {}  # read by a backward eqn
+    forwards = []
+    made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
+    for at, eqn in enumerate(jaxpr.eqns):
+        phase = passes.of(eqn)
+        operands = [v for v in eqn.invars if not _jax.is_literal(v)]
+        if phase == FORWARD:
+            forwards.append(at)
+            for v in operands:
+                first.setdefault(v, at)
+        elif phase == BACKWARD:
+            last.update(dict.fromkeys(operands, at))
+        made += [(v, at, phase) for v in eqn.outvars]
+
+    def crosses(var: Any, at: int, phase: str) -> bool:
+        if phase == FORWARD:
+            return True
+        if phase == UPDATE:
+            # Untagged is also what a scan moves out of its body while it is differentiated.
+            later = bisect.bisect(forwards, at)
+            return later < len(forwards) and forwards[later] < last[var]
+        # What one gradient makes may be what the next one is taken at.
+        return first.get(var, last[var]) < last[var]
+
+    return [v for v, at, phase in made if v in last and crosses(v, at, phase)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    level: Level
+    var: Any
+
+
+def _source(levels: Levels, level: Level, var: Any) -> _Source:
+    """What an input of a level is outside of it; of a loop's carry, what enters the first trip."""
+    while level.parent is not None and level.nest is not None and not _jax.is_literal(var):
+        i = levels.invar(level, var)
+        if i is None:
+            break
+        var, level = level.eqn.invars[level.nest.operands[i]], level.parent
+    return _Source(level, var)
+
+
+def _returned(level: Level) -> list[Any]:
+    """The variables of a level that the step returns."""
+    outvars = [v for v in level.jaxpr.outvars if not _jax.is_literal(v)]
+    if level.parent is None or level.nest is None:
+        return outvars
+    if level.nest.kind != "call":
+        return []
+    above = set(_returned(level.parent))
+    pairs = zip(level.jaxpr.outvars, level.nest.results, strict=True)
+    return [
+        v
+        for v, i in pairs
+        if i is not None and not _jax.is_literal(v) and level.eqn.outvars[i] in above
+    ]

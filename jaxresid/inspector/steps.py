@@ -1,0 +1,151 @@
+"""Functions that hold their own gradients, such as a whole training step.
+
+Of such a function no derivative is taken: its jaxpr holds the forward pass, the backward pass and
+what is done with the gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.phases import BACKWARD, Passes
+from jaxresid.inspector.tracing import Arguments, Trace, primal_trace
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """The jaxpr of a function that holds its own gradients.
+
+    Attributes:
+      arguments: `dynamic` is the order of the inputs; which of them a gradient is taken of is for
+        the jaxpr to say, see `roles`.
+      closed: as JAX gives it, with its constants.
+      donated: for each invar whether the function gives its buffer away.
+      outputs: the path of each outvar in what the function returns, `[0]['w']`.
+    """
+
+    arguments: Arguments
+    closed: Any
+    donated: tuple[bool, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def jaxpr(self) -> Any:
+        return _jax.open_jaxpr(self.closed)
+
+    @property
+    def inputs(self) -> tuple[str | None, ...]:
+        """The path of each invar; None for one that is no argument (a constant in front)."""
+        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
+        return (*[None] * (len(self.jaxpr.invars) - len(paths)), *paths)
+
+
+def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
+    """The `jax.stages.Traced` of the function itself, as `tracing.primal_trace` without has_aux.
+
+    What it returns that is no array is left out: the modules that an Equinox step returns hold
+    functions.
+
+    Raises:
+      Exception: whatever the function raises while JAX traces it.
+    """
+    return primal_trace(_returning_arrays(fun), arguments, False)
+
+
+def may_be_step(traced: Trace) -> bool:
+    """Whether a function that was differentiated is rather a training step: it holds a gradient
+    and returns something other than one real scalar.
+
+    A loss that holds a gradient, of a force field or a differential equation, is no step.
+    """
+    made = traced.forward.outvars[: traced.num_outputs]
+    if len(made) == 1 and _is_real_scalar(made[0].aval):
+        return False
+    return _differentiates_twice(traced.forward)
+
+
+def is_step(primal: Any) -> bool:
+    """The same of a traced function (a `step_primal`) that was not differentiated."""
+    leaves = _jax.import_jax().tree.leaves(primal.out_info[0])
+    if len(leaves) == 1 and _is_real_scalar(leaves[0]):
+        return False
+    return holds_gradient(_jax.open_jaxpr(primal.jaxpr))
+
+
+def _differentiates_twice(forward: Any) -> bool:
+    """Whether eqns of a forward pass are tagged as a backward pass: that of a gradient inside."""
+    seen: set[int] = set()
+    todo = [forward]
+    while todo:
+        jaxpr = todo.pop()
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            _, found, inside = _jax.name_stack(eqn).partition("transpose(")
+            if found and "jvp(" in inside:
+                return True
+            todo += [nest.jaxpr for nest in nests(eqn)]
+    return False
+
+
+def holds_gradient(jaxpr: Any) -> bool:
+    """Whether the backward pass of some gradient stands in an open jaxpr, at any depth."""
+    return BACKWARD in Passes().within(jaxpr)
+
+
+def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
+    """The step that a `step_primal` of these arguments is; nothing is traced again."""
+    jax = _jax.import_jax()
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(primal.out_info[0])
+    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    given = _donated(jaxpr)
+    return StepTrace(
+        arguments=arguments,
+        closed=primal.jaxpr,
+        donated=tuple(v in given for v in jaxpr.invars),
+        outputs=tuple(jax.tree_util.keystr(path) for path, _ in with_paths),
+    )
+
+
+def _donated(jaxpr: Any) -> set[Any]:
+    """The variables that a jitted function called in a jaxpr is given for good; another eqn that
+    reads one keeps it."""
+    given: dict[Any, int] = {}
+    for eqn in jaxpr.eqns:
+        marks = eqn.params.get("donated_invars", ()) if _jax.primitive_name(eqn) == "jit" else ()
+        inner = set()
+        if marks and not any(marks) and len(jaxpr.eqns) == 1:
+            # A jitted function around the one that donates.
+            body = _jax.open_jaxpr(eqn.params["jaxpr"])
+            found = _donated(body)
+            inner = {i for i, v in enumerate(body.invars) if v in found}
+        for i, v in enumerate(eqn.invars):
+            if not _jax.is_literal(v):
+                is_given = i in inner or (i < len(marks) and marks[i])
+                given[v] = given.get(v, 0) + (1 if is_given else 2)
+    return {v for v, uses in given.items() if uses == 1}
+
+
+def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
+    jax = _jax.import_jax()
+
+    @functools.wraps(fun)  # its signature names the arguments
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf if _is_array(leaf) else None, fun(*args, **kwargs))
+
+    return call
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
+
+
+def _is_real_scalar(leaf: Any) -> bool:
+    jnp = _jax.import_jax().numpy
+    return leaf.shape == () and bool(jnp.issubdtype(leaf.dtype, jnp.floating))

@@ -1,4 +1,7 @@
-"""Bytes as people write and read them: binary units out, binary or decimal units in."""
+"""Bytes and FLOPs as people write and read them.
+
+Bytes go out in binary units and come in in binary or decimal ones; FLOPs go out in decimal units.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FACTORS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY)} | {
     unit.lower(): 1000**i for i, unit in enumerate(("B", "kB", "MB", "GB", "TB", "PB", "EB"))
 }
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BYTES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)")
 
 
@@ -20,6 +24,17 @@ def format_bytes(nbytes: int) -> str:
             break
         value /= 1024
     return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def format_flops(flops: float) -> str:
+    """`180.39 GFLOP`: decimal units, two decimals, none for single operations."""
+    value = float(flops)
+    for unit in _DECIMAL:
+        # 999.996 would print as 1000.00
+        if abs(value) < 999.995 or unit == _DECIMAL[-1]:
+            break
+        value /= 1000
+    return f"{flops:.0f} FLOP" if not unit else f"{value:.2f} {unit}FLOP"
 
 
 def parse_bytes(text: str) -> int:

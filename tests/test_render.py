@@ -11,28 +11,40 @@ from rich.console import Console
 from jaxresid.model import (
     Argument,
     Aval,
+    Checkpoint,
     Computed,
     Constant,
     Consumer,
+    Cost,
     Equation,
+    Finding,
     JaxInfo,
     Listing,
     Literal,
+    Live,
     Location,
     Mark,
+    Peak,
+    Phases,
     Report,
     Residual,
     Split,
     Target,
     Totals,
     Value,
+    Verdict,
 )
+from jaxresid.render import words
+from jaxresid.render.checkpoints import figure_parts, site_parts
 from jaxresid.render.html import report_html
 from jaxresid.render.json import report_json, split_json
+from jaxresid.render.peak import curve_lines
 from jaxresid.render.rows import GROUPS, View, rows
+from jaxresid.render.sparkline import column, sparkline
 from jaxresid.render.split import render_split
 from jaxresid.render.text import render_report
 from jaxresid.render.totals import totals_lines
+from jaxresid.render.wrapping import Flow
 
 MIB = 1024**2
 
@@ -62,6 +74,41 @@ def layer(i):
     )
 
 
+COST = Phases(
+    forward=Cost(59_650_000_000, 0, 480_000_000, 402_650_000, 7_000_000_000),
+    backward=Cost(119_300_000_000, 0, 960_000_000, 0, 14_000_000_000),
+    recompute=Cost(),
+)
+PEAK = Peak(
+    nbytes=100 * MIB,
+    profile="accelerator",
+    location=OUT,
+    primitive="dot_general",
+    phase="backward",
+    arguments_nbytes=10 * MIB,
+    outputs_nbytes=10 * MIB,
+    temporaries_nbytes=80 * MIB,
+    aliased_nbytes=0,
+    host_nbytes=0,
+    live=(
+        Live("residual", 32 * MIB, layer(0).aval, 2, "exp", None, SOFTMAX, "forward"),
+        Live("temporary", 28 * MIB, None, 1, "conv", None, OUT, "backward"),
+        Live("temporary", 20 * MIB, Aval("float32", (5, MIB), 4), 1, "dot_general"),
+        Live(
+            "gradient", 8 * MIB, Aval("float32", (2, MIB), 4), 1, "transpose", None, OUT, "backward"
+        ),
+        Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][0]"),
+        Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][1]"),
+        Live("argument", 2 * MIB, Aval("bfloat16", (MIB,), 2), path="x"),
+        Live("output", 2 * MIB, Aval("bfloat16", (MIB,), 2), 1, "add", None, OUT, "backward"),
+    ),
+    breakdown=(
+        *(("temporary", 48 * MIB), ("residual", 32 * MIB)),
+        *(("argument", 10 * MIB), ("gradient", 8 * MIB), ("output", 2 * MIB)),
+    ),
+    curve=tuple(MIB * n for n in (20, 30, 50, 60, 80, 90, 100, 70, 40, 20)),
+    curve_at=6,
+)
 REPORT = Report(
     target=Target("model:loss", ("params['w'][0]", "params['w'][1]", "x")),
     jax=JaxInfo("0.10.2", {"jax_remat3": True, "jax_use_direct_linearize": True}),
@@ -92,7 +139,59 @@ REPORT = Report(
         Residual(Aval("int32", (3,), 4), Constant()),
         Residual(Aval("float32", (), 4), Literal("0.5")),
     ),
+    cost=COST,
+    peak=PEAK,
     warnings=("held static: rate [0.5]",),
+)
+
+USELESS = Checkpoint(
+    function="loss",
+    location=at(60, "step", "grads = jax.grad(jax.checkpoint(loss))(params)"),
+    policy=None,
+    prevent_cse=True,
+    calls=1,
+    trips=1,
+    kept_nbytes=0,
+    kept_without_nbytes=35 * MIB,
+    recompute_flops=60_130_000_000,
+    recompute_fraction=1 / 3,
+    peak_nbytes=100 * MIB,
+    peak_without_nbytes=100 * MIB,
+    ratio=0.0,
+    verdict=Verdict.SAVES_NOTHING,
+    reason="it is all of the loss: everything is recomputed at once, right where it is needed",
+    shape="whole",
+)
+EARNING = dataclasses.replace(
+    USELESS,
+    function="layer",
+    location=at(49, "loss", "x, _ = jax.lax.scan(jax.checkpoint(layer), x, params)"),
+    policy="dots_saveable",
+    prevent_cse=False,
+    trips=48,
+    kept_nbytes=18 * MIB,
+    kept_without_nbytes=768 * MIB,
+    recompute_flops=8_590_000_000,
+    recompute_fraction=0.0476,
+    peak_without_nbytes=850 * MIB,
+    ratio=1.0,
+    verdict=Verdict.EARNS,
+    reason="the peak falls by 750.00 MiB",
+    shape=None,
+    findings=(
+        Finding(
+            "saved-but-recomputed",
+            "'h[0]' is saved, and the dot_general before it runs again",
+            at(41, "mlp", "h = gelu(x @ w)"),
+            "name the product instead",
+            {"name": "h[0]", "recompute_flops": 17, "kept_nbytes": 3 * MIB},
+        ),
+    ),
+)
+CHECKPOINTED = dataclasses.replace(
+    REPORT,
+    checkpoints=(EARNING, USELESS),
+    cost=dataclasses.replace(COST, recompute=Cost(8_590_000_000)),
 )
 
 
@@ -103,8 +202,16 @@ def text(renderable, width=80):
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def report_text(width=80, **view):
-    return text(render_report(REPORT, View(**view)), width)
+def report_text(width=80, report=REPORT, **view):
+    return text(render_report(report, View(**view)), width)
+
+
+def block(report, start, width=80):
+    """The lines of a block of the report, by how its first begins."""
+    blocks = report_text(width, report).split("\n\n")
+    found = [b for b in blocks if b.strip().startswith(start)]
+    assert len(found) == 1, blocks
+    return found[0]
 
 
 def test_totals():
@@ -117,7 +224,8 @@ def test_totals():
     assert totals_lines(REPORT)[0] == "# computed 35.00 MiB (36700160 B)"
 
 
-def test_text_at_80_columns():
+def test_text_at_80_columns(monkeypatch):
+    monkeypatch.setitem(words.ACCURACY, "accelerator", "")
     assert (
         report_text()
         == """\
@@ -129,6 +237,28 @@ differentiated: params (2 leaves), x
 256.00 KiB  kept in host memory  1 residual
       12 B  constants  1 residual
 
+ 60.13 GFLOP  forward  matmul 99.2%, elementwise 0.8%
+120.26 GFLOP  backward  matmul 99.2%, elementwise 0.8%
+
+peak about 100.00 MiB (estimate, profile accelerator)
+at dot_general in the backward pass
+model.py:32 attention  return p @ v
+▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▇▇▇▇▇▇▇▇████████████████▆▆▆▆▆▆▆▆▃▃▃▃▃▃▃▃▁▁▁▁▁▁▁▁
+lowest 20.00 MiB                                   ^ peak
+temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
+  arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
+  outputs 2.00 MiB (2.0%)
+32.00 MiB  32.0%  ×2 bf16[2,4,1024,1024]  residual, exp, forward
+                  model.py:31 attention  p = jax.nn.softmax(scores, axis=-1)
+28.00 MiB  28.0%  what conv needs while it runs
+                  model.py:32 attention  return p @ v
+20.00 MiB  20.0%  f32[5,1048576]  temporary, dot_general
+ 8.00 MiB   8.0%  f32[2,1048576]  gradient, transpose, backward
+                  model.py:32 attention  return p @ v
+ 8.00 MiB   8.0%  ×2 f32[1048576]  argument params['w'][*]
+2 smaller values, 4.00 MiB
+
+residuals
  32.00 MiB  90.8%  ×2 bf16[2,4,1024,1024]  exp  in jit layer
                    model.py:31 attention  p = jax.nn.softmax(scores, axis=-1)
                    in jax.nn.softmax · scope layers_*/attn · needed by
@@ -143,34 +273,344 @@ differentiated: params (2 leaves), x
       12 B         i32[3]  constant that the function closes over
 
 warning: held static: rate [0.5]
-Residual bytes are what autodiff keeps; they are not the program's peak memory."""
+Residual bytes are what autodiff keeps; the program's peak memory is above."""
     )
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("group_by", [None, *GROUPS])
 def test_no_number_is_cut(width, group_by):
-    shown = report_text(width, group_by=group_by, all=True)
+    shown = report_text(width, CHECKPOINTED, group_by=group_by, all=True)
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown
     found = rows(REPORT, View(group_by=group_by, all=True)).shown
-    from jaxresid.units import format_bytes
+    from jaxresid.units import format_bytes, format_flops
 
     for row in found:
         assert format_bytes(row.nbytes) in shown
+    for live in PEAK.live[:4]:
+        assert format_bytes(live.nbytes) in shown
+    for c in CHECKPOINTED.checkpoints:
+        assert (
+            f"peak {format_bytes(c.peak_nbytes)} → {format_bytes(c.peak_without_nbytes)}" in shown
+        )
+        assert (
+            f"kept {format_bytes(c.kept_nbytes)} → {format_bytes(c.kept_without_nbytes)}" in shown
+        )
+        assert format_flops(c.recompute_flops) in shown
+
+
+class TestCost:
+    def test_recompute_with_checkpoints_only(self):
+        assert (
+            block(CHECKPOINTED, "60.13")
+            == """\
+ 60.13 GFLOP  forward  matmul 99.2%, elementwise 0.8%
+120.26 GFLOP  backward  matmul 99.2%, elementwise 0.8%
+  8.59 GFLOP  recompute  4.8% of forward + backward"""
+        )
+        assert "recompute" not in block(REPORT, "60.13")
+
+    def test_checkpoints_that_recompute_nothing(self):
+        free = dataclasses.replace(REPORT, checkpoints=(USELESS,))
+        assert block(free, "60.13").splitlines()[2].strip() == "0 FLOP  recompute"
+
+    def test_a_step_can_recompute_without_known_checkpoints(self):
+        step = dataclasses.replace(CHECKPOINTED, checkpoints=())
+        assert "8.59 GFLOP  recompute" in block(step, "60.13")
+
+    def test_what_has_no_rule_makes_every_figure_a_lower_bound(self):
+        cost = Phases(
+            dataclasses.replace(COST.forward, uncosted=("pallas_call",), notes=("one [trip]",)),
+            dataclasses.replace(COST.backward, uncosted=("ffi_call",)),
+            Cost(8_590_000_000),
+        )
+        assert (
+            block(dataclasses.replace(CHECKPOINTED, cost=cost), ">=")
+            == """\
+ >= 60.13 GFLOP  forward  matmul 99.2%, elementwise 0.8%
+>= 120.26 GFLOP  backward  matmul 99.2%, elementwise 0.8%
+  >= 8.59 GFLOP  recompute  about 4.8% of forward + backward
+no FLOPs known for: ffi_call, pallas_call
+note: one [trip]"""
+        )
+
+    def test_notes_alone_leave_the_figures_as_they_are(self):
+        cost = dataclasses.replace(COST, recompute=Cost(notes=("the dearer branch",)))
+        shown = report_text(report=dataclasses.replace(REPORT, cost=cost))
+        assert "note: the dearer branch" in shown
+        assert ">=" not in shown
+
+    def test_convolutions(self):
+        cost = Phases(Cost(conv_flops=3, elementwise_flops=1), Cost(), Cost())
+        lines = block(dataclasses.replace(REPORT, cost=cost), "4 FLOP").splitlines()
+        assert lines == [
+            "4 FLOP  forward  convolution 75.0%, elementwise 25.0%",
+            "0 FLOP  backward",
+        ]
+
+
+class TestPeak:
+    def of(self, width=80, **changes):
+        peak = dataclasses.replace(PEAK, **changes)
+        return block(dataclasses.replace(REPORT, peak=peak), "peak", width)
+
+    def test_a_lower_bound(self):
+        shown = self.of(uncounted=("pallas_call", "ffi_call"))
+        assert shown.startswith("peak >= 100.00 MiB (estimate, profile accelerator)")
+        assert "not counted: what pallas_call, ffi_call may take while running" in shown
+        assert "not counted" not in self.of()
+
+    def test_host_and_donated(self):
+        host, donated = self.of(host_nbytes=3 * MIB), self.of(aliased_nbytes=5 * MIB)
+        assert "3.00 MiB of host memory besides." in host
+        assert "5.00 MiB of outputs take over donated arguments and count once." in donated
+        assert "host" not in donated
+        assert "donated" not in host
+
+    def test_brackets_are_no_markup(self):
+        shown = self.of(primitive="[bold]", location=at(1, "f[red]", "x[red] + y[0]"))
+        assert "at [bold] in" in shown
+        assert "model.py:1 f[red]  x[red] + y[0]" in shown
+
+    @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+    def test_how_good_it_measured(self, monkeypatch, profile):
+        before = self.of(profile=profile)
+        assert f"profile {profile})" in before
+        for other in words.ACCURACY:
+            monkeypatch.setitem(words.ACCURACY, other, f"Measured [{other}].")
+        assert self.of(profile=profile).splitlines()[-1] == f"Measured [{profile}]."
+        monkeypatch.setitem(words.ACCURACY, profile, "")
+        assert "Measured" not in self.of(profile=profile)
+
+    def test_no_place_no_op_nothing_live(self, monkeypatch):
+        monkeypatch.setitem(words.ACCURACY, "accelerator", "")
+        shown = self.of(location=None, primitive=None, phase="forward", live=(), curve=())
+        assert (
+            shown
+            == """\
+peak about 100.00 MiB (estimate, profile accelerator)
+in the forward pass
+temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
+  arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
+  outputs 2.00 MiB (2.0%)"""
+        )
+
+    @pytest.mark.parametrize("phase", ["forward", "backward", "recompute", "update"])
+    def test_every_phase_has_words(self, phase):
+        assert "at dot_general in the " in self.of(phase=phase)
+
+    def test_kinds_of_a_step(self):
+        kinds = ("parameters", "optimizer-state", "batch", "constant")
+        shown = self.of(
+            breakdown=tuple((kind, 25 * MIB) for kind in kinds),
+            live=tuple(Live(kind, 25 * MIB, None, path=kind[0]) for kind in kinds),
+        )
+        assert "parameters 25.00 MiB (25.0%) · optimizer state 25.00 MiB (25.0%)" in shown
+        assert "25.00 MiB  25.0%  optimizer state o" in shown
+        assert "smaller" not in shown
+
+    def test_repeated_arguments_are_one_row_and_can_be_the_biggest(self):
+        many = tuple(
+            Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path=f"layers[{i}]['w']")
+            for i in range(12)
+        )
+        line = self.of(live=PEAK.live + many).splitlines()[8]
+        assert line == "48.00 MiB  48.0%  ×12 f32[1048576]  argument layers[*]['w']"
+
+    @pytest.mark.parametrize("width", [60, 80, 120])
+    @pytest.mark.parametrize("at", [0, 6, 9])
+    def test_the_mark_is_under_the_peak(self, width, at):
+        curve = tuple(100 if i == at else 10 for i in range(10))
+        lines = self.of(width, curve=curve, curve_at=at).splitlines()
+        line = next(i for i, line in enumerate(lines) if line.startswith(("▁", "█")))
+        assert len(lines[line]) == width
+        mark = lines[line + 1]
+        assert lines[line][mark.index("^")] == "█"
+        assert mark.replace("lowest 10 B", "").strip() in ("^ peak", "peak ^")
+        assert "lowest 10 B" in mark
+        assert len(mark) <= width
+
+    def test_the_lowest_stands_opposite_the_peak(self):
+        early = dataclasses.replace(PEAK, curve_at=0)
+        assert curve_lines(early, 80)[1] == "   ^ peak" + " " * 55 + "lowest 20.00 MiB"
+
+    def test_no_room_for_the_lowest(self):
+        peak = dataclasses.replace(PEAK, curve=(2**30, 2**31, 2**30), curve_at=1)
+        assert curve_lines(peak, 20)[1] == " " * 10 + "^ peak"
+        assert curve_lines(peak, 40)[1] == "lowest 1.00 GiB" + " " * 5 + "^ peak"
+
+    def test_ascii(self):
+        shown = text(render_report(REPORT, View(), "ascii"))
+        line = next(line for line in shown.splitlines() if "@@" in line)
+        assert line.isascii()
+        assert len(line) == 80
+
+
+class TestSparkline:
+    def test_levels(self):
+        assert sparkline((0, 1, 2, 3, 4, 5, 6, 7, 8), 9) == "▁▂▃▄▅▆▇██"
+        assert sparkline((0, 1, 2, 3, 4, 5, 6, 7, 8), 9, "latin-1") == ".:-=+*#@@"
+        assert sparkline((1, 8), 2, "no-such-encoding") == ".@"
+
+    def test_between_the_lowest_and_the_highest(self):
+        assert sparkline((1000, 1007, 1004), 3) == "▁█▅"
+
+    def test_a_flat_one(self):
+        assert sparkline((5, 5), 3) == sparkline((0,), 3) == "███"
+
+    @pytest.mark.parametrize("count", [1, 2, 7, 60, 199, 200])
+    @pytest.mark.parametrize("width", [1, 40, 60, 80, 120, 250])
+    def test_no_peak_is_lost(self, count, width):
+        for at in range(count):
+            values = [10] * count
+            values[at] = 100
+            shown = sparkline(values, width)
+            assert len(shown) == width
+            assert shown[column(at, count, width)] == "█"
+
+
+class TestFlow:
+    def test_breaks_between_parts(self):
+        assert text(Flow(("aa bb", "cc", "dd"), indent=2), 10) == "aa bb · cc\n  dd"
+        assert text(Flow(("aa bb", "cc", "dd"), indent=2), 9) == "aa bb\n  cc · dd"
+
+    def test_a_part_that_is_too_long_breaks_at_its_spaces(self):
+        assert text(Flow(("a", "bb cc dd ee ff", "g"), indent=2), 8) == (
+            "a\n  bb cc\n  dd ee\n  ff\n  g"
+        )
+
+    def test_brackets_are_no_markup(self):
+        assert text(Flow(("a[red]", "b[0]"))) == "a[red] · b[0]"
+
+
+class TestCheckpoints:
+    def test_block(self):
+        assert (
+            block(CHECKPOINTED, "2 checkpoints")
+            == """\
+2 checkpoints  with → without each
+earns its keep  layer  model.py:49  policy dots_saveable  prevent_cse=False
+  ×48 trips
+  kept 18.00 MiB → 768.00 MiB · peak 100.00 MiB → 850.00 MiB
+  recompute 8.59 GFLOP (4.8%) · 87.31 MiB saved per GFLOP · r 1.00
+  the peak falls by 750.00 MiB
+  saved-but-recomputed, model.py:41: 'h[0]' is saved, and the dot_general before
+  it runs again; name the product instead
+saves nothing  loss  model.py:60  no policy
+  kept 0 B → 35.00 MiB · peak 100.00 MiB → 100.00 MiB
+  recompute 60.13 GFLOP (33.3%) · r 0.00
+  it is all of the loss: everything is recomputed at once, right where it is
+  needed"""
+        )
+
+    def test_none(self):
+        assert "checkpoint" not in report_text()
+
+    def test_one(self):
+        one = dataclasses.replace(REPORT, checkpoints=(USELESS,))
+        assert block(one, "1 checkpoint  with")
+
+    @pytest.mark.parametrize(
+        ("calls", "trips", "shown"),
+        [
+            (1, 1, ()),
+            (1, 48, ("×48 trips",)),
+            (8, 8, ("×8 calls",)),
+            (8, 96, ("×8 calls, 96 trips",)),
+        ],
+    )
+    def test_times(self, calls, trips, shown):
+        c = dataclasses.replace(USELESS, calls=calls, trips=trips)
+        assert site_parts(c) == ("loss", "model.py:60", "no policy", *shown)
+
+    def test_brackets_are_no_markup(self):
+        c = dataclasses.replace(
+            EARNING,
+            function="layers[0]",
+            policy="save_only_these_names('h[bold]')",
+            reason="It keeps [red]h[/red].",
+            shape=None,
+        )
+        shown = block(dataclasses.replace(REPORT, checkpoints=(c,)), "1 checkpoint", 120)
+        for piece in (c.function, c.policy, c.reason, "'h[0]' is saved"):
+            assert piece in shown
+
+    def test_no_place(self):
+        assert site_parts(dataclasses.replace(USELESS, location=None)) == ("loss", "no policy")
+
+    def test_figures_that_there_are_not(self):
+        c = dataclasses.replace(USELESS, recompute_flops=0, recompute_fraction=0.0, ratio=None)
+        assert figure_parts(c)[2:] == ("recompute 0 FLOP",)
+
+    def test_no_price_for_what_is_not_saved(self):
+        worse = dataclasses.replace(USELESS, peak_nbytes=200 * MIB, ratio=-2.857)
+        assert figure_parts(worse)[2:] == ("recompute 60.13 GFLOP (33.3%)", "r -2.86")
+
+    def test_a_lower_bound(self):
+        assert figure_parts(dataclasses.replace(EARNING, uncosted=("ffi_call",)))[2:] == (
+            "recompute >= 8.59 GFLOP (about 4.8%)",
+            "<= 87.31 MiB saved per GFLOP",
+            "r 1.00",
+        )
+
+    def test_a_finding_at_the_checkpoints_own_line(self):
+        finding = Finding("value-saved-twice", "h[0] is kept twice.", EARNING.location)
+        c = dataclasses.replace(EARNING, findings=(finding,))
+        shown = block(dataclasses.replace(REPORT, checkpoints=(c,)), "1 checkpoint")
+        assert shown.splitlines()[-1] == "  value-saved-twice: h[0] is kept twice"
+
+    @pytest.mark.parametrize(
+        ("verdict", "shown", "color"),
+        [
+            (Verdict.EARNS, "earns its keep", "32"),
+            (Verdict.SAVES_NOTHING, "saves nothing", "33"),
+            (Verdict.COSTS_MEMORY, "costs memory", "31"),
+            (Verdict.UNDONE, "undone by XLA", "33"),
+            (Verdict.OVERRIDDEN, "overridden", "33"),
+            (Verdict.MATCHED_NOTHING, "policy matched nothing", "33"),
+        ],
+    )
+    def test_verdicts(self, verdict, shown, color):
+        c = dataclasses.replace(USELESS, verdict=verdict)
+        report = dataclasses.replace(REPORT, checkpoints=(c,))
+        console = Console(
+            width=80, force_terminal=True, color_system="standard", highlight=False, no_color=False
+        )
+        with console.capture() as captured:
+            console.print(render_report(report, View()))
+        assert f"\x1b[1;{color}m{shown}\x1b[0m" in captured.get()
+
+
+def test_a_step_says_so():
+    step = dataclasses.replace(REPORT, target=Target("model:step", (), "step"))
+    heading = report_text(report=step).partition("\n\n")[0]
+    assert heading == (
+        "model:step  jax 0.10.2 jax_remat3\ntraining step: its own gradients are reported"
+    )
+    assert "training step" not in report_text()
+    assert "<p>training step: its own gradients are reported</p>" in report_html(step)
+    assert "training step" not in report_html(REPORT)
+
+
+def test_report_prints_itself(capsys):
+    CHECKPOINTED.print()
+    shown = capsys.readouterr().out
+    assert "2 checkpoints" in shown
+    assert "bf16[2,4,1024,1024]" in shown
 
 
 def test_all_shows_arguments_and_literals():
     shown = report_text(all=True)
     assert "2.00 MiB         ×2 f32[512,512]  argument params['w'][*]" in shown
     assert "literal 0.5" in shown
-    assert "argument" not in report_text().partition("\n\n")[2].partition("\n\n")[2]
+    assert "argument" not in block(REPORT, "residuals")
 
 
 def test_top_and_min_bytes_say_what_they_hide():
     assert "3 smaller rows, 3.25 MiB; --all shows them." in report_text(top=1)
     assert "2 smaller rows, 256.01 KiB; --all shows them." in report_text(min_bytes=MIB)
-    assert "smaller" not in report_text()
+    assert "smaller row" not in report_text()
     assert "--min-bytes hides them" in report_text(min_bytes=MIB, all=True, top=None)
 
 
@@ -229,7 +669,7 @@ def schema(name):
 
 
 def test_json_keeps_the_schema():
-    value = json.loads(report_json(REPORT))
+    value = json.loads(report_json(CHECKPOINTED))
     jsonschema.validate(value, schema("report"))
     assert [r["origin"]["kind"] for r in value["residuals"]] == (
         ["argument"] * 2 + ["computed"] * 4 + ["constant", "literal"]
@@ -247,11 +687,150 @@ def test_json_keeps_the_schema():
     assert value["totals"]["host_nbytes"] == MIB // 4
 
 
-def test_the_schema_refuses_what_it_does_not_know():
-    value = json.loads(report_json(REPORT))
-    for change in ({"extra": 1}, {"schema": 2}, {"totals": {}}):
+def test_json_of_the_cost():
+    cost = Phases(
+        Cost(1, 2, 3, 4, 5, ("ffi_call",)), Cost(10, 20, 30, 40, 50), Cost(notes=("one trip",))
+    )
+    assert json.loads(report_json(dataclasses.replace(REPORT, cost=cost)))["cost"] == {
+        "forward_flops": 6,
+        "backward_flops": 60,
+        "recompute_flops": 0,
+        "matmul_flops": 11,
+        "conv_flops": 22,
+        "elementwise_flops": 33,
+        "transcendentals": 44,
+        "nbytes": 55,
+        "uncosted": ["ffi_call"],
+        "notes": ["one trip"],
+        "phases": {
+            name: {
+                "flops": 6 * n,
+                "matmul_flops": n,
+                "conv_flops": 2 * n,
+                "elementwise_flops": 3 * n,
+                "transcendentals": 4 * n,
+                "nbytes": 5 * n,
+            }
+            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0))
+        },
+    }
+
+
+def test_json_of_the_peak():
+    peak = json.loads(report_json(REPORT))["peak"]
+    assert peak["location"]["line"] == 32
+    assert sum(peak["breakdown"].values()) == peak["nbytes"] == 100 * MIB
+    assert peak["curve"][peak["curve_at"]] == peak["nbytes"]
+    assert [(v["shape"], v["dtype"], v["path"]) for v in peak["live"][1:6:3]] == [
+        (None, None, None),
+        ([MIB], "float32", "params['w'][0]"),
+    ]
+    assert (peak["phase"], peak["primitive"], peak["profile"]) == (
+        *("backward", "dot_general"),
+        "accelerator",
+    )
+
+
+def test_json_of_the_checkpoints():
+    earning, useless = json.loads(report_json(CHECKPOINTED))["checkpoints"]
+    location, finding = earning.pop("location"), earning["findings"].pop()
+    assert location["line"] == 49
+    assert earning == {
+        "function": "layer",
+        "policy": "dots_saveable",
+        "prevent_cse": False,
+        "calls": 1,
+        "trips": 48,
+        "kept_nbytes": 18 * MIB,
+        "kept_without_nbytes": 768 * MIB,
+        "peak_nbytes": 100 * MIB,
+        "peak_without_nbytes": 850 * MIB,
+        "recompute_flops": 8_590_000_000,
+        "recompute_fraction": 0.0476,
+        "uncosted": [],
+        "ratio": 1.0,
+        "saved_per_gflop": 750 * MIB / 8.59,
+        "verdict": "earns-its-keep",
+        "reason": "the peak falls by 750.00 MiB",
+        "shape": None,
+        "findings": [],
+    }
+    assert finding["location"]["line"] == 41
+    assert finding["measured"] == {"name": "h[0]", "recompute_flops": 17, "kept_nbytes": 3 * MIB}
+    assert (useless["verdict"], useless["shape"]) == ("saves-nothing", "whole")
+
+
+def changed(value, path, new):
+    """A copy with one key of one of its objects set, to what the schema must refuse."""
+    copy = json.loads(json.dumps(value))
+    *outer, last = path
+    inner = copy
+    for key in outer:
+        inner = inner[key]
+    inner[last] = new
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (("extra",), 1),
+        (("schema",), 2),
+        (("totals",), {}),
+        (("target", "mode"), "auto"),
+        (("cost", "extra"), 1),
+        (("cost", "forward_flops"), -1),
+        (("cost", "phases", "forward", "flops"), 0.5),
+        (("cost", "phases", "update"), {}),
+        (("peak", "profile"), "tpu"),
+        (("peak", "phase"), "linearize"),
+        (("peak", "breakdown", "activations"), 1),
+        (("peak", "live", 0, "kind"), "activation"),
+        (("peak", "live", 0, "count"), 0),
+        (("peak", "live", 0, "extra"), 0),
+        (("checkpoints", 0, "verdict"), "useless"),
+        (("checkpoints", 0, "shape"), "inner"),
+        (("checkpoints", 0, "extra"), 1),
+        (("checkpoints", 0, "findings", 0, "extra"), 1),
+    ],
+    ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else "",
+)
+def test_the_schema_refuses_what_it_does_not_know(path, new):
+    value = json.loads(report_json(CHECKPOINTED))
+    jsonschema.validate(value, schema("report"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed(value, path, new), schema("report"))
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_schema_knows_every_verdict(verdict):
+    c = dataclasses.replace(USELESS, verdict=verdict, shape=None, ratio=None, recompute_flops=0)
+    value = json.loads(report_json(dataclasses.replace(REPORT, checkpoints=(c,))))
+    jsonschema.validate(value, schema("report"))
+    assert value["checkpoints"][0]["verdict"] == verdict.value
+    listed = schema("report")["$defs"]["checkpoint"]["properties"]["verdict"]["enum"]
+    assert len(listed) == len(Verdict)
+
+
+def test_the_schema_requires_every_key():
+    """What the schema promises is always there: no key of an object can be left out."""
+    value = json.loads(report_json(CHECKPOINTED))
+    for name in ("cost", "peak"):
+        for key in value[name]:
+            less = {**value, name: {k: v for k, v in value[name].items() if k != key}}
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(less, schema("report"))
+    for key in value["checkpoints"][0]:
+        less = {k: v for k, v in value["checkpoints"][0].items() if k != key}
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(value | change, schema("report"))
+            jsonschema.validate({**value, "checkpoints": [less]}, schema("report"))
+
+
+def test_json_of_a_step():
+    step = dataclasses.replace(REPORT, target=Target("model:step", ("params['w']",), "step"))
+    value = json.loads(report_json(step))
+    jsonschema.validate(value, schema("report"))
+    assert value["target"]["mode"] == "step"
 
 
 def test_the_schema_lists_every_mark():
@@ -274,7 +853,38 @@ def test_html_is_escaped():
     for raw in ("<script>", "<lambda>", "x < y", "<b>named", "'<b>'"):
         assert raw not in html
     assert "x &lt; y &amp; z &gt; 1" in html
-    assert report_html(REPORT).count("<tr>") == 5  # the heading and four rows
+    hostile = dataclasses.replace(
+        CHECKPOINTED,
+        checkpoints=(dataclasses.replace(EARNING, function="<lambda>", reason="a < b"),),
+        peak=dataclasses.replace(PEAK, location=at(2, "<lambda>", "y < z")),
+    )
+    html = report_html(hostile)
+    for raw in ("<lambda>", "a < b", "y < z"):
+        assert raw not in html
+    assert "a &lt; b" in html
+    assert "y &lt; z" in html
+
+
+def test_html_has_what_the_text_has():
+    html = report_html(CHECKPOINTED)
+    plain = html.replace("&#x27;", "'")
+    for piece in (
+        "<td>8.59 GFLOP</td><td>recompute</td><td>4.8% of forward + backward</td>",
+        "<b>peak about 100.00 MiB</b> (estimate, profile accelerator) at dot_general in the"
+        " backward pass model.py:32 attention return p @ v</p>",
+        "temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)",
+        "<td>×2 f32[1048576]  argument params['w'][*]</td>",
+        "<p>2 smaller values, 4.00 MiB</p>",
+        "<td>layer · model.py:49 · policy dots_saveable · prevent_cse=False · ×48 trips</td>",
+        "<td>earns its keep: the peak falls by 750.00 MiB</td>",
+        "kept 18.00 MiB → 768.00 MiB · peak 100.00 MiB → 850.00 MiB",
+        "saved-but-recomputed, model.py:41: 'h[0]' is saved",
+        "<p>warning: held static: rate [0.5]</p>",
+    ):
+        assert piece in plain
+    # headings of four tables; three phases, five live values, two checkpoints, four residuals
+    assert html.count("<tr>") == 4 + 3 + 5 + 2 + 4
+    assert "<th>checkpoint</th>" not in report_html(REPORT)
 
 
 A = Value("a", Aval("float32", (2,), 4), 0)

@@ -1,6 +1,6 @@
 import pytest
 
-from jaxresid.units import format_bytes, parse_bytes
+from jaxresid.units import format_bytes, format_flops, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,25 @@ from jaxresid.units import format_bytes, parse_bytes
 )
 def test_formats(nbytes, text):
     assert format_bytes(nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"),
+    [
+        (0, "0 FLOP"),
+        (999, "999 FLOP"),
+        (1000, "1.00 kFLOP"),
+        (10**6 - 1, "1.00 MFLOP"),
+        (180_390_000_000, "180.39 GFLOP"),
+        (-8_590_000_000, "-8.59 GFLOP"),
+        (-7, "-7 FLOP"),
+        (2 * 10**12, "2.00 TFLOP"),
+        (3 * 10**15, "3.00 PFLOP"),
+        (4000 * 10**18, "4000.00 EFLOP"),
+    ],
+)
+def test_formats_flops(flops, text):
+    assert format_flops(flops) == text
 
 
 @pytest.mark.parametrize(

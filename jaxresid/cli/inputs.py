@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from jaxresid.inspector import Inspection
 
 
+# Those of `jaxresid.inspector`, which a usage error or --help has no time to import.
+PROFILES = ("accelerator", "cpu")
+MODES = ("auto", "function", "step")
+
+
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """The options as given."""
+    """The options as given; a command without the last two looks at the function itself."""
 
     target: str
     inputs: str | None
@@ -31,9 +36,33 @@ class TargetOptions:
     build: bool
     argnums: tuple[int, ...] | None
     has_aux: bool
+    mode: str = "function"
+    profile: str = PROFILES[0]
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As `function_options`, and how the target is to be judged: --mode and --profile."""
+    command = click.option(
+        "--profile",
+        type=click.Choice(PROFILES),
+        default=PROFILES[0],
+        show_default=True,
+        help="Whose way of fusing the estimate of the peak assumes: that of the TPU and GPU"
+        " compilers, or XLA:CPU's.",
+    )(command)
+    command = click.option(
+        "--mode",
+        type=click.Choice(MODES),
+        default=MODES[0],
+        show_default=True,
+        help="function: TARGET is differentiated. step: TARGET is a training step that takes"
+        " gradients itself, and those are reported. auto: step where TARGET takes gradients and"
+        " returns something other than one real scalar.",
+    )(command)
+    return function_options(command)
+
+
+def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds TARGET and its options; the command receives them as one `TargetOptions`."""
 
     @click.argument("target")
@@ -73,7 +102,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def wrapped(**options: Any) -> Any:
-        names = TargetOptions.__dataclass_fields__
+        names = [name for name in TargetOptions.__dataclass_fields__ if name in options]
         chosen = TargetOptions(**{name: options.pop(name) for name in names})
         return command(chosen, **options)
 
@@ -140,6 +169,8 @@ def inspected(options: TargetOptions) -> Inspection:
         inputs.kwargs,
         argnums=options.argnums,
         has_aux=options.has_aux,
+        mode=options.mode,
+        profile=options.profile,
         name=options.target,
         warnings=warnings,
     )

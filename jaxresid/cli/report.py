@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.running import rendered, working, write
+from jaxresid.errors import InputsError
 from jaxresid.render.rows import GROUPS, View
 from jaxresid.units import parse_bytes
 
@@ -45,11 +48,12 @@ def report(
     min_bytes: int,
     all_: bool,
 ) -> None:
-    """Report what the backward pass of TARGET keeps.
+    """Report what the backward pass of TARGET keeps, what it costs, its peak memory, and what each
+    checkpoint in it is worth.
 
-    TARGET is module:function or path/to/file.py:function. Only the text format is grouped and
-    cut; json holds every residual, jax prints the lines of jax.ad_checkpoint's own
-    print_saved_residuals with our totals under them.
+    TARGET is module:function or path/to/file.py:function, a function or a whole training step.
+    Only the text format is grouped and cut; json holds every residual, jax prints the lines of
+    jax.ad_checkpoint's own print_saved_residuals with our totals under them.
     """
     view = View(
         group_by=group_by,
@@ -62,6 +66,11 @@ def report(
         if format_ == "jax":
             from jaxresid.inspector.saved import saved_residual_lines
 
+            if found.report.target.mode == "step":
+                raise InputsError(
+                    f"{options.target} is a training step, and jax lists the residuals of"
+                    " functions only; choose -f text or json, or --mode function"
+                )
             lines = saved_residual_lines(found.fun, found.trace.arguments, options.has_aux)
     if format_ == "json":
         from jaxresid.render.json import report_json
@@ -74,5 +83,10 @@ def report(
     else:
         from jaxresid.render.text import render_report
 
-        text = rendered(render_report(found.report, view), output)
+        text = rendered(render_report(found.report, view, _encoding(output)), output)
     write(text, output)
+
+
+def _encoding(output: str | None) -> str:
+    """That of what the text goes to: stdout, or a file, which is UTF-8."""
+    return sys.stdout.encoding or "ascii" if output in (None, "-") else "utf-8"

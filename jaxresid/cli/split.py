@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
+from jaxresid.cli.inputs import TargetOptions, function_options, inspected, output_options
 from jaxresid.cli.running import rendered, working, write
 
 
 @click.command()
-@target_options
+@function_options
 @output_options(("text", "json"))
 @click.option("--source", is_flag=True, help="Show the source line of each eqn.")
 @click.option(

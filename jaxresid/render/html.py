@@ -1,41 +1,128 @@
-"""The report for a notebook: a plain, escaped table."""
+"""The report for a notebook: plain, escaped tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from jaxresid.model import Computed, Report
+from jaxresid.model import Checkpoint, Computed, Live, Location, Report
+from jaxresid.render.checkpoints import LEGEND, figure_parts, finding_text, site_parts
+from jaxresid.render.cost import cost_remarks, cost_rows
+from jaxresid.render.peak import (
+    breakdown_parts,
+    curve_lines,
+    hidden_text,
+    live_text,
+    op_text,
+    peak_remarks,
+    peak_text,
+    profile_text,
+    top_live,
+)
 from jaxresid.render.rows import Row, View, rows, shapes_text
-from jaxresid.render.text import row_text
+from jaxresid.render.text import STEP, row_text
+from jaxresid.render.words import percent, place_text, verdict_text
 from jaxresid.units import format_bytes
+
+_CURVE_WIDTH = 100
 
 
 def report_html(report: Report, view: View | None = None) -> str:
-    """A self-contained `<table>`; everything that comes from the user's code is escaped."""
-    totals = report.totals
+    """Self-contained tables; everything that comes from the user's code is escaped."""
+    parts = [*_heading(report), *_cost(report), *_peak(report)]
+    if report.checkpoints:
+        names = ("checkpoint", "verdict", LEGEND, "findings")
+        parts.append(_table(names, map(_checkpoint, report.checkpoints)))
     found = rows(report, view or View())
-    body = "".join(_row(row) for row in found.shown)
-    hidden = (
-        f"<p>{len(found.hidden)} smaller rows, {format_bytes(found.hidden_nbytes)}</p>"
-        if found.hidden
-        else ""
-    )
-    return (
-        "<div class='jaxresid'>"
+    parts.append(_table(("bytes", "value", "where", "code"), map(_residual, found.shown)))
+    if found.hidden:
+        nbytes = format_bytes(found.hidden_nbytes)
+        parts.append(_paragraph(f"{len(found.hidden)} smaller rows, {nbytes}"))
+    parts += [_paragraph(f"warning: {warning}") for warning in report.warnings]
+    return f"<div class='jaxresid'>{''.join(parts)}</div>"
+
+
+def _heading(report: Report) -> Iterable[str]:
+    totals = report.totals
+    yield (
         f"<p><b>{escape(report.target.name)}</b> · jax {escape(report.jax.version)} · "
         f"<b>{format_bytes(totals.computed_nbytes)}</b> kept for the backward pass · "
         f"{format_bytes(totals.arguments_nbytes)} arguments alive anyway · "
         f"{format_bytes(totals.host_nbytes)} host · "
         f"{format_bytes(totals.constants_nbytes)} constants</p>"
-        "<table><thead><tr><th>bytes</th><th>value</th><th>where</th><th>code</th></tr></thead>"
-        f"<tbody>{body}</tbody></table>{hidden}</div>"
+    )
+    if report.target.mode == "step":
+        yield _paragraph(STEP)
+
+
+def _cost(report: Report) -> Iterable[str]:
+    yield _table(
+        ("work", "phase", "of it"),
+        ((row.figure, row.phase, row.detail) for row in cost_rows(report)),
+    )
+    yield from map(_paragraph, cost_remarks(report))
+
+
+def _peak(report: Report) -> Iterable[str]:
+    peak = report.peak
+    yield (
+        f"<p><b>{escape(peak_text(peak))}</b> {escape(profile_text(peak))} "
+        f"{escape(' '.join([op_text(peak), *_place(peak.location)]))}</p>"
+    )
+    if peak.curve:
+        yield "<pre>{}\n{}</pre>".format(*curve_lines(peak, _CURVE_WIDTH))
+    yield _paragraph(" · ".join(breakdown_parts(peak)))
+    top = top_live(peak)
+    if top.shown:
+        names = ("bytes", "share", "live at the peak", "where", "code")
+        yield _table(names, (_live(live, peak.nbytes) for live in top.shown))
+    if top.hidden:
+        yield _paragraph(hidden_text(top))
+    yield from map(_paragraph, peak_remarks(peak))
+
+
+def _live(live: Live, peak_nbytes: int) -> Sequence[str]:
+    count = f"×{live.count} " if live.count > 1 else ""
+    return (
+        format_bytes(live.nbytes),
+        percent(live.nbytes, peak_nbytes),
+        f"{count}{live_text(live)}",
+        " ".join(_place(live.location)[:1]),
+        live.location.code if live.location else "",
     )
 
 
-def _row(row: Row) -> str:
+def _checkpoint(checkpoint: Checkpoint) -> Sequence[str]:
+    return (
+        " · ".join(site_parts(checkpoint)),
+        f"{verdict_text(checkpoint.verdict)}: {checkpoint.reason}",
+        " · ".join(figure_parts(checkpoint)),
+        " ".join(finding_text(f, checkpoint) for f in checkpoint.findings),
+    )
+
+
+def _residual(row: Row) -> Sequence[str]:
     origin = row.first.origin
     location = origin.location if isinstance(origin, Computed) else None
     value = row_text(row) if row.title is None else f"{row.title} {shapes_text(row)}"
-    where = f"{location.file}:{location.line} {location.function}" if location else ""
-    cells = [format_bytes(row.nbytes), value, where, location.code if location else ""]
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    where = " ".join(_place(location)[:1])
+    return format_bytes(row.nbytes), value, where, location.code if location else ""
+
+
+def _place(location: Location | None) -> tuple[str, ...]:
+    """The place and its code."""
+    if location is None:
+        return ()
+    return f"{place_text(location)} {location.function}", location.code
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _table(names: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -8,13 +8,19 @@ from typing import Any
 from jaxresid.model import (
     SCHEMA_VERSION,
     Aval,
+    Checkpoint,
     Computed,
     Consumer,
+    Cost,
     Equation,
+    Finding,
     JaxInfo,
     Listing,
+    Live,
     Location,
     Origin,
+    Peak,
+    Phases,
     Report,
     Residual,
     Split,
@@ -37,6 +43,9 @@ def report_json(report: Report) -> str:
                 "host_nbytes": totals.host_nbytes,
                 "constants_nbytes": totals.constants_nbytes,
             },
+            "cost": _cost(report.cost),
+            "peak": _peak(report.peak),
+            "checkpoints": [_checkpoint(c) for c in report.checkpoints],
             "residuals": [_residual(r) for r in report.residuals],
             "warnings": list(report.warnings),
         }
@@ -70,6 +79,105 @@ def _target(target: Target) -> dict[str, Any]:
         "name": target.name,
         "mode": target.mode,
         "differentiated": list(target.differentiated),
+    }
+
+
+def _cost(cost: Phases) -> dict[str, Any]:
+    total = cost.total
+    return {
+        "forward_flops": cost.forward.flops,
+        "backward_flops": cost.backward.flops,
+        "recompute_flops": cost.recompute.flops,
+        **_work(total),
+        "uncosted": list(total.uncosted),
+        "notes": list(total.notes),
+        "phases": {
+            "forward": _phase(cost.forward),
+            "backward": _phase(cost.backward),
+            "recompute": _phase(cost.recompute),
+        },
+    }
+
+
+def _phase(cost: Cost) -> dict[str, int]:
+    return {"flops": cost.flops, **_work(cost)}
+
+
+def _work(cost: Cost) -> dict[str, int]:
+    return {
+        "matmul_flops": cost.matmul_flops,
+        "conv_flops": cost.conv_flops,
+        "elementwise_flops": cost.elementwise_flops,
+        "transcendentals": cost.transcendentals,
+        "nbytes": cost.nbytes,
+    }
+
+
+def _peak(peak: Peak) -> dict[str, Any]:
+    return {
+        "nbytes": peak.nbytes,
+        "profile": peak.profile,
+        "phase": peak.phase,
+        "primitive": peak.primitive,
+        "location": _location(peak.location),
+        "arguments_nbytes": peak.arguments_nbytes,
+        "outputs_nbytes": peak.outputs_nbytes,
+        "temporaries_nbytes": peak.temporaries_nbytes,
+        "aliased_nbytes": peak.aliased_nbytes,
+        "host_nbytes": peak.host_nbytes,
+        "breakdown": dict(peak.breakdown),
+        "live": [_live(live) for live in peak.live],
+        "curve": list(peak.curve),
+        "curve_at": peak.curve_at,
+        "uncounted": list(peak.uncounted),
+    }
+
+
+def _live(live: Live) -> dict[str, Any]:
+    return {
+        "kind": live.kind,
+        "nbytes": live.nbytes,
+        "count": live.count,
+        "dtype": live.aval.dtype if live.aval else None,
+        "shape": list(live.aval.shape) if live.aval else None,
+        "primitive": live.primitive,
+        "path": live.path,
+        "location": _location(live.location),
+        "phase": live.phase,
+    }
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "function": checkpoint.function,
+        "location": _location(checkpoint.location),
+        "policy": checkpoint.policy,
+        "prevent_cse": checkpoint.prevent_cse,
+        "calls": checkpoint.calls,
+        "trips": checkpoint.trips,
+        "kept_nbytes": checkpoint.kept_nbytes,
+        "kept_without_nbytes": checkpoint.kept_without_nbytes,
+        "peak_nbytes": checkpoint.peak_nbytes,
+        "peak_without_nbytes": checkpoint.peak_without_nbytes,
+        "recompute_flops": checkpoint.recompute_flops,
+        "recompute_fraction": checkpoint.recompute_fraction,
+        "uncosted": list(checkpoint.uncosted),
+        "ratio": checkpoint.ratio,
+        "saved_per_gflop": checkpoint.saved_per_gflop,
+        "verdict": checkpoint.verdict.value,
+        "reason": checkpoint.reason,
+        "shape": checkpoint.shape,
+        "findings": [_finding(f) for f in checkpoint.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "message": finding.message,
+        "help": finding.help,
+        "location": _location(finding.location),
+        "measured": dict(finding.measured),
     }
 
 

@@ -1,17 +1,20 @@
-"""The report for a terminal: what is kept, biggest first, with the line that keeps it."""
+"""The report for a terminal: totals, cost, peak, checkpoints, and what is kept, biggest first, with
+the line that keeps it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Computed, Location, Report, Residual
+from jaxresid.model import Computed, Report, Residual
+from jaxresid.render.checkpoints import render_checkpoints
+from jaxresid.render.cost import render_cost
+from jaxresid.render.peak import render_peak
 from jaxresid.render.rows import GROUPS, Row, Rows, View, path_pattern, rows, shapes_text
 from jaxresid.render.words import (
     aval_text,
@@ -20,17 +23,22 @@ from jaxresid.render.words import (
     percent,
     place_text,
 )
+from jaxresid.render.wrapping import Place
 from jaxresid.units import format_bytes
 
-_NOT_PEAK = "Residual bytes are what autodiff keeps; they are not the program's peak memory."
+STEP = "training step: its own gradients are reported"
+_NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory is above."
 
 
-def render_report(report: Report, view: View) -> RenderableType:
-    """The whole text report."""
+def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
+    """The whole text report; `encoding` is that of the stream it is for."""
     found = rows(report, view)
     parts: list[RenderableType] = [_heading(report), _headline(report), Text()]
+    parts += [*render_cost(report), Text(), *render_peak(report.peak, encoding), Text()]
+    if report.checkpoints:
+        parts += [*render_checkpoints(report.checkpoints), Text()]
     if found.shown:
-        parts += [_table(report, found), Text()]
+        parts += [Text("residuals", style="bold"), _table(report, found), Text()]
     parts += _footer(report, found, view)
     return Group(*parts)
 
@@ -44,7 +52,8 @@ def print_report(report: Report, *, group_by: str | None, top: int | None, all: 
     if group_by is not None and group_by not in GROUPS:
         raise ValueError(f"group_by must be one of {', '.join(GROUPS)}, not {group_by!r}")
     view = View(group_by=group_by, top=top, all=all)
-    Console(highlight=False).print(render_report(report, view))
+    console = Console(highlight=False)
+    console.print(render_report(report, view, console.encoding))
 
 
 def _heading(report: Report) -> Text:
@@ -54,9 +63,11 @@ def _heading(report: Report) -> Text:
     heading = Text()
     heading.append(report.target.name, style="bold")
     heading.append(f"  {jax}\n", style="dim")
-    heading.append("differentiated: ", style="dim")
-    heading.append(_differentiated(report.target.differentiated))
-    heading.append("\n")
+    if report.target.mode == "step":
+        heading.append(f"{STEP}\n", style="bold")
+    if report.target.differentiated:
+        heading.append("differentiated: ", style="dim")
+        heading.append(f"{_differentiated(report.target.differentiated)}\n")
     return heading
 
 
@@ -116,22 +127,6 @@ def _table(report: Report, found: Rows) -> Table:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A line of source: beside its location where both fit, else under it."""
-
-    location: Location
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        where = Text(f"{place_text(self.location)} {self.location.function}")
-        code = Text(self.location.code, style="green")
-        if where.cell_len + 2 + code.cell_len <= options.max_width:
-            yield Text.assemble(where, "  ", code)
-        else:
-            yield where
-            yield Padding(code, (0, 0, 0, 2))
-
-
 def _group_lines(row: Row) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(str(row.title), style="bold")]
     location = getattr(row.first.origin, "location", None)
@@ -164,7 +159,7 @@ def _lines(row: Row) -> list[RenderableType]:
     if not isinstance(origin, Computed):
         return lines
     if origin.location is not None:
-        lines.append(_Place(origin.location))
+        lines.append(Place(origin.location))
     notes = list(_notes(row, origin))
     if notes:
         lines.append(Text(" · ".join(notes), style="dim"))

@@ -90,9 +90,15 @@ def _facts(rule: RuleInfo, paint: Paint, width: int) -> list[str]:
         "fix": fix,
         "since": f"jaxresid {rule.since}",
         "jax": rule.jax or "every version",
-        "needs": "the whole project" if rule.project else "one file",
+        "needs": _needs(rule),
     }
     return [f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()]
+
+
+def _needs(rule: RuleInfo) -> str:
+    if rule.traced:
+        return "a trace: jaxresid check"
+    return "the whole project" if rule.project else "one file"
 
 
 def _paragraphs(text: str, width: int) -> list[str]:
@@ -123,6 +129,7 @@ def _rule(rule: RuleInfo) -> dict[str, Any]:
         "since": rule.since,
         "jax": rule.jax,
         "project": rule.project,
+        **({"traced": True} if rule.traced else {}),
         "examples": {"bad": _sources(rule.bad), "good": _sources(rule.good)},
     }
 

@@ -1,7 +1,7 @@
 """Diagnostics of the Language Server Protocol: rows and columns from 0, columns in UTF-16 units.
 
-`data` holds the fix, so that a code action needs nothing but the diagnostic. Rows of notebooks are
-relative to the cell that `data` names.
+`data` holds the fix, so that a code action needs nothing but the diagnostic, and what a trace
+measured. Rows of notebooks are relative to the cell that `data` names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jaxresid.render.lint.run import Run, utf16_column, why_and_help
+from jaxresid.render.lint.run import Run, plain, utf16_column, why_and_help
 from jaxresid.render.lint.uris import file_uri
 from jaxresid.violations import Related, Span, Violation
 
@@ -50,6 +50,8 @@ def _data(run: Run, v: Violation) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if v.cell is not None:
         data["cell"] = v.cell
+    if v.measured:
+        data["measured"] = plain(v.measured)
     if v.fix is not None:
         data |= {
             "title": v.fix.title,

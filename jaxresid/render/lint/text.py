@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from jaxresid.render.lint.excerpt import excerpt, gutter_width
 from jaxresid.render.lint.layout import Paint, labelled, one_line, painter
 from jaxresid.render.lint.run import Run, label, plain, position
 from jaxresid.render.lint.summary import summary_lines
+from jaxresid.units import format_bytes, format_flops
 from jaxresid.violations import Fix, Violation
 
 
@@ -30,7 +33,7 @@ def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
     if v.help:
         lines += labelled("help", v.help, run.width, paint)
     if v.measured:
-        measured = "; ".join(f"{key} {plain(value)}" for key, value in v.measured.items())
+        measured = "; ".join(_figure(key, value) for key, value in v.measured.items())
         lines += labelled("measured", measured, run.width, paint)
     for related in v.related:
         where = one_line(position(run.relative(related.path), related.cell, related.span))
@@ -56,3 +59,14 @@ def _header(run: Run, v: Violation, paint: Paint) -> str:
 
 def _applicability(fix: Fix) -> str:
     return "safe" if fix.applicability == "safe" else "unsafe: --unsafe-fixes"
+
+
+def _figure(key: str, value: object) -> str:
+    """A measured value; units are in the keys."""
+    if isinstance(value, int) and key.endswith("nbytes"):
+        return f"{key.removesuffix('_nbytes')} {format_bytes(value)}"
+    if isinstance(value, int) and key.endswith("flops"):
+        return f"{key.removesuffix('_flops')} {format_flops(value)}"
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{key} {value:.3g}"
+    return f"{key} {plain(value)}"

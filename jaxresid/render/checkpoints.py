@@ -1,0 +1,87 @@
+"""What each checkpoint is worth, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from jaxresid.model import Checkpoint, Finding, Verdict
+from jaxresid.render.cost import at_least
+from jaxresid.render.words import percent, place_text, verdict_text
+from jaxresid.render.wrapping import Flow
+from jaxresid.units import format_bytes, format_flops
+
+LEGEND = "with → without each"
+_INDENT = 2
+_STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
+
+
+def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """`layer`, `model.py:49`, `policy dots_saveable`, `prevent_cse=False`, `×8 calls`."""
+    policy = f"policy {checkpoint.policy}" if checkpoint.policy else "no policy"
+    parts = (
+        checkpoint.function,
+        place_text(checkpoint.location) if checkpoint.location else "",
+        policy,
+        "" if checkpoint.prevent_cse else "prevent_cse=False",
+        _times(checkpoint),
+    )
+    return tuple(part for part in parts if part)
+
+
+def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Bytes with it → without it (`LEGEND`), what it recomputes, and what that buys."""
+    c = checkpoint
+    bound = at_least(c.uncosted)
+    share = percent(c.recompute_fraction, 1) if c.recompute_flops else ""
+    about = "about " if bound else ""
+    parts = [
+        f"kept {format_bytes(c.kept_nbytes)} → {format_bytes(c.kept_without_nbytes)}",
+        f"peak {format_bytes(c.peak_nbytes)} → {format_bytes(c.peak_without_nbytes)}",
+        f"recompute {bound}{format_flops(c.recompute_flops)}"
+        + (f" ({about}{share})" * bool(share)),
+    ]
+    saved = c.saved_per_gflop
+    if saved is not None and saved > 0:
+        # More FLOPs than are counted buy less for each of them.
+        most = "<= " if bound else ""
+        parts.append(f"{most}{saved / 1024**2:,.2f} MiB saved per GFLOP")
+    if c.ratio is not None:
+        parts.append(f"r {c.ratio:.2f}")
+    return tuple(parts)
+
+
+def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
+    """`saved-but-recomputed, model.py:41: ...`; the place where it is not the checkpoint's own."""
+    elsewhere = finding.location is not None and finding.location != checkpoint.location
+    place = f", {place_text(finding.location)}" if elsewhere and finding.location else ""
+    message = "; ".join(part.rstrip(".") for part in (finding.message, finding.help) if part)
+    return f"{finding.name}{place}: {message}"
+
+
+def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[RenderableType]:
+    """The block of the text report."""
+    count = len(checkpoints)
+    title = f"{count} checkpoint{'s' * (count != 1)}"
+    yield Text.assemble((title, "bold"), (f"  {LEGEND}", "dim"))
+    for c in checkpoints:
+        function, *others = site_parts(c)
+        verdict = Text(verdict_text(c.verdict), style=_STYLES.get(c.verdict, "bold yellow"))
+        head = [verdict, Text(function, style="bold"), *map(Text, others)]
+        yield Flow(head, separator="  ", indent=_INDENT)
+        below: list[RenderableType] = [Flow(figure_parts(c)), Text(c.reason)]
+        below += [Text(finding_text(f, c), style="yellow") for f in c.findings]
+        for line in below:
+            yield Padding(line, (0, 0, 0, _INDENT))
+
+
+def _times(checkpoint: Checkpoint) -> str:
+    calls, trips = checkpoint.calls, checkpoint.trips
+    if calls > 1 and trips not in (1, calls):
+        return f"×{calls} calls, {trips} trips"
+    if calls > 1:
+        return f"×{calls} calls"
+    return f"×{trips} trips" if trips > 1 else ""

@@ -1,0 +1,75 @@
+"""What the function and its gradients cost, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Cost, Report
+from jaxresid.render.words import percent
+from jaxresid.render.wrapping import Flow
+from jaxresid.units import format_flops
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One phase: `180.39 GFLOP`, `backward`, `matmul 99.2%, elementwise 0.8%`."""
+
+    figure: str
+    phase: str
+    detail: str
+
+
+def cost_rows(report: Report) -> tuple[Row, ...]:
+    """The phases; `recompute` only where something can be recomputed."""
+    cost = report.cost
+    bound = at_least(cost.total.uncosted)
+    found = [
+        Row(f"{bound}{format_flops(part.flops)}", phase, _kinds(part))
+        for phase, part in (("forward", cost.forward), ("backward", cost.backward))
+    ]
+    added = cost.recompute.flops
+    if added or report.checkpoints:
+        share = percent(added, cost.forward.flops + cost.backward.flops) if added else ""
+        # A ratio of two lower bounds bounds nothing.
+        about = "about " if bound else ""
+        detail = f"{about}{share} of forward + backward" if share else ""
+        found.append(Row(f"{bound}{format_flops(added)}", "recompute", detail))
+    return tuple(found)
+
+
+def cost_remarks(report: Report) -> tuple[str, ...]:
+    """What the figures leave out, and what they assume."""
+    total = report.cost.total
+    remarks = [f"no FLOPs known for: {', '.join(total.uncosted)}"] if total.uncosted else []
+    return (*remarks, *(f"note: {note}" for note in total.notes))
+
+
+def at_least(unknown: tuple[str, ...]) -> str:
+    """What stands before a figure that does not count everything."""
+    return ">= " if unknown else ""
+
+
+def render_cost(report: Report) -> list[RenderableType]:
+    """The block of the text report."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in cost_rows(report):
+        parts = [Text(row.phase), *([Text(row.detail, style="dim")] if row.detail else [])]
+        table.add_row(Text(row.figure), Flow(parts, separator="  "))
+    remarks = (Text(remark, style="yellow") for remark in cost_remarks(report))
+    return [table, *remarks]
+
+
+def _kinds(part: Cost) -> str:
+    """Shares of the kinds of work, without those that there is nothing of."""
+    kinds = (
+        ("matmul", part.matmul_flops),
+        ("convolution", part.conv_flops),
+        ("elementwise", part.elementwise_flops),
+    )
+    return ", ".join(f"{name} {percent(flops, part.flops)}" for name, flops in kinds if flops)

@@ -1,0 +1,186 @@
+"""The estimate of the peak in words: how much, where, and what is live there."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Live, Peak
+from jaxresid.render.cost import at_least
+from jaxresid.render.rows import path_pattern
+from jaxresid.render.sparkline import column, sparkline
+from jaxresid.render.words import (
+    ACCURACY,
+    aval_text,
+    kind_text,
+    kinds_text,
+    percent,
+    phase_text,
+)
+from jaxresid.render.wrapping import Flow, Place
+from jaxresid.units import format_bytes
+
+_TOP = 5
+
+
+def peak_text(peak: Peak) -> str:
+    """`peak about 812.30 MiB`."""
+    bound = at_least(peak.uncounted)
+    return f"peak {bound or 'about '}{format_bytes(peak.nbytes)}"
+
+
+def profile_text(peak: Peak) -> str:
+    """`(estimate, profile accelerator)`."""
+    return f"(estimate, profile {peak.profile})"
+
+
+def op_text(peak: Peak) -> str:
+    """`at dot_general in the backward pass`."""
+    at = f"at {peak.primitive} " if peak.primitive else ""
+    return f"{at}in {phase_text(peak.phase)}"
+
+
+def breakdown_parts(peak: Peak) -> tuple[str, ...]:
+    """`residuals 704.00 MiB (12.0%)`, one for each kind."""
+    return tuple(
+        f"{kinds_text(kind)} {format_bytes(nbytes)} ({percent(nbytes, peak.nbytes)})"
+        for kind, nbytes in peak.breakdown
+        if nbytes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The biggest of what is live at the peak, and what is not among them."""
+
+    shown: tuple[Live, ...]
+    hidden: int
+    hidden_nbytes: int
+
+
+def top_live(peak: Peak) -> Top:
+    """Arguments that differ only in an index, as those of repeated layers do, are one row."""
+    groups: dict[Hashable, list[Live]] = {}
+    for i, live in enumerate(peak.live):
+        key: Hashable = i
+        if live.primitive is None and live.path is not None:
+            key = (live.kind, live.aval, path_pattern(live.path))
+        groups.setdefault(key, []).append(live)
+    folded = [_folded(group) for group in groups.values()]
+    folded.sort(key=lambda live: -live.nbytes)  # stable: equal ones stay in the order given
+    hidden = folded[_TOP:]
+    return Top(tuple(folded[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
+
+
+def live_text(live: Live) -> str:
+    """`bf16[8,1024]  residual, exp, forward`, without the count."""
+    if live.aval is None and live.primitive is not None:
+        return f"what {live.primitive} needs while it runs"
+    shape = f"{aval_text(live.aval)}  " if live.aval else ""
+    kind = kind_text(live.kind)
+    if live.primitive is None:
+        return f"{shape}{kind}{f' {live.path}' if live.path else ''}"
+    phase = f", {live.phase}" if live.phase else ""
+    return f"{shape}{kind}, {live.primitive}{phase}"
+
+
+def hidden_text(top: Top) -> str:
+    """`12 smaller values, 1.25 GiB`; nothing where all are shown."""
+    plural = "value" if top.hidden == 1 else "values"
+    return f"{top.hidden} smaller {plural}, {format_bytes(top.hidden_nbytes)}" * bool(top.hidden)
+
+
+def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, str]:
+    """Live bytes over the program, and under them a mark at the peak and the curve's lowest: its
+    lowest level, since what stays put, such as the arguments, would flatten it."""
+    at = column(peak.curve_at, len(peak.curve), width)
+    right, left = "^ peak", "peak ^"
+    fits = at + len(right) <= width
+    start = at if fits else at + 1 - len(left)
+    mark = " " * start + (right if fits else left)
+    lowest = f"lowest {format_bytes(min(peak.curve))}"
+    if len(lowest) + 2 <= start:
+        mark = lowest + mark[len(lowest) :]
+    elif len(mark) + 2 + len(lowest) <= width:
+        mark += lowest.rjust(width - len(mark))
+    return sparkline(peak.curve, width, encoding), mark
+
+
+def peak_remarks(peak: Peak) -> tuple[str, ...]:
+    """What the figure leaves out, and how good it measured."""
+    remarks = []
+    if peak.aliased_nbytes:
+        nbytes = format_bytes(peak.aliased_nbytes)
+        remarks.append(f"{nbytes} of outputs take over donated arguments and count once.")
+    if peak.host_nbytes:
+        remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory besides.")
+    if peak.uncounted:
+        remarks.append(f"not counted: what {', '.join(peak.uncounted)} may take while running")
+    accuracy = ACCURACY[peak.profile]
+    return (*remarks, accuracy) if accuracy else tuple(remarks)
+
+
+def render_peak(peak: Peak, encoding: str) -> list[RenderableType]:
+    """The block of the text report; `encoding` is that of the stream it is for."""
+    title = [Text(peak_text(peak), style="bold"), Text(profile_text(peak), style="dim")]
+    parts: list[RenderableType] = [Flow(title, separator=" "), Text(op_text(peak))]
+    if peak.location is not None:
+        parts.append(Place(peak.location))
+    if peak.curve:
+        parts.append(_Curve(peak, encoding))
+    parts.append(Flow(breakdown_parts(peak), indent=2))
+    top = top_live(peak)
+    if top.shown:
+        parts.append(_table(peak, top))
+    if top.hidden:
+        parts.append(Text(hidden_text(top), style="dim"))
+    parts += [Text(remark, style="dim") for remark in peak_remarks(peak)]
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """`curve_lines` in the width that there is."""
+
+    peak: Peak
+    encoding: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        curve, mark = curve_lines(self.peak, options.max_width, self.encoding)
+        yield Text(curve, style="cyan")
+        yield Text(mark, style="dim")
+
+
+def _table(peak: Peak, top: Top) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for live in top.shown:
+        line = Text()
+        if live.count > 1:
+            line.append(f"×{live.count} ", style="bold magenta")
+        line.append(live_text(live))
+        below = [] if live.location is None else [Place(live.location)]
+        table.add_row(
+            Text(format_bytes(live.nbytes), style="cyan"),
+            Text(percent(live.nbytes, peak.nbytes), style="dim"),
+            Group(line, *below),
+        )
+    return table
+
+
+def _folded(group: list[Live]) -> Live:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    return replace(
+        first,
+        nbytes=sum(live.nbytes for live in group),
+        count=sum(live.count for live in group),
+        path=path_pattern(first.path or ""),
+    )

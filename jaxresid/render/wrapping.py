@@ -1,0 +1,64 @@
+"""Lines that break where a reader would break them: between parts, never within a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.text import Text
+
+from jaxresid.model import Location
+from jaxresid.render.words import place_text
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Parts side by side, as many as fit in each line; further lines are indented."""
+
+    parts: Sequence[str | Text]
+    separator: str = " · "
+    style: str = ""
+    indent: int = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        pad = " " * self.indent
+        line = Text(style=self.style)
+        for part in self.parts:
+            text = Text(part) if isinstance(part, str) else part.copy()
+            begun = bool(line.plain.strip())
+            needed = line.cell_len + len(self.separator) * begun + text.cell_len
+            if begun and needed > options.max_width:
+                yield from _wrapped(line, console, options.max_width, pad)
+                line, begun = Text(pad, style=self.style), False
+            line.append(self.separator if begun else "").append_text(text)
+        yield from _wrapped(line, console, options.max_width, pad)
+
+
+def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
+    """The line; one part alone can be too long, and is then wrapped under itself."""
+    if line.cell_len <= width:
+        yield line
+        return
+    first, *rest = line.wrap(console, width)
+    yield first
+    left = Text(" ").join(rest)
+    for piece in left.wrap(console, max(width - len(pad), 1)):
+        yield Text(pad).append_text(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of source: beside its location where both fit, else under it."""
+
+    location: Location
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        where = Text(f"{place_text(self.location)} {self.location.function}")
+        code = Text(self.location.code, style="green")
+        if where.cell_len + 2 + code.cell_len <= options.max_width:
+            yield Text.assemble(where, "  ", code)
+        else:
+            yield where
+            yield Padding(code, (0, 0, 0, 2))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid.errors import JaxresidError as JaxresidError
 
 if TYPE_CHECKING:
+    from jaxresid.advice.check import check as check
     from jaxresid.inputs import Inputs as Inputs
     from jaxresid.inspector import inspect as inspect
     from jaxresid.linter import fix_source as fix_source
@@ -26,6 +27,7 @@ _LAZY = {
     "Report": "jaxresid.model",
     "Residual": "jaxresid.model",
     "Violation": "jaxresid.violations",
+    "check": "jaxresid.advice.check",
     "inspect": "jaxresid.inspector",
     "fix_source": "jaxresid.linter",
     "lint_paths": "jaxresid.linter",
@@ -38,6 +40,7 @@ __all__ = [
     "Residual",
     "Violation",
     "__version__",
+    "check",
     "fix_source",
     "inspect",
     "lint_paths",

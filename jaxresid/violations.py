@@ -124,6 +124,7 @@ class RuleInfo:
       jax: the JAX versions it applies to, as a specifier such as `>=0.10`; empty for all.
       project: whether it needs the whole project to speak.
       bad, good: example sources; `# !` ends the lines that are reported in `bad`.
+      traced: whether only a trace can tell: `jaxresid check` finds it, `jaxresid lint` does not.
     """
 
     code: str
@@ -138,3 +139,4 @@ class RuleInfo:
     project: bool
     bad: tuple[str, ...]
     good: tuple[str, ...]
+    traced: bool = False

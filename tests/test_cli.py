@@ -56,6 +56,10 @@ def needy_inputs(size): return (jnp.ones(size),)
 def scalar(x): return jnp.sin(jnp.sin(x))
 def with_aux(x): return jnp.sin(x).sum(), {"mean": x.mean(), "name": "sine"}
 def with_key(x, key): return (jnp.sin(x) * jax.random.normal(key, x.shape)).sum()
+def half(x): return jnp.sin(jnp.sin(x))
+def checkpointed(x): return jnp.sin(jax.checkpoint(half)(x)).sum()
+def train_step(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.sin(jnp.sin(w * x)).sum())(w)
 def switched(x, rate):
     return jnp.sin(x).sum() if rate > 0 else x.sum()
 
@@ -282,6 +286,8 @@ SPEC3 = ("--arg", "f32[3]")
         (["zebu:plain", *SPEC3, "--min-bytes", "1XB"], "'1XB' is not a size"),
         (["zebu:plain", *SPEC3, "-o", "no/such/folder"], "cannot write no/such/folder"),
         (["zebu:plain", *SPEC3, "--group-by", "colour"], "'colour' is not one of"),
+        (["zebu:plain", *SPEC3, "--profile", "tpu"], "'tpu' is not one of 'accelerator', 'cpu'"),
+        (["zebu:plain", *SPEC3, "--mode", "train"], "'train' is not one of 'auto', 'function'"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
@@ -298,6 +304,75 @@ def test_traceback_on_request(call):
     assert code == 2
     assert "Traceback" in err
     assert "jaxresid: error: zebu:mismatched fails to trace" in err
+
+
+class TestEstimates:
+    def test_the_choices_are_the_inspectors(self):
+        from jaxresid import inspector
+        from jaxresid.cli import inputs
+
+        assert inputs.PROFILES == inspector.PROFILES
+        assert inputs.MODES == inspector.MODES
+
+    @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+    def test_profile(self, call, report, profile):
+        assert report("zebu:loss", "--profile", profile)["peak"]["profile"] == profile
+        assert f"(estimate, profile {profile})" in call(
+            *("report", "zebu:loss", "--profile", profile)
+        )[1].replace("\n", " ")
+
+    def test_the_accelerators_are_the_default(self, report):
+        assert report("zebu:loss")["peak"]["profile"] == "accelerator"
+
+    def test_the_peak_holds_what_comes_in_and_goes_out(self, report):
+        peak = report("zebu:loss")["peak"]
+        arguments = 4 * (4 * 4 + 4 + 2 * 4)
+        assert peak["arguments_nbytes"] == arguments
+        assert peak["outputs_nbytes"] == arguments + 4  # a gradient each, and the loss
+        assert peak["nbytes"] >= 2 * arguments + 4
+
+    def test_text_has_every_block_in_order(self, call):
+        _, out, _ = call("report", "zebu:checkpointed", *SPEC3)
+        starts = ["zebu:checkpointed", " forward", "peak about", "1 checkpoint ", "Residual bytes"]
+        found = [out.index(start) for start in starts]
+        assert found == sorted(found)
+
+    def test_a_function_without_checkpoints_has_no_such_block(self, call):
+        _, out, _ = call("report", "zebu:plain", *SPEC3)
+        assert "checkpoint" not in out
+        assert "recompute" not in out
+
+    def test_a_checkpoint(self, report):
+        (found,) = report("zebu:checkpointed", *SPEC3)["checkpoints"]
+        assert (found["function"], found["policy"]) == ("half", None)
+        assert found["kept_without_nbytes"] > found["kept_nbytes"]
+
+
+class TestModes:
+    @pytest.mark.parametrize("options", [(), ("--mode", "auto"), ("--mode", "step")])
+    def test_a_training_step(self, report, call, options):
+        target = ("zebu:train_step", *SPEC3, *SPEC3, *options)
+        assert report(*target)["target"]["mode"] == "step"
+        assert "\ntraining step: its own gradients are reported\n" in call("report", *target)[1]
+
+    def test_a_step_as_a_function(self, report):
+        found = report("zebu:train_step", *SPEC3, *SPEC3, "--mode", "function")
+        assert found["target"]["mode"] == "function"
+
+    def test_a_function(self, report, call):
+        assert report("zebu:loss")["target"]["mode"] == "function"
+        assert "training step" not in call("report", "zebu:loss")[1]
+
+    def test_jaxs_own_lines_are_of_functions_only(self, fails):
+        message = fails("zebu:train_step", *SPEC3, *SPEC3, "-f", "jax")
+        assert "is a training step" in message
+        assert "--mode function" in message
+
+    def test_split_looks_at_the_function_itself(self, call):
+        code, out, err = call("split", "zebu:loss", "-f", "json")
+        assert code == 0, err
+        assert json.loads(out)["target"]["mode"] == "function"
+        assert call("split", "zebu:loss", "--mode", "step")[0] == 2
 
 
 class TestOutput:
@@ -383,10 +458,18 @@ class TestProcess:
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
 
     def test_ascii_terminal(self):
-        done = subprocess_run(
-            "report", "zebu:loss", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-        )
+        ascii_ = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+        done = subprocess_run("report", "zebu:loss", env=ascii_)
         assert done.returncode == 0, done.stderr
+        assert "@@@" in done.stdout
+        blocks = subprocess_run("report", "zebu:loss", env={"PYTHONIOENCODING": "utf-8"})
+        assert "███" in blocks.stdout
+
+    def test_a_file_is_utf8_even_from_an_ascii_terminal(self, project):
+        ascii_ = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+        done = subprocess_run("report", "zebu:loss", "-o", "out.txt", env=ascii_)
+        assert done.returncode == 0, done.stderr
+        assert "███" in (project / "out.txt").read_text("utf-8")
 
     def test_closed_pipe(self):
         target = "zebu:repeat --arg 'f32[3]' --arg 300"  # more than a pipe holds

@@ -23,14 +23,15 @@ ALLOWED = {
     "config": {"errors", "globs", "nearest", "requirements"},
     "linter": {"config", "errors", "nearest", "violations"},
     "targets": {"errors", "nearest"},
-    "inspector": {"errors", "model", "inputs", "specs"},
+    "inspector": {"errors", "model", "inputs", "nearest", "specs", "units"},
+    "advice": {"config", "inspector", "linter", "model", "units", "violations"},
     "render": {"model", "units", "violations"},
     "cli": {
-        *("config", "errors", "inspector", "linter", "model", "render", "specs", "targets"),
-        *("nearest", "units", "violations"),
+        *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
+        *("nearest", "targets", "units", "violations"),
     },
     "__main__": {"cli"},
-    "__init__": {"errors", "inputs", "inspector", "linter", "model", "violations"},
+    "__init__": {"advice", "errors", "inputs", "inspector", "linter", "model", "violations"},
 }
 OUTSIDE = {
     "model": set(),
@@ -42,6 +43,7 @@ OUTSIDE = {
     "requirements": {"packaging"},
     "config": set(),
     "linter": {"libcst"},
+    "advice": set(),
     "render": {"rich"},
     "inspector": {"jax", "jaxlib", "numpy"},
     "cli": {"click", "rich"},
@@ -101,6 +103,8 @@ def loaded_by(code):
         "from jaxresid.cli.running import run\nrun(['split', '-h'])",
         "from jaxresid.cli.running import run\nrun(['lint', '--no-cache', 'fixtures/inspect'])",
         "from jaxresid.cli.running import run\nrun(['rules'])",
+        "from jaxresid.cli.running import run\nrun(['explain', 'JXR801'])",
+        "from jaxresid.cli.running import run\nrun(['check', '-h'])",
     ],
 )
 def test_no_jax_before_it_is_needed(code):
@@ -133,3 +137,19 @@ def test_that_the_probe_sees_jax():
 
 def test_the_package_itself_is_light():
     assert not {"rich", "click"} & loaded_by("import jaxresid, jaxresid.model, jaxresid.specs")
+
+
+def test_the_linter_does_not_load_what_only_a_trace_can_tell():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys\n{LINT.format(source='import jax')}\nprint(*sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "jaxresid.linter.rules" in done.stdout
+    assert "jaxresid.advice" not in done.stdout
+    assert "jaxresid.inspector" not in done.stdout

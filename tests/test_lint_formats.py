@@ -624,6 +624,7 @@ def test_lsp():
             }
         ],
         "data": {
+            "measured": {"saved_bytes": 0, "share": None, "shapes": [[2, 3]]},
             "title": "Remove the checkpoint",
             "edits": [{"range": where, "newText": "layer"}],
             "applicability": "safe",

@@ -37,7 +37,7 @@ def test_command_runs(block):
 
 def test_output_fits_80_columns():
     for block in SHOWN:
-        if "-f jax" not in block.command and "jaxresid lint" not in block.command:
+        if not any(c in block.command for c in ("-f jax", "jaxresid lint", "jaxresid check")):
             assert max(map(len, block.output.splitlines())) <= 80
 
 
@@ -60,7 +60,10 @@ def test_options_named_in_readme_exist():
             check=True,
             env=environment(),
         ).stdout
-        for command in (["--help"], *([c, "--help"] for c in ("report", "split", "lint", "rules")))
+        for command in (
+            ["--help"],
+            *([c, "--help"] for c in ("report", "split", "lint", "check", "rules")),
+        )
     )
     assert named <= set(re.findall(r"--[a-z][a-z-]+", helps))
 

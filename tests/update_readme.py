@@ -60,7 +60,9 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 
 def output(command: str) -> str:
     done = run(command)
-    found_something = command.startswith("jaxresid lint") and done.returncode == 1
+    found_something = (
+        command.startswith(("jaxresid lint", "jaxresid check")) and done.returncode == 1
+    )
     if done.returncode and not found_something:
         raise SystemExit(f"{command}\n{done.stderr}")
     # print_saved_residuals prints absolute paths; a reader's differ.
@@ -78,10 +80,11 @@ def updated(text: str) -> str:
 def rule_table() -> str:
     """The rules as a table, from their own documentation."""
     sys.path.insert(0, str(ROOT))
+    from jaxresid.advice.rules import traced_rules
     from jaxresid.linter.rules import all_rules
 
     rows = ["| code | name | severity | fix | |", "|---|---|---|---|---|"]
-    for rule in all_rules():
+    for rule in (*all_rules(), *traced_rules()):
         info = rule.info()
         fix = info.fix or ""
         rows.append(f"| {info.code} | `{info.name}` | {info.severity} | {fix} | {info.summary} |")

@@ -13,6 +13,7 @@ from jaxresid import __version__
 _COMMANDS = {
     "report": "jaxresid.cli.report",
     "split": "jaxresid.cli.split",
+    "check": "jaxresid.cli.check",
     "lint": "jaxresid.cli.lint",
     "explain": "jaxresid.cli.explain",
     "rules": "jaxresid.cli.explain",
@@ -38,6 +39,6 @@ class _Lazy(click.Group):
 def cli() -> None:
     """What a JAX backward pass keeps, which line keeps it, and which checkpoint is misplaced.
 
-    `report` and `split` trace functions on abstract inputs: nothing is computed, nothing is
-    allocated. `lint` reads source and runs none of it.
+    `report`, `check` and `split` trace functions on abstract inputs: nothing is computed, nothing
+    is allocated. `lint` reads source and runs none of it.
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from jaxresid.advice.rules import traced_rules
 from jaxresid.cli.running import terminal_width, use_color, write
 from jaxresid.errors import JaxresidError
-from jaxresid.linter.rules import INDEX, all_rules
+from jaxresid.linter.rules import KNOWN, all_rules
 from jaxresid.nearest import did_you_mean
 from jaxresid.render.lint.explain import explain as explained
 from jaxresid.render.lint.explain import rule_table
@@ -36,9 +37,10 @@ def explain(rule: str, format_: str, output: str | None, traceback: bool) -> Non
     CODE is a rule's code or its name: JXR101, checkpointed-loss.
     """
     del traceback
-    found = next((r for r in all_rules() if rule.upper() == r.code or rule == r.name), None)
+    every = (*all_rules(), *traced_rules())
+    found = next((r for r in every if rule.upper() == r.code or rule == r.name), None)
     if found is None:
-        guess = did_you_mean(rule, [w for entry in INDEX for w in (entry.code, entry.name)])
+        guess = did_you_mean(rule, [w for pair in KNOWN.items() for w in pair])
         raise JaxresidError(f"no rule is called {rule!r}{guess} (`jaxresid rules` lists them)")
     text = explained(found.info(), format_, color=use_color("auto", output), width=_width(output))
     write(text, output)
@@ -49,9 +51,10 @@ def explain(rule: str, format_: str, output: str | None, traceback: bool) -> Non
 @_output
 @_traceback
 def rules(format_: str, output: str | None, traceback: bool) -> None:
-    """List the rules of `jaxresid lint`."""
+    """List the rules of `jaxresid lint`, and those that only `jaxresid check` finds."""
     del traceback
-    write(rule_table([r.info() for r in all_rules()], format_, width=_width(output)), output)
+    every = [r.info() for r in (*all_rules(), *traced_rules())]
+    write(rule_table(every, format_, width=_width(output)), output)
 
 
 def _width(output: str | None) -> int:

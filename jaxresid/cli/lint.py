@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jaxresid import __version__
-from jaxresid.cli.running import terminal_width, use_color, write
+from jaxresid.cli.findings import (
+    check_combination,
+    check_statistics,
+    many,
+    selecting_options,
+    selectors,
+    show,
+    showing_options,
+)
+from jaxresid.cli.running import write
 from jaxresid.config import (
     Config,
     Options,
     load,
-    parse_per_file_ignores,
     parse_target_jax,
-    split_selectors,
 )
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.discover import Found, UsageError, discover
 from jaxresid.linter.files import Lint
-from jaxresid.linter.rules import INDEX, rule
-from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted
@@ -57,32 +61,12 @@ class Request(NamedTuple):
     watch: bool
 
 
-def _selectors(
-    context: click.Context, parameter: click.Parameter, value: Sequence[str]
-) -> tuple[str, ...] | None:
-    if not value:
-        return None
-    selectors = split_selectors(value)
-    if not selectors:
-        raise UsageError(f"{parameter.opts[0]} names no rule; `jaxresid rules` lists them")
-    return selectors
-
-
-def _per_file(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> Any:
-    return parse_per_file_ignores(value) if value else None
-
-
 def _globs(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> Any:
     return tuple(g.strip() for v in value for g in v.split(",") if g.strip()) or None
 
 
 def _target(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     return parse_target_jax(value) if value else None
-
-
-def _many(name: str, metavar: str, help: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-    """An option that may be given several times, or once with commas."""
-    return click.option(f"--{name}", metavar=metavar, multiple=True, callback=callback, help=help)
 
 
 class _Command(click.Command):
@@ -106,14 +90,11 @@ class _Command(click.Command):
 @click.option("--fix-only", is_flag=True, help="Make the fixes and report nothing.")
 @click.option("--diff", is_flag=True, help="Print the fixes as a diff and write nothing.")
 @click.option("--show-fixes", is_flag=True, help="List the fixes made.")
-@_many("select", "CODES", "Rules to run: codes, prefixes, names, ALL.", _selectors)
-@_many("ignore", "CODES", "Rules not to run.", _selectors)
-@_many("extend-select", "CODES", "Rules to run besides the selected ones.", _selectors)
-@_many("fixable", "CODES", "Rules whose fixes may be made.", _selectors)
-@_many("unfixable", "CODES", "Rules whose fixes may not be made.", _selectors)
-@_many("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file)
-@_many("exclude", "GLOBS", "Files and directories to leave out.", _globs)
-@_many("extend-exclude", "GLOBS", "The same, besides the default ones.", _globs)
+@selecting_options
+@selectors("fixable", "Rules whose fixes may be made.")
+@selectors("unfixable", "Rules whose fixes may not be made.")
+@many("exclude", "GLOBS", "Files and directories to leave out.", _globs)
+@many("extend-exclude", "GLOBS", "The same, besides the default ones.", _globs)
 @click.option(
     "--force-exclude/--no-force-exclude",
     default=None,
@@ -130,19 +111,7 @@ class _Command(click.Command):
     callback=_target,
     help="Newest JAX that the code must run on.  [default: what pyproject.toml admits]",
 )
-@click.option(
-    "-f",
-    "--format",
-    "--output-format",
-    "output_format",
-    type=click.Choice(FORMATS),
-    envvar="JAXRESID_OUTPUT_FORMAT",
-    help="Output format.  [default: text]",
-)
-@click.option(
-    "-o", "--output", "--output-file", metavar="FILE", help="Write there instead of to stdout."
-)
-@click.option("--statistics", is_flag=True, help="Count the findings by rule.")
+@showing_options
 @click.option("--show-files", is_flag=True, help="List the files that would be linted.")
 @click.option(
     "--add-noqa",
@@ -150,27 +119,11 @@ class _Command(click.Command):
     default=None,
     help="Silence every finding by a comment in the source, with a reason if one is given.",
 )
-@click.option("--ignore-noqa", is_flag=True, help="Report what comments silence as well.")
-@click.option("--exit-zero", is_flag=True, help="Exit 0 even if there are findings.")
 @click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if anything was fixed.")
 @click.option("-n", "--no-cache", "cache", flag_value=False, default=True, help="Use no cache.")
 @click.option("--cache-dir", metavar="DIR", help="Where the cache is.  [default: .jaxresid_cache]")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to use.")
 @click.option("--stdin-filename", metavar="FILE", help="The name of what `-` reads from stdin.")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A pyproject.toml to use instead of the nearest one.",
-)
-@click.option("--isolated", is_flag=True, help="Use no configuration file.")
-@click.option(
-    "--color",
-    type=click.Choice(("auto", "always", "never")),
-    default="auto",
-    help="Colours.  [default: on a terminal, unless NO_COLOR is set]",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print findings only, no summary.")
 @click.option("-w", "--watch", is_flag=True, help="Lint again whenever a file changes.")
 @click.option("--traceback", is_flag=True, help="Show where an error comes from.")
 def lint(traceback: bool, **given: Any) -> int:
@@ -211,8 +164,7 @@ def _check(request: Request, options: Options) -> None:
     for flag, on in (("--watch", request.watch), ("--show-files", request.show_files)):
         if on and stdin:
             raise UsageError(f"{flag} needs files, not `-`")
-    if request.isolated and request.config is not None:
-        raise UsageError("--isolated uses no configuration file, --config names one")
+    check_combination(request)
 
 
 def _once(request: Request, options: Options) -> int:
@@ -225,10 +177,7 @@ def _once(request: Request, options: Options) -> int:
         ignore_noqa=request.ignore_noqa,
     )
     run.entries(config)  # refuses unknown codes before anything is read
-    if request.statistics and config.output_format not in STATISTICS_FORMATS:
-        raise UsageError(
-            f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
-        )
+    check_statistics(request, config)
     if request.show_files:
         files = [f.path for f in _found(request, run) if isinstance(f, Found)]
         write("".join(f"{path}\n" for path in files), request.output)
@@ -275,41 +224,9 @@ def _show(
     fixed: int = 0,
     to_stderr: bool = False,
 ) -> int:
-    """Prints results, and gives the exit code.
-
-    Args:
-      to_stderr: stdout is taken by the fixed source.
-    """
-    config = run.config
-    if not results and request.quiet and config.output_format in ("text", "concise"):
-        return int(bool(fixed) and request.exit_non_zero_on_fix)
-    said = {v.code for r in results for v in r.violations}
-    infos = [rule(e.name).info() for e in INDEX if e.code in said]
-    output = request.output
-    to_stderr = to_stderr and output in (None, "-")
-    if request.statistics:
-        text = statistics(results, infos, config.output_format, unsafe_fixes=config.unsafe_fixes)
-    else:
-        text = render(
-            config.output_format,
-            results,
-            infos,
-            Path.cwd(),
-            version=__version__,
-            color=use_color(request.color, "stderr" if to_stderr else output),
-            width=terminal_width(to_stdout=output in (None, "-") and not to_stderr),
-            fixed=fixed,
-            unsafe_fixes=config.unsafe_fixes,
-            summary=not request.quiet,
-        )
-    if text and to_stderr:
-        click.echo(text, nl=False, err=True)
-    elif text:
-        write(text, output)
-    failed = any(v.severity != "info" for r in results for v in r.violations)
-    if fixed and request.exit_non_zero_on_fix:
-        return 1
-    return int(failed and not request.exit_zero)
+    """Prints results, and gives the exit code."""
+    code = show(request, run.config, results, fixed=fixed, to_stderr=to_stderr)
+    return 1 if fixed and request.exit_non_zero_on_fix else code
 
 
 def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:

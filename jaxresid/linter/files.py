@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from jaxresid.config import Config, Options, load, matches
 from jaxresid.linter import funnel
 from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
-from jaxresid.linter.rules import INDEX, Entry, rule
+from jaxresid.linter.rules import INDEX, KNOWN, TRACED, Entry, rule
 
 if TYPE_CHECKING:
     from jaxresid.linter.cache import Cache
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # at 0.4 MB).
 _POOL_NBYTES = 500_000
 _CHUNKS_PER_JOB = 4
-_KNOWN = {entry.code: entry.name for entry in INDEX}
-_OPTIONAL = frozenset(entry.code for entry in INDEX if not entry.is_default)
+# Nobody need have looked for these, so a suppression of more than them is judged without them.
+_OPTIONAL = frozenset(e.code for e in INDEX if not e.is_default) | {e.code for e in TRACED}
 
 
 class Candidate(NamedTuple):
@@ -93,7 +93,7 @@ class Lint:
           ConfigError: the configuration names a rule that does not exist.
         """
         if config not in self._entries:
-            config.validate(_KNOWN)
+            config.validate(KNOWN)
             self._entries[config] = tuple(
                 e for e in INDEX if config.enabled(e.code, e.name, e.is_default)
             )
@@ -117,7 +117,7 @@ class Lint:
                 for e in self.entries(config)
                 if not any(matches(s, e.code, e.name) for s in ignored)
             ),
-            _KNOWN,
+            KNOWN,
             _OPTIONAL,
             config.target_jax,
             unsafe_fixes=config.unsafe_fixes,
@@ -398,7 +398,7 @@ class _Fixable:
         self._config = config
 
     def __call__(self, code: str) -> bool:
-        return self._config.fix_allowed(code, _KNOWN.get(code, ""))
+        return self._config.fix_allowed(code, KNOWN.get(code, ""))
 
 
 class _Shown(dict[Path, str]):

@@ -46,21 +46,18 @@ class Example:
     jax: tuple[int, int] | None = None
 
 
-class Rule:
-    """Base of all rules.
+class Documented:
+    """What a rule says about itself.
 
     Class attributes:
       code, name, severity: as in `Violation`; `name` is also the module's name, `-` as `_`.
       why, help: the consequence and the remedy, for every violation that gives none of its own.
-      default: on without being selected; info rules are off.
       fixes: the best applicability its fixes have; None if it never fixes.
       project: whether it needs to see the whole project.
+      traced: whether only a trace can tell, so that `jaxresid check` finds it and the linter not.
       since: the first jaxresid that has it.
       jax: a specifier for the versions of jax that it applies to, for documentation; the rule
         itself asks `facts.jax_is`.
-      lenient_in_tests: only an info in a test module: a test of what checkpoint does may well do
-        what is pointless elsewhere.
-      markers: a file that mentions none of these is not read for this rule.
       bad, good: examples; the good ones are the suite against false positives.
     """
 
@@ -71,21 +68,53 @@ class Rule:
     help: ClassVar[str] = ""
     fixes: ClassVar[Applicability | None] = None
     project: ClassVar[bool] = False
+    traced: ClassVar[bool] = False
     since: ClassVar[str] = "0.1.0"
     jax: ClassVar[str] = ""
-    lenient_in_tests: ClassVar[bool] = False
-    markers: ClassVar[tuple[bytes, ...]] = CHECKPOINT_MARKERS
     bad: ClassVar[tuple[Example, ...]]
     good: ClassVar[tuple[Example, ...]]
-
-    def find(self, facts: Facts) -> Iterator[Violation]:
-        """The violations of this rule in one module."""
-        raise NotImplementedError
 
     @classmethod
     def is_default(cls) -> bool:
         """Whether the rule is on without being selected."""
         return cls.severity != "info"
+
+    @classmethod
+    def info(cls) -> RuleInfo:
+        """The rule's documentation."""
+        summary, sections = documentation(cls)
+        return RuleInfo(
+            cls.code,
+            cls.name,
+            cls.severity,
+            summary,
+            sections,
+            cls.fixes,
+            cls.is_default(),
+            cls.since,
+            cls.jax,
+            cls.project,
+            tuple(e.source for e in cls.bad),
+            tuple(e.source for e in cls.good),
+            cls.traced,
+        )
+
+
+class Rule(Documented):
+    """Base of the linter's rules.
+
+    Class attributes:
+      lenient_in_tests: only an info in a test module: a test of what checkpoint does may well do
+        what is pointless elsewhere.
+      markers: a file that mentions none of these is not read for this rule.
+    """
+
+    lenient_in_tests: ClassVar[bool] = False
+    markers: ClassVar[tuple[bytes, ...]] = CHECKPOINT_MARKERS
+
+    def find(self, facts: Facts) -> Iterator[Violation]:
+        """The violations of this rule in one module."""
+        raise NotImplementedError
 
     @classmethod
     def report(
@@ -113,25 +142,6 @@ class Rule:
             help=cls.help if help is None else help,
             fix=fix,
             related=related,
-        )
-
-    @classmethod
-    def info(cls) -> RuleInfo:
-        """The rule's documentation."""
-        summary, sections = documentation(cls)
-        return RuleInfo(
-            cls.code,
-            cls.name,
-            cls.severity,
-            summary,
-            sections,
-            cls.fixes,
-            cls.is_default(),
-            cls.since,
-            cls.jax,
-            cls.project,
-            tuple(e.source for e in cls.bad),
-            tuple(e.source for e in cls.good),
         )
 
 
@@ -163,7 +173,7 @@ def _header_end(statement: ast.stmt) -> int:
     return end
 
 
-def documentation(cls: type[Rule]) -> tuple[str, dict[str, str]]:
+def documentation(cls: type[Documented]) -> tuple[str, dict[str, str]]:
     """Summary and sections of a rule's docstring.
 
     Raises:

@@ -3,7 +3,8 @@
     python tests/benchmarks/report_time.py            48 layers, scanned and unrolled
     python tests/benchmarks/report_time.py --long     also 100 to 1,000 unrolled layers
 
-A report is tracing, provenance, consumers and the rendered text. The two are timed in turn, with
+A report is tracing, provenance, consumers, cost, peak, the checkpoints' counterfactuals and the
+rendered text. The two are timed in turn, with
 JAX's caches cleared before each, and the median of the pairwise ratios is printed: machines are
 noisy, seconds of two runs do not compare.
 """
@@ -55,7 +56,7 @@ def compare(name, fun, args, rounds):
     traces, reports = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratios = sorted(b / a for a, b in pairs)
     print(
-        f"{name:<28} trace {traces:7.2f} s  report {reports:7.2f} s  "
+        f"{name:<30} trace {traces:7.2f} s  report {reports:7.2f} s  "
         f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
         flush=True,
     )
@@ -65,6 +66,11 @@ def compare(name, fun, args, rounds):
 def checkpointed(layers, x):
     layer = jax.checkpoint(gpt.layer)
     return functools.reduce(layer, layers, x).astype("float32").sum()
+
+
+def checkpointed_scan(stacked, x):
+    body = jax.checkpoint(lambda x, w: (gpt.layer(x, w), None))
+    return jax.lax.scan(body, x, stacked)[0].astype("float32").sum()
 
 
 def unrolled(n):
@@ -80,6 +86,11 @@ def exponent(sizes, times):
     )
 
 
+def _print_exponents(sizes, traces, reports):
+    print(f"exponent from {sizes[0]} to {sizes[-1]} layers: ", end="")
+    print(f"trace {exponent(sizes, traces):.2f}, report {exponent(sizes, reports):.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="100 to 1,000 unrolled layers too")
@@ -90,13 +101,15 @@ def main():
     seconds(report, gpt.loss_scan, scanned)  # imports
     compare("48 layers, scanned", gpt.loss_scan, scanned, options.rounds)
     compare("48 layers, unrolled", gpt.loss, unrolled(48), options.rounds)
+    compare("48 scanned, checkpointed body", checkpointed_scan, scanned, options.rounds)
     compare("48 layers, each checkpointed", checkpointed, unrolled(48), options.rounds)
     if options.long:
         sizes = (100, 200, 400, 1000)
         found = [compare(f"{n} layers, unrolled", gpt.loss, unrolled(n), 1) for n in sizes]
         traces, reports = zip(*found, strict=True)
-        print(f"exponent from {sizes[0]} to {sizes[-1]} layers: ", end="")
-        print(f"trace {exponent(sizes, traces):.2f}, report {exponent(sizes, reports):.2f}")
+        _print_exponents(sizes, traces, reports)
+        found = [compare(f"{n} checkpointed", checkpointed, unrolled(n), 1) for n in sizes]
+        _print_exponents(sizes, *zip(*found, strict=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak memory of this process: {peak:.0f} MiB")
 

@@ -66,6 +66,19 @@ JXR701 remat3-callable-policy info
 JXR702 remat3-list-static-argnums info
 JXR703 remat3-prevent-cse-sequence info
 """
+# Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
+# `jaxresid.advice.rules` documents them; here they are known as words of a configuration or of a
+# comment, and nothing more.
+_TRACED_TABLE = """
+JXR801 useless-checkpoint warning
+JXR802 costly-checkpoint warning
+JXR803 value-saved-twice warning
+JXR804 unmatched-policy warning
+JXR805 offload-without-effect warning
+JXR806 widened-residual info
+JXR807 free-residual info
+JXR808 compiler-recomputes info
+"""
 _USUAL_MARKERS = ("checkpoint", "remat")
 
 
@@ -89,7 +102,15 @@ def _entry(line: str) -> Entry:
     return Entry(code, name, severity, tuple(m.encode() for m in found))
 
 
+def _traced(line: str) -> Entry:
+    code, name, severity = line.split()
+    return Entry(code, name, severity, ())
+
+
 INDEX = tuple(_entry(line) for line in _TABLE.strip().splitlines())
+TRACED = tuple(_traced(line) for line in _TRACED_TABLE.strip().splitlines())
+# code -> name of all that a selector or a suppression may name.
+KNOWN = {entry.code: entry.name for entry in (*INDEX, *TRACED)}
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Where a traced fact becomes advice."""

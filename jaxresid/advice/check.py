@@ -1,0 +1,96 @@
+"""`jaxresid check`: the verdicts and the other traced findings of a function, as violations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxresid.advice.placing import File, Placing
+from jaxresid.advice.verdicts import verdict_finding
+from jaxresid.config import Options, load, matches
+from jaxresid.inspector import MODES, Inspection, inspection
+from jaxresid.inspector.findings import findings
+from jaxresid.inspector.peak import PROFILES
+from jaxresid.linter import suppress
+from jaxresid.linter.files import Lint
+from jaxresid.linter.rules import KNOWN
+from jaxresid.violations import Linted, Violation
+
+
+def check(
+    fun: Callable[..., Any],
+    *args: Any,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    profile: str = PROFILES[0],
+    mode: str = MODES[0],
+    **kwargs: Any,
+) -> tuple[Violation, ...]:
+    """What is wrong with the checkpoints of `fun(*args, **kwargs)`, and with what it keeps.
+
+    The verdicts on its checkpoints and the other findings that a trace allows, with their figures
+    in `measured`; bytes in keys that end in `nbytes`. The configuration nearest to each file and
+    the comments in it apply as on the command line.
+
+    Args:
+      fun, args, argnums, has_aux, profile, mode, kwargs: as those of `jaxresid.inspect`.
+
+    Raises:
+      JaxresidError: as `jaxresid.inspect`; or the configuration is wrong.
+    """
+    found = inspection(
+        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode
+    )
+    run = Lint(load(Path(), Options()), nearest=Options())
+    return tuple(v for linted in checked(found, run) for v in linted.violations)
+
+
+def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
+    """The violations of an inspected function by file, sorted.
+
+    Args:
+      run: the configuration; that nothing is silenced, if it says so.
+
+    Raises:
+      ConfigError: the configuration of a file is not understood.
+    """
+    report = found.report
+    placing = Placing(found.fun, report.target.name, found.frames)
+    measured = {"profile": report.peak.profile, "jax": report.jax.version}
+    said = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
+    said += findings(report, found.trace, found.frames)
+    by_file: dict[Path, tuple[File, list[Violation]]] = {}
+    for finding in said:
+        file, violation = placing.violation(finding, measured)
+        by_file.setdefault(file.absolute, (file, []))[1].append(violation)
+    results = [_linted(file, violations, run) for file, violations in by_file.values()]
+    return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
+
+
+def _linted(file: File, violations: Sequence[Violation], run: Lint) -> Linted:
+    """The violations of one file that its configuration selects and no comment silences."""
+    config = run.config_in(file.absolute.parent)
+    config.validate(KNOWN)
+    ignored = config.ignored_in(file.absolute)
+    # Infos too are on: unlike the linter's they come with figures.
+    wanted = {
+        code
+        for code, name in KNOWN.items()
+        if config.enabled(code, name, True) and not any(matches(s, code, name) for s in ignored)
+    }
+    left = sorted((v for v in violations if v.code in wanted), key=lambda v: v.sort_key)
+    document = file.document
+    if document is None:
+        return Linted(file.path, tuple(left))
+    if not run.ignore_noqa:
+        # Which suppressions are unused is for the linter to say: one target is a part of its files.
+        kept, _ = suppress.apply(
+            left,
+            suppress.parse(document.source.text),
+            enabled=lambda _: False,
+            known=KNOWN,
+            path=file.path,
+        )
+        left = list(kept)
+    return Linted(file.path, tuple(left), document.lines(left))

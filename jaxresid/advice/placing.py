@@ -1,0 +1,193 @@
+"""A finding -> a violation at the user's line, as the linter places and words its own."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxresid.inspector.frames import Frames
+from jaxresid.linter.document import Document, read
+from jaxresid.linter.facts import Facts
+from jaxresid.linter.rule import noqa_rows
+from jaxresid.linter.rules import INDEX, TRACED
+from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.model import Finding, Location
+from jaxresid.violations import Span, Violation
+
+_ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A source file with findings.
+
+    Attributes:
+      path: as it is shown: relative to the working directory where it is below it.
+      absolute: where it is.
+      document: its content; None where it cannot be read.
+      facts: of its syntax tree; None where it does not parse.
+    """
+
+    path: str
+    absolute: Path
+    document: Document | None
+    facts: Facts | None
+
+
+class Placing:
+    """Places the findings of one target.
+
+    What lies in a library, or has no line, is placed where the target is defined, and says where it
+    really is.
+    """
+
+    def __init__(self, target: Callable[..., Any], name: str, frames: Frames) -> None:
+        self._frames = frames
+        self._name = name
+        self._target = definition(target)
+        self._files: dict[str, File] = {}
+
+    def file(self, path: str) -> File:
+        """A file by its absolute path."""
+        if path not in self._files:
+            self._files[path] = _file(path, self._shown(path))
+        return self._files[path]
+
+    def violation(self, finding: Finding, measured: Mapping[str, object]) -> tuple[File, Violation]:
+        """The violation that a finding is, and the file that it is in.
+
+        Args:
+          measured: figures that belong to it besides its own.
+        """
+        entry = _ENTRIES[finding.name]
+        location, message = finding.location, finding.message
+        if location is None or not self._is_users(location):
+            if location is not None:
+                where = f"{location.file}:{location.line} {location.function}"
+                message = f"{message} (in {where}, called from here)"
+            location = self._target or Location(self._name, 1, None, self._name)
+        file = self.file(self._absolute(location))
+        node = None if file.facts is None else _node(file.facts, location)
+        span = _line(file.document, location.line)
+        rows: tuple[int, ...] = (location.line,)
+        if file.facts is not None and node is not None:
+            span, rows = _header(file.facts, node), noqa_rows(file.facts, node)
+        return file, Violation(
+            entry.code,
+            entry.name,
+            entry.severity,  # type: ignore[arg-type]
+            message,
+            file.path,
+            span,
+            noqa_rows=rows,
+            help=finding.help,
+            measured={**finding.measured, **measured},
+        )
+
+    def _absolute(self, location: Location) -> str:
+        if location.file.startswith("<"):  # what was compiled from no file
+            return location.file
+        return os.path.normpath(os.path.join(self._frames.cwd, location.file))
+
+    def _is_users(self, location: Location) -> bool:
+        return bool(self._frames.kind(self._absolute(location), location.function) == "user")
+
+    def _shown(self, path: str) -> str:
+        return path.removeprefix(self._frames.cwd)
+
+
+def definition(target: Callable[..., Any]) -> Location | None:
+    """Where a function is defined, for a callable object its class; None for what is no Python."""
+    found: Any = target
+    while isinstance(found, functools.partial):
+        found = found.func
+    found = inspect.unwrap(found)
+    found = getattr(found, "__func__", found)
+    if not (inspect.isfunction(found) or inspect.isclass(found)):
+        found = type(found)
+    try:
+        file = inspect.getsourcefile(found)
+        _, line = inspect.getsourcelines(found)
+    except (TypeError, OSError):
+        return None
+    name = found.__qualname__.replace(".<locals>", "")
+    return None if file is None else Location(os.path.abspath(file), line, None, name)
+
+
+def _file(path: str, shown: str) -> File:
+    absolute = Path(path)
+    try:
+        raw = absolute.read_bytes()
+    except OSError:  # a notebook's cell, whose lines linecache may know
+        raw = "".join(linecache.getlines(path)).encode("utf-8", "surrogatepass")
+    document = read(raw, shown)
+    if isinstance(document, Violation):
+        return File(shown, absolute, None, None)
+    try:
+        facts = Facts(document.source, parse(document.source))
+    except (UnparsableError, RecursionError):
+        return File(shown, absolute, document, None)
+    return File(shown, absolute, document, facts)
+
+
+def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
+    """The call, else the expression, that begins at a location, else the innermost statement on
+    its line."""
+    row, column = location.line, location.column
+    if column is not None:
+        begun = [
+            node
+            for node in ast.walk(facts.names.tree)
+            if isinstance(node, ast.expr)
+            and node.lineno == row
+            and facts.source.span(node).column == column
+        ]
+        calls = [node for node in begun if isinstance(node, ast.Call)]
+        if calls:
+            return _called(calls)
+        if begun:
+            return max(begun, key=facts.source.span)
+    statements = [
+        node
+        for node in ast.walk(facts.names.tree)
+        if isinstance(node, ast.stmt) and _first_row(node) <= row <= (node.end_lineno or row)
+    ]
+    return max(statements, key=lambda s: (s.lineno, s.col_offset), default=None)
+
+
+def _called(calls: list[ast.Call]) -> ast.Call:
+    """Of the calls that begin at one place the innermost, with what calls its result at once:
+    `jax.checkpoint(f)(x)` of `jax.checkpoint(f)(x).sum()`."""
+    around = {id(call.func): call for call in calls}
+    inner = min(calls, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
+    while id(inner) in around:
+        inner = around[id(inner)]
+    return inner
+
+
+def _first_row(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(d.lineno for d in decorators)])
+
+
+def _header(facts: Facts, node: ast.expr | ast.stmt) -> Span:
+    """The span of a node, of a compound statement only its first line."""
+    span = facts.source.span(node)
+    if not hasattr(node, "body") or isinstance(node, ast.expr):
+        return span
+    end = len(facts.source.lines[span.row - 1].rstrip())
+    return Span(span.row, span.column, span.row, max(end, span.column + 1))
+
+
+def _line(document: Document | None, row: int) -> Span:
+    lines = document.source.lines if document is not None else ()
+    text = lines[row - 1] if row <= len(lines) else ""
+    start = len(text) - len(text.lstrip())
+    return Span(row, start, row, max(len(text.rstrip()), start + 1))

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from jaxresid.advice.rule import TracedRule
+from jaxresid.linter.rule import Example
+
+
+class CompilerRecomputes(TracedRule):
+    """A policy has recomputed what the compiler recomputes without being told.
+
+    ## What it does
+    Finds checkpoints with a policy that saves something, in straight-line code, without which the
+    estimated peak would be as low, although they drop residuals.
+
+    ## Why is this bad?
+    The compilers for TPU and GPU compute cheap elementwise values (gelu, relu, silu, softmax) again
+    where they are read. A checkpoint adds its barriers, which keep each layer's inputs besides.
+
+    ## Use instead
+    No checkpoint there, or one without a policy around more than a layer. Policies pay around the
+    body of a loop, which no compiler recomputes, and for sin, cos and erf, which are kept.
+
+    ## When it is right after all
+    Where the passes are compiled apart, or not at all; and on XLA:CPU, which `--profile cpu` asks
+    about.
+    """
+
+    code = "JXR808"
+    name = "compiler-recomputes"
+    severity = "info"
+    bad = (
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+dots = jax.checkpoint_policies.dots_saveable
+
+
+def net(ws, x):
+    for w in ws:
+        x = jax.nn.silu(x @ w)
+    return jnp.sum(x**2)
+
+
+def loss(ws, x):
+    return jax.checkpoint(net, policy=dots)(ws, x)  # !
+
+
+def loss_inputs():
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return [square] * 8, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+        ),
+    )
+    good = (
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+dots = jax.checkpoint_policies.dots_saveable
+
+
+def net(ws, x):
+    for w in ws:
+        x = jnp.sin(jnp.cos(jnp.sin(x @ w)))
+    return jnp.sum(x**2)
+
+
+def loss(ws, x):
+    return jax.checkpoint(net, policy=dots)(ws, x)
+
+
+def loss_inputs():
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return [square] * 8, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+        ),
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jax.nn.silu(x @ w)
+    return jnp.sum(x**2)
+
+
+def loss_inputs():
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return [square] * 8, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+        ),
+    )

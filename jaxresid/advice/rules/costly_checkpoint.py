@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from jaxresid.advice.rule import TracedRule
+from jaxresid.linter.rule import Example
+
+
+class CostlyCheckpoint(TracedRule):
+    """A checkpoint with which the program takes more memory than without it.
+
+    ## What it does
+    Takes each checkpoint out of the traced program, by itself, and compares the estimated peak
+    with and without it. Reports those with which the peak is more than 2 % higher.
+
+    ## Why is this bad?
+    A checkpoint keeps its inputs. Where they are larger than what its function keeps otherwise, as
+    after a broadcast, a gather or a one-hot, it keeps more than it drops; and then it computes
+    again.
+
+    ## Use instead
+    Move what makes the inputs large inside the checkpoint, or remove it.
+
+    ## When it is right after all
+    Where the estimate is for another compiler than yours: `--profile cpu` asks about XLA:CPU.
+    """
+
+    code = "JXR802"
+    name = "costly-checkpoint"
+    severity = "warning"
+    bad = (
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+
+def pooled(y):
+    return jnp.sin(jnp.sum(y * y[::-1], axis=-1))
+
+
+def loss(w, x):
+    wide = jnp.sin(x[:, None] @ w)
+    y = jax.checkpoint(lambda y: jnp.sin(jnp.sum(y, axis=-1)))(wide)  # !
+    return jnp.sum(jnp.cos(y))
+
+
+def loss_inputs():
+    return jax.ShapeDtypeStruct((1, 4096), jnp.float32), jax.ShapeDtypeStruct((8192,), jnp.float32)
+"""
+        ),
+    )
+    good = (
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+
+def pooled(w, x):
+    return jnp.sin(jnp.sum(jnp.sin(x[:, None] @ w), axis=-1))
+
+
+def loss(w, x):
+    return jnp.sum(jnp.cos(jnp.sin(pooled(w, x))))
+
+
+def loss_inputs():
+    return jax.ShapeDtypeStruct((1, 4096), jnp.float32), jax.ShapeDtypeStruct((8192,), jnp.float32)
+"""
+        ),
+    )

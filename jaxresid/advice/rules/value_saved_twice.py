@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from jaxresid.advice.rule import TracedRule
+from jaxresid.linter.rule import Example
+
+
+class ValueSavedTwice(TracedRule):
+    """Two checkpoints keep the same value, each for itself.
+
+    ## What it does
+    Finds values that a checkpoint keeps although an earlier checkpoint keeps an equal one: the same
+    operations of the same inputs.
+
+    ## Why is this bad?
+    The barriers around checkpoints keep a compiler from seeing that both are one, so that the value
+    is computed and stored twice.
+
+    ## Use instead
+    Compute it once outside of the checkpoints and hand it to both, or put both uses under one
+    checkpoint.
+
+    ## When it is right after all
+    Where the function is called twice on purpose, as in a test of its determinism.
+    """
+
+    code = "JXR803"
+    name = "value-saved-twice"
+    severity = "warning"
+    bad = (
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+dots = jax.checkpoint_policies.dots_saveable
+
+
+def features(w, x):
+    return x @ w  # !
+
+
+def head(w, x):
+    return jnp.sin(jnp.cos(features(w, x)))
+
+
+def loss(w, x):
+    checkpointed = jax.checkpoint(head, policy=dots)
+    return jnp.sum(checkpointed(w, x) + 2 * checkpointed(w, x))
+
+
+def loss_inputs():
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return square, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+        ),
+    )
+    good = (
+        Example(
+            """import jax
+import jax.numpy as jnp
+
+
+def head(w, x):
+    return jnp.sin(jnp.cos(x @ w))
+
+
+def loss(w, x):
+    return jnp.sum(head(w, x) + 2 * head(w, x))
+
+
+def loss_inputs():
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return square, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+        ),
+        Example(
+            """import jax
+import jax.numpy as jnp
+from jax import lax
+
+dots = jax.checkpoint_policies.dots_saveable
+
+
+def layer(x, w):
+    return jnp.sin(jnp.cos(jnp.sin(x @ w))), None
+
+
+def loss(ws, x):
+    x, _ = lax.scan(jax.checkpoint(layer, policy=dots, prevent_cse=False), x, ws)
+    return jnp.sum(x**2)
+
+
+def loss_inputs():
+    squares = jax.ShapeDtypeStruct((8, 256, 256), jnp.float32)
+    return squares, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+        ),
+    )

@@ -1,0 +1,110 @@
+"""A checkpoint's verdict -> the finding that it is, where it is one."""
+
+from __future__ import annotations
+
+import re
+
+from jaxresid.model import Checkpoint, Finding, Verdict
+from jaxresid.units import format_bytes, format_flops
+
+# Policies that save nothing leave a checkpoint as it is without one.
+_NO_POLICY = (None, "nothing_saveable")
+_QUOTED = re.compile(r"'[^']*'")
+
+_SAYS = {
+    Verdict.SAVES_NOTHING: "saves nothing",
+    Verdict.COSTS_MEMORY: "costs memory",
+    Verdict.UNDONE: "is undone by XLA",
+    Verdict.OVERRIDDEN: "has a policy without effect",
+    Verdict.MATCHED_NOTHING: "has a policy that matches nothing",
+}
+_SHAPES = {
+    "whole": "checkpointed-loss",
+    "last-stage": "checkpointed-last-stage",
+    "around-loop": "checkpoint-around-loop",
+    "trivial": "trivial-checkpoint",
+}
+_HELP = {
+    "checkpointed-loss": "checkpoint the layers instead, or give this one a policy",
+    "checkpointed-last-stage": "leave the last stage without a checkpoint",
+    "checkpoint-around-loop": "checkpoint the body of the loop instead",
+    "trivial-checkpoint": "checkpoint a whole block instead",
+    "useless-checkpoint": "remove it, or checkpoint what makes the values that are live at the"
+    " peak",
+    "costly-checkpoint": "remove it, or move what makes its large inputs inside",
+    "cse-allowed-outside-loop": "leave prevent_cse at its default, True",
+    "cse-allowed-in-nested-checkpoint": "leave prevent_cse of the inner checkpoint at its default,"
+    " True",
+    "overridden-inner-policy": "give the policy to the outermost checkpoint, or remove it",
+    "undefined-checkpoint-name": "name the value with checkpoint_name, or correct the policy",
+    "unmatched-policy": "choose a policy that matches what the function computes, or give none",
+}
+
+
+def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
+    """The finding that a verdict is; None for a checkpoint that earns its keep."""
+    name = _rule(checkpoint)
+    if name is None:
+        return None
+    c = checkpoint
+    message = (
+        f"the checkpoint of `{c.function}` {_SAYS[c.verdict]}: {c.reason}. The program keeps"
+        f" {format_bytes(c.kept_without_nbytes)} without it and {format_bytes(c.kept_nbytes)} with"
+        f" it; {_peak(c)}{_recompute(c)}"
+    )
+    return Finding(name, message, c.location, _HELP[name], _measured(c))
+
+
+def _rule(checkpoint: Checkpoint) -> str | None:
+    shape, policy = checkpoint.shape, checkpoint.policy
+    # What a rule of the linter says of a shape, it says of checkpoints without a policy.
+    known = _SHAPES.get(shape or "") if policy in _NO_POLICY else None
+    match checkpoint.verdict:
+        case Verdict.SAVES_NOTHING:
+            return known or "useless-checkpoint"
+        case Verdict.COSTS_MEMORY:
+            # Where it keeps more, what it is around is not the reason.
+            drops = checkpoint.kept_nbytes < checkpoint.kept_without_nbytes
+            return known if known and drops else "costly-checkpoint"
+        case Verdict.UNDONE if shape == "nested":
+            return "cse-allowed-in-nested-checkpoint"
+        case Verdict.UNDONE:
+            return "cse-allowed-outside-loop"
+        case Verdict.OVERRIDDEN:
+            return "overridden-inner-policy"
+        case Verdict.MATCHED_NOTHING:
+            has_names = _QUOTED.search(policy or "") is not None
+            return "undefined-checkpoint-name" if has_names else "unmatched-policy"
+    return None
+
+
+def _peak(c: Checkpoint) -> str:
+    before, after = format_bytes(c.peak_without_nbytes), format_bytes(c.peak_nbytes)
+    if before == after:
+        return f"the peak stays at {after}"
+    verb = "falls" if c.peak_nbytes < c.peak_without_nbytes else "rises"
+    return f"the peak {verb} from {before} to {after}"
+
+
+def _recompute(c: Checkpoint) -> str:
+    if c.recompute_flops <= 0:
+        return ""
+    return f"; {format_flops(c.recompute_flops)} are recomputed ({c.recompute_fraction:.1%})"
+
+
+def _measured(c: Checkpoint) -> dict[str, object]:
+    return {
+        "verdict": str(c.verdict),
+        "function": c.function,
+        "policy": c.policy,
+        "prevent_cse": c.prevent_cse,
+        "calls": c.calls,
+        "trips": c.trips,
+        "kept_nbytes": c.kept_nbytes,
+        "kept_without_nbytes": c.kept_without_nbytes,
+        "peak_nbytes": c.peak_nbytes,
+        "peak_without_nbytes": c.peak_without_nbytes,
+        "recompute_flops": c.recompute_flops,
+        "recompute_fraction": c.recompute_fraction,
+        "ratio": c.ratio,
+    }

@@ -1,0 +1,68 @@
+"""`jaxresid check`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from jaxresid.cli.findings import (
+    check_combination,
+    check_statistics,
+    selecting_options,
+    show,
+    showing_options,
+)
+from jaxresid.cli.inputs import TargetOptions, inspected, target_options
+from jaxresid.cli.running import working
+from jaxresid.config import Options, load
+from jaxresid.linter.files import Lint
+
+
+class Request(NamedTuple):
+    """What the command line asks for beyond the target and the configuration."""
+
+    config: Path | None
+    isolated: bool
+    statistics: bool
+    ignore_noqa: bool
+    exit_zero: bool
+    output: str | None
+    color: str
+    quiet: bool
+
+
+@click.command()
+@target_options
+@selecting_options
+@showing_options
+def check(options: TargetOptions, **given: Any) -> int:
+    """Find checkpoints of TARGET that are not worth having, and what it keeps in vain.
+
+    TARGET is module:function or path/to/file.py:function; it is traced, not run. The findings are
+    the linter's and those that only a trace can tell (JXR8..), each with its figures, at the line
+    that they are about; the same configuration and comments silence them, but infos are on. Exits 0
+    where nothing but infos was found, 1 where there are findings, 2 where something went wrong.
+    """
+    names = {f.name for f in fields(Options)}
+    overriding = Options(**{k: v for k, v in given.items() if k in names})
+    request = Request(**{k: v for k, v in given.items() if k not in names})
+    check_combination(request)
+    config = load(Path(), overriding, config_file=request.config, isolated=request.isolated)
+    run = Lint(
+        config,
+        nearest=None if request.isolated or request.config is not None else overriding,
+        ignore_noqa=request.ignore_noqa,
+    )
+    run.entries(config)  # refuses unknown codes before anything is traced
+    check_statistics(request, config)
+    with working(f"tracing {options.target}"):
+        found = inspected(options)
+        from jaxresid.advice.check import checked
+
+        results = checked(found, run)
+    for warning in () if request.quiet else found.report.warnings:
+        click.echo(f"jaxresid: warning: {warning}", err=True)
+    return show(request, config, results)

@@ -1,0 +1,184 @@
+"""What the commands that report findings share: choosing rules, formats, output, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from jaxresid import __version__
+from jaxresid.cli.running import terminal_width, use_color, write
+from jaxresid.config import Config, parse_per_file_ignores, split_selectors
+from jaxresid.linter.discover import UsageError
+from jaxresid.linter.rules import INDEX, TRACED, rule
+from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
+
+if TYPE_CHECKING:
+    from jaxresid.violations import Linted, RuleInfo
+
+
+class Wishes(Protocol):
+    """How findings are to be shown, as the command line says."""
+
+    @property
+    def config(self) -> Path | None: ...
+    @property
+    def isolated(self) -> bool: ...
+    @property
+    def statistics(self) -> bool: ...
+    @property
+    def exit_zero(self) -> bool: ...
+    @property
+    def output(self) -> str | None: ...
+    @property
+    def color(self) -> str: ...
+    @property
+    def quiet(self) -> bool: ...
+
+
+def _selectors(
+    context: click.Context, parameter: click.Parameter, value: Sequence[str]
+) -> tuple[str, ...] | None:
+    if not value:
+        return None
+    selectors = split_selectors(value)
+    if not selectors:
+        raise UsageError(f"{parameter.opts[0]} names no rule; `jaxresid rules` lists them")
+    return selectors
+
+
+def _per_file(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> Any:
+    return parse_per_file_ignores(value) if value else None
+
+
+def many(name: str, metavar: str, help: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """An option that may be given several times, or once with commas."""
+    return click.option(f"--{name}", metavar=metavar, multiple=True, callback=callback, help=help)
+
+
+def selectors(name: str, help: str) -> Callable[..., Any]:
+    """An option that takes rules: codes, prefixes of codes, names."""
+    return many(name, "CODES", help, _selectors)
+
+
+def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which rules are on."""
+    for decorate in (
+        many("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
+        selectors("extend-select", "Rules to run besides the selected ones."),
+        selectors("ignore", "Rules not to run."),
+        selectors("select", "Rules to run: codes, prefixes, names, ALL."),
+    ):
+        command = decorate(command)
+    return command
+
+
+def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say how findings are shown."""
+    for decorate in (
+        click.option("-q", "--quiet", is_flag=True, help="Print findings only, no summary."),
+        click.option(
+            "--color",
+            type=click.Choice(("auto", "always", "never")),
+            default="auto",
+            help="Colours.  [default: on a terminal, unless NO_COLOR is set]",
+        ),
+        click.option("--isolated", is_flag=True, help="Use no configuration file."),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="A pyproject.toml to use instead of the nearest one.",
+        ),
+        click.option("--exit-zero", is_flag=True, help="Exit 0 even if there are findings."),
+        click.option("--ignore-noqa", is_flag=True, help="Report what comments silence as well."),
+        click.option("--statistics", is_flag=True, help="Count the findings by rule."),
+        click.option(
+            "-o",
+            "--output",
+            "--output-file",
+            metavar="FILE",
+            help="Write there instead of to stdout.",
+        ),
+        click.option(
+            "-f",
+            "--format",
+            "--output-format",
+            "output_format",
+            type=click.Choice(FORMATS),
+            envvar="JAXRESID_OUTPUT_FORMAT",
+            help="Output format.  [default: text]",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def check_combination(wishes: Wishes) -> None:
+    """Refuses combinations of which one half would be ignored."""
+    if wishes.isolated and wishes.config is not None:
+        raise UsageError("--isolated uses no configuration file, --config names one")
+
+
+def check_statistics(wishes: Wishes, config: Config) -> None:
+    """Refuses statistics in a format that has none."""
+    if wishes.statistics and config.output_format not in STATISTICS_FORMATS:
+        raise UsageError(
+            f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
+        )
+
+
+def show(
+    wishes: Wishes,
+    config: Config,
+    results: Sequence[Linted],
+    *,
+    fixed: int = 0,
+    to_stderr: bool = False,
+) -> int:
+    """Prints results, and gives the exit code: 1 where more than infos was found.
+
+    Args:
+      fixed: how many findings were fixed and are not in `results`.
+      to_stderr: stdout is taken by the fixed source.
+    """
+    if not results and wishes.quiet and config.output_format in ("text", "concise"):
+        return 0
+    infos = _documented({v.code for r in results for v in r.violations})
+    output = wishes.output
+    to_stderr = to_stderr and output in (None, "-")
+    if wishes.statistics:
+        text = statistics(results, infos, config.output_format, unsafe_fixes=config.unsafe_fixes)
+    else:
+        text = render(
+            config.output_format,
+            results,
+            infos,
+            Path.cwd(),
+            version=__version__,
+            color=use_color(wishes.color, "stderr" if to_stderr else output),
+            width=terminal_width(to_stdout=output in (None, "-") and not to_stderr),
+            fixed=fixed,
+            unsafe_fixes=config.unsafe_fixes,
+            summary=not wishes.quiet,
+        )
+    if text and to_stderr:
+        click.echo(text, nl=False, err=True)
+    elif text:
+        write(text, output)
+    failed = any(v.severity != "info" for r in results for v in r.violations)
+    return int(failed and not wishes.exit_zero)
+
+
+def _documented(codes: Iterable[str]) -> list[RuleInfo]:
+    """What the rules of some codes say about themselves."""
+    codes = set(codes)
+    infos = [rule(e.name).info() for e in INDEX if e.code in codes]
+    traced = [e.name for e in TRACED if e.code in codes]
+    if traced:
+        from jaxresid.advice.rules import traced_rule
+
+        infos += [traced_rule(name).info() for name in traced]
+    return infos

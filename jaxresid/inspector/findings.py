@@ -1,0 +1,118 @@
+"""What a trace shows besides the verdicts: what is kept in vain, and what has no effect.
+
+Each finding is about one source line and names the rule that it is a case of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.loop_findings import unwrapped_bodies
+from jaxresid.inspector.policy_findings import policy_findings
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.widening import Widening, widened
+from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual
+from jaxresid.units import format_bytes
+
+# Of the computed residuals; less is not worth a reader's time.
+WORTH_SAYING = 0.01
+
+
+def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple[Finding, ...]:
+    """The findings of a function, those of its checkpoints first.
+
+    Of a training step, widened residuals and offloads are not looked for.
+    """
+    found = [f for checkpoint in report.checkpoints for f in checkpoint.findings]
+    if isinstance(traced, StepTrace):
+        written = traced.jaxpr
+    else:
+        written = _jax.open_jaxpr(traced.primal().jaxpr)
+    found += policy_findings(report, written, frames)
+    found += unwrapped_bodies(report, traced, written, frames)
+    if isinstance(traced, Trace):
+        found += _widened(report, traced, frames)
+    return (*found, *_free(report))
+
+
+def _free(report: Report) -> Iterator[Finding]:
+    """Only what a loop reads: in straight-line code every compiler folds such values into what
+    reads them."""
+    kept = report.totals.computed_nbytes
+
+    def is_free_in_loop(residual: Residual) -> bool:
+        reads = (w for c in residual.consumers for w in c.within)
+        return Mark.FREE in residual.marks and any(w.startswith(("scan", "while")) for w in reads)
+
+    for group in _groups(enumerate(report.residuals), is_free_in_loop):
+        nbytes = sum(r.nbytes for _, r in group)
+        if nbytes < WORTH_SAYING * kept:
+            continue
+        origin = group[0][1].origin
+        assert isinstance(origin, Computed)
+        yield Finding(
+            "free-residual",
+            f"{format_bytes(nbytes)} of a {origin.primitive} that is made of constants alone are"
+            f" kept for the backward loop, {nbytes / kept:.0%} of what is kept: it is cheaper to"
+            " make again than to keep",
+            origin.location,
+            help="make it in a checkpointed body, with a policy that saves what is dear",
+            measured={"nbytes": nbytes, "share": nbytes / kept},
+        )
+
+
+def _widened(report: Report, traced: Trace, frames: Frames) -> Iterator[Finding]:
+    kept = report.totals.computed_nbytes
+    nbytes: dict[tuple[Widening, str], int] = {}
+    lost: dict[tuple[Widening, str], int] = {}
+    for group in _groups(enumerate(report.residuals), _is_wide):
+        total = sum(r.nbytes for _, r in group)
+        if total < WORTH_SAYING * kept:
+            continue
+        index, residual = group[0]
+        aval = residual.aval
+        made = widened(traced, frames, traced.kept[index])
+        if made is not None:
+            key = made, aval.dtype
+            nbytes[key] = nbytes.get(key, 0) + total
+            lost[key] = lost.get(key, 0) + total - total * made.itemsize // aval.itemsize
+    for (made, dtype), total in nbytes.items():
+        more = lost[made, dtype]
+        yield Finding(
+            "widened-residual",
+            f"{format_bytes(total)} of {dtype} are kept of what was {made.dtype} until {made.by}"
+            f" widened it: {format_bytes(more)} more than in {made.dtype}, {more / kept:.0%} of"
+            " what is kept",
+            made.location,
+            help=f"compute it in {made.dtype}, or checkpoint it so that it is recomputed",
+            measured={
+                "nbytes": total,
+                "lost_nbytes": more,
+                "dtype": dtype,
+                "before": made.dtype,
+            },
+        )
+
+
+def _is_wide(residual: Residual) -> bool:
+    return residual.aval.dtype in ("float32", "float64") and residual.aval.memory == "device"
+
+
+_Numbered = tuple[int, Residual]
+
+
+def _groups(
+    residuals: Iterable[_Numbered], wanted: Callable[[Residual], bool]
+) -> Iterator[list[_Numbered]]:
+    """Computed residuals that one line makes by one primitive in one type, of unrolled layers as
+    well."""
+    groups: dict[tuple[str, str, Location | None], list[_Numbered]] = {}
+    for index, residual in residuals:
+        origin = residual.origin
+        if isinstance(origin, Computed) and wanted(residual):
+            key = (origin.primitive, residual.aval.dtype, origin.location)
+            groups.setdefault(key, []).append((index, residual))
+    yield from groups.values()

@@ -1,0 +1,173 @@
+"""Loops whose bodies are not checkpointed and whose stacked residuals make the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, Passes
+from jaxresid.inspector.provenance import TRANSPARENT
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.tracing import Trace, is_inexact
+from jaxresid.model import Computed, Finding, Report
+from jaxresid.units import format_bytes
+
+# Of the computed residuals, and of what the peak holds besides arguments and outputs.
+DOMINATES = 0.5
+# Of the whole peak.
+MATTERS = 0.1
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A scan and the residuals that it stacks."""
+
+    level: Level
+    eqn: Any
+    nbytes: int = 0
+
+
+def unwrapped_bodies(
+    report: Report, traced: Trace | StepTrace, written: Any, frames: Frames
+) -> Iterator[Finding]:
+    """The loops that a checkpoint of the body would relieve: those that stack most of what is
+    kept, and much more than their carries.
+
+    Args:
+      written: the jaxpr in which the checkpoints stand.
+    """
+    kept, peak = report.totals.computed_nbytes, report.peak
+    if not any(r.trips > 1 for r in report.residuals):
+        return
+    levels = Levels(frames)
+    wrapped: set[tuple[str, int]] | None = None
+    if isinstance(traced, StepTrace):
+        loops = _stacking_in_step(traced, levels)
+    else:
+        loops = _stacking(report, traced, levels)
+    for loop in loops:
+        if loop.nbytes <= max(DOMINATES * kept, DOMINATES * peak.temporaries_nbytes):
+            continue
+        nest = levels.nests(loop.eqn)[0]
+        trips = nest.length or 1
+        carried = trips * sum(
+            aval_of(loop.eqn.invars[nest.operands[i]]).nbytes
+            for i in nest.carries
+            if is_inexact(loop.eqn.invars[nest.operands[i]].aval)
+        )
+        if loop.nbytes < MATTERS * peak.nbytes or 2 * carried >= loop.nbytes:
+            continue
+        location = levels.location(loop.level, loop.eqn)
+        if wrapped is None:
+            wrapped = _wrapped(written, frames)
+        if location is None or (location.file, location.line) in wrapped:
+            continue
+        yield Finding(
+            "unwrapped-loop-body",
+            f"the body of this loop of {trips} trips is not checkpointed: it stacks"
+            f" {format_bytes(loop.nbytes)} of residuals, {loop.nbytes / kept:.0%} of what is kept,"
+            f" where a checkpointed body keeps its carry, {format_bytes(carried)}",
+            location,
+            help="checkpoint the body: lax.scan(jax.checkpoint(body, prevent_cse=False), ...)",
+            measured={
+                "nbytes": loop.nbytes,
+                "carry_nbytes": carried,
+                "trips": trips,
+                "peak_nbytes": peak.nbytes,
+            },
+        )
+
+
+def _stacking(report: Report, traced: Trace, levels: Levels) -> list[_Loop]:
+    """The outermost loops that stack residuals."""
+    loops: dict[int, _Loop] = {}
+    top = Level(traced.forward)
+    for var, residual in zip(traced.kept, report.residuals, strict=True):
+        origin = residual.origin
+        if residual.trips < 2 or not isinstance(origin, Computed):
+            continue
+        if residual.aval.memory != "device":
+            continue
+        found = _stacker(levels, top, var)
+        if found is not None:
+            level, eqn = found
+            loop = loops.setdefault(id(eqn), _Loop(level, eqn))
+            loop.nbytes += residual.nbytes
+    return list(loops.values())
+
+
+def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
+    """The loops of forward passes, where both passes stand side by side, that stack what the
+    backward pass reads."""
+    passes, loops = Passes(), []
+    todo = [Level(step.jaxpr)]
+    while todo:
+        level = todo.pop()
+        read = {
+            v
+            for eqn in level.jaxpr.eqns
+            if passes.of(eqn) == BACKWARD
+            for v in eqn.invars
+            if not _jax.is_literal(v)
+        }
+        for eqn in level.jaxpr.eqns:
+            phase, nests = passes.of(eqn), levels.nests(eqn)
+            if phase == BOTH:
+                todo += [levels.enter(level, eqn, which) for which in range(len(nests))]
+            elif phase == FORWARD and nests and (nests[0].length or 1) > 1:
+                stacked = [eqn.outvars[i] for i in nests[0].stacked]
+                loops.append(
+                    _Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in read))
+                )
+    return loops
+
+
+def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None:
+    """The scan of several trips that stacks a residual."""
+    while not _jax.is_literal(var):
+        made = levels.producer(level, var)
+        if made is None:
+            return None
+        eqn, i = made
+        nests = levels.nests(eqn)
+        if nests:
+            nest = nests[0]
+            if i in nest.stacked and (nest.length or 1) > 1:
+                return level, eqn
+            level, var = levels.enter(level, eqn, 0), nest.jaxpr.outvars[nest.results.index(i)]
+        elif _jax.primitive_name(eqn) in TRANSPARENT | {"name", "optimization_barrier"}:
+            var = eqn.invars[i if len(eqn.outvars) > 1 else 0]
+        else:
+            return None
+    return None
+
+
+def _wrapped(primal: Any, frames: Frames) -> set[tuple[str, int]]:
+    """The lines of loops that stand in a checkpoint, or hold one."""
+    levels = Levels(frames)
+    found: set[tuple[str, int]] = set()
+
+    def walk(level: Level, inside: bool) -> bool:
+        """Whether a checkpoint stands in this jaxpr."""
+        holds = False
+        for eqn in level.jaxpr.eqns:
+            name = _jax.primitive_name(eqn)
+            within = inside or name == "remat"
+            below = [
+                walk(levels.enter(level, eqn, which), within)
+                for which in range(len(levels.nests(eqn)))
+            ]
+            if name == "scan" and (inside or any(below)):
+                location = levels.location(level, eqn)
+                if location is not None:
+                    found.add((location.file, location.line))
+            holds = holds or name == "remat" or any(below)
+        return holds
+
+    walk(Level(primal), False)
+    return found

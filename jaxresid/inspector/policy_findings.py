@@ -1,0 +1,161 @@
+"""Names that nothing has, names that no policy wants, offloads that move nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.policies import answers, description, eqns_in, means_nothing, wanted
+from jaxresid.inspector.sites import Site, sites
+from jaxresid.model import Computed, Finding, Location, Mark, Report
+from jaxresid.nearest import did_you_mean
+
+
+def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Finding, ...]:
+    """The findings about checkpoint_names and about policies that offload.
+
+    Args:
+      written: the jaxpr in which the checkpoints stand.
+    """
+    is_step = report.target.mode == "step"
+    eqns = tuple(eqns_in(written))
+    named = [eqn for eqn in eqns if _jax.primitive_name(eqn) == "name"]
+    has_sites = any(_jax.primitive_name(eqn) == "remat" for eqn in eqns)
+    if not named and not has_sites:
+        return ()
+    levels, top = Levels(frames), Level(written)
+    found = sites(levels, top, backward=is_step) if has_sites else ()
+    defined = _defined(levels, top)
+    offload = () if is_step else tuple(_offload_without_effect(report, found))
+    return (*_unmet(found, defined), *_unused(found, named, defined, frames), *offload)
+
+
+def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
+    """Each checkpoint_name of a program and where it is given first."""
+    defined: dict[str, Location | None] = {}
+    holding: dict[int, bool] = {}
+
+    def walk(level: Level) -> None:
+        for eqn in level.jaxpr.eqns:
+            if _jax.primitive_name(eqn) == "name":
+                defined.setdefault(str(_jax.params(eqn)["name"]), levels.location(level, eqn))
+            for which, nest in enumerate(levels.nests(eqn)):
+                if _holds_unknown(nest.jaxpr, holding, defined):
+                    walk(levels.enter(level, eqn, which))
+
+    walk(top)
+    return defined
+
+
+def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, Any]) -> bool:
+    """Whether names that were not met yet stand in a jaxpr, at any depth."""
+    if holding.get(id(jaxpr)) is False:
+        return False
+    holding[id(jaxpr)] = any(
+        str(_jax.params(eqn)["name"]) not in defined
+        for eqn in eqns_in(jaxpr)
+        if _jax.primitive_name(eqn) == "name"
+    )
+    return holding[id(jaxpr)]
+
+
+def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Finding]:
+    """Names that a policy saves and that nothing in the whole program has; where a policy finds
+    none of its names, its verdict says so."""
+    said: set[str] = set()
+    for site in found:
+        names = wanted(site.policy)
+        missing = sorted(names - set(defined) - said)
+        if not missing or not names & set(defined):
+            continue
+        said.update(missing)
+        listed = ", ".join(repr(n) for n in missing)
+        yield Finding(
+            "undefined-checkpoint-name",
+            f"the policy of the checkpoint of `{site.function}` saves {listed}, and no value in"
+            f" this program has that name{did_you_mean(missing[0], sorted(defined))}",
+            site.location,
+            help="correct the name, or name the value with checkpoint_name",
+            measured={"missing": missing, "defined": sorted(defined)},
+        )
+
+
+def _unused(
+    found: Sequence[Site],
+    named: Sequence[Any],
+    defined: Mapping[str, Location | None],
+    frames: Frames,
+) -> Iterator[Finding]:
+    """Names in a program with policies that none of them is for; without any, names wait for
+    one."""
+    if all(means_nothing(site.policy) for site in found):
+        return
+    used: set[str] = set()
+    for site in found:
+        used |= answers(site.policy, named, str(site)).saved_names
+        text = description(site.policy) or ""
+        used |= {name for name in defined if repr(name) in text}  # as an exception
+    for name, location in defined.items():
+        if name in used or location is None or not _is_own(location, frames):
+            continue
+        yield Finding(
+            "unused-checkpoint-name",
+            f"the name {name!r} changes nothing: no policy in this program saves or mentions it",
+            location,
+            help="add the name to a policy, or remove the call",
+            measured={"name": name},
+        )
+
+
+def _is_own(location: Location, frames: Frames) -> bool:
+    file = os.path.join(frames.cwd, location.file)
+    return bool(frames.kind(file, location.function) == "user")
+
+
+def _offload_without_effect(report: Report, found: Sequence[Site]) -> Iterator[Finding]:
+    moved: set[str | None] = set()
+    for residual in report.residuals:
+        if Mark.OFFLOADED in residual.marks and isinstance(residual.origin, Computed):
+            moved.add(residual.origin.name)
+    for site in found:
+        if site.is_nested:
+            continue  # the checkpoint around it decides
+        offers = [
+            eqn
+            for call in site.calls[:1]
+            for eqn in eqns_in(call.jaxpr)
+            if not nests(eqn) and answers(site.policy, [eqn], str(site)).offloads
+        ]
+        names = sorted({_name_of(eqn) for eqn in offers} - {""})
+        if not offers or (moved and not set(names) - moved):
+            continue
+        left = [n for n in names if n not in moved]
+        what = ", ".join(repr(n) for n in left) or "what it matches"
+        staying = [
+            r for r in report.residuals if isinstance(r.origin, Computed) and r.origin.name in left
+        ]
+        because = (
+            "it stays in device memory"
+            if staying
+            else "the backward pass does not need that value, or it leaves the checkpoint as its"
+            " output"
+        )
+        nbytes = sum(r.nbytes for r in staying)
+        yield Finding(
+            "offload-without-effect",
+            f"the policy of the checkpoint of `{site.function}` offloads {what}, and no residual"
+            f" of that name is in host memory: {because}",
+            site.location,
+            help="name the value where it enters the checkpointed function, and offload to"
+            " 'pinned_host'",
+            measured={"names": left, "device_nbytes": nbytes},
+        )
+
+
+def _name_of(eqn: Any) -> str:
+    return str(_jax.params(eqn)["name"]) if _jax.primitive_name(eqn) == "name" else ""

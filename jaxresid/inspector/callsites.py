@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frame, Frames, Stack, below
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.nesting import eqns_in, nests
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +130,4 @@ def is_inlined(forward: Any, frames: Frames) -> bool:
 
 def contains_remat(jaxpr: Any) -> bool:
     """Whether a remat eqn stands anywhere in the jaxpr."""
-    seen: set[int] = set()
-    stack = [jaxpr]
-    while stack:
-        current = stack.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        for eqn in current.eqns:
-            if _jax.primitive_name(eqn) == "remat":
-                return True
-            stack += [nest.jaxpr for nest in nests(eqn)]
-    return False
+    return any(_jax.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))

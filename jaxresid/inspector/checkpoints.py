@@ -19,8 +19,9 @@ from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import Places, peak_nbytes
-from jaxresid.inspector.policies import answers, eqns_in
+from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program, Role, value_and_gradients, whole
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.shapes import shape

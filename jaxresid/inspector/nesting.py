@@ -72,6 +72,20 @@ def nests(eqn: Any) -> tuple[Nest, ...]:
     return () if eqn.primitive.name in _PLAIN else tuple(_unknown(eqn, params))
 
 
+def eqns_in(jaxpr: Any) -> Iterator[Any]:
+    """The eqns of an open jaxpr and of those inside it, each once."""
+    seen: set[int] = set()
+    stack = [jaxpr]
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        for eqn in current.eqns:
+            yield eqn
+            stack += [nest.jaxpr for nest in nests(eqn)]
+
+
 def _call(eqn: Any, jaxpr: Any) -> Nest:
     # The last operands line up: some versions put constants of the callee in front.
     extra = len(eqn.invars) - len(jaxpr.invars)

@@ -7,14 +7,13 @@ it was made with are read off it, to tell a user which of them never occur.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
-from jaxresid.inspector.nesting import nests
 
 # Factories whose names are those to save or offload; the others' are exceptions.
 _WANT = frozenset({"save_only_these_names", "save_and_offload_only_these_names"})
@@ -75,7 +74,7 @@ def answers(policy: Any, eqns: Iterable[Any], site: str) -> Answers:
     """Asks a policy about eqns.
 
     Args:
-      eqns: what the checkpoint holds, see `eqns_in`.
+      eqns: what the checkpoint holds, see `nesting.eqns_in`.
       site: the checkpoint, for a message: `model.py:12 block`.
 
     Raises:
@@ -128,20 +127,6 @@ def _uncalled(policy: Any) -> str:
     if name and name in _factories():
         return f"; {name} makes a policy: call it, {name}(...)"
     return ""
-
-
-def eqns_in(jaxpr: Any) -> Iterator[Any]:
-    """The eqns of an open jaxpr and of those inside it, each once."""
-    seen: set[int] = set()
-    stack = [jaxpr]
-    while stack:
-        current = stack.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        for eqn in current.eqns:
-            yield eqn
-            stack += [nest.jaxpr for nest in nests(eqn)]
 
 
 def _identity(policy: Any) -> Any:

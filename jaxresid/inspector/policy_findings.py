@@ -9,8 +9,8 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.nesting import nests
-from jaxresid.inspector.policies import answers, description, eqns_in, means_nothing, wanted
+from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.policies import answers, description, means_nothing, wanted
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.model import Computed, Finding, Location, Mark, Report
 from jaxresid.nearest import did_you_mean

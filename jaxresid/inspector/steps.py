@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.tracing import Arguments, Trace, primal_trace
 
@@ -79,18 +79,10 @@ def is_step(primal: Any) -> bool:
 
 def _differentiates_twice(forward: Any) -> bool:
     """Whether eqns of a forward pass are tagged as a backward pass: that of a gradient inside."""
-    seen: set[int] = set()
-    todo = [forward]
-    while todo:
-        jaxpr = todo.pop()
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            _, found, inside = _jax.name_stack(eqn).partition("transpose(")
-            if found and "jvp(" in inside:
-                return True
-            todo += [nest.jaxpr for nest in nests(eqn)]
+    for eqn in eqns_in(forward):
+        _, found, inside = _jax.name_stack(eqn).partition("transpose(")
+        if found and "jvp(" in inside:
+            return True
     return False
 
 

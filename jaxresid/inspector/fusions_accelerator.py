@@ -315,7 +315,8 @@ def _spared(made: Fusions, forks: Mapping[Op, frozenset[Op]]) -> set[Value]:
 
 def _spares(value: Value, read: Sequence[Value], sinks: frozenset[Op]) -> bool:
     large = [r for r in read if r.size >= value.size]
-    if sum(is_multiplied(s) for s in sinks) > 1 and any(r.itemsize > value.itemsize for r in large):
+    is_narrowed = any(r.itemsize > value.itemsize for r in large)
+    if is_narrowed and sum(is_multiplied(s) for s in sinks) > 1:
         return True
     return (sum(r.nbytes for r in large) / value.nbytes - 1) * (len(sinks) - 1) >= 2
 

@@ -238,9 +238,9 @@ class _Builder:
         if found is self:
             found = None
             if not eqn.effects:
-                avals = tuple(v.aval for v in eqn.outvars)
+                # What a primitive makes follows from its operands and params, which it orders.
                 try:
-                    found = (name, avals, *sorted(_jax.params(eqn).items()))
+                    found = (name, *_jax.params(eqn).items())
                     hash(found)
                 except TypeError:
                     found = None

@@ -218,6 +218,29 @@ def test_a_stack_that_dots_alone_read_holds_bfloat16_and_their_weights_are_cast_
     assert sorted(stacks) == [2 * LAYERS * WEIGHT, 2 * LAYERS * ACTIVATION]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_dot_of_which_dots_read_pieces_holds_bfloat16(turned):
+    def fun(x, w, y):
+        pieces = jnp.split(x @ w, 2, axis=-1)
+        return sum(jnp.sin(p.T @ y if turned else y.T @ p).sum() for p in pieces)
+
+    found = lowered(fun, X, W, ((ROWS, 256), F32))
+    made = next(op for op in found.ops if op.name == "dot_general")
+    assert size(found, made.results[0]) == 2 * ACTIVATION
+
+
+def test_a_dot_whose_pieces_are_split_into_heads_holds_float32():
+    def fun(x, w):
+        first, second = (
+            v.reshape(ROWS, 8, -1).transpose(1, 0, 2) for v in jnp.split(x @ w, 2, axis=-1)
+        )
+        return jnp.sin(first @ second.swapaxes(1, 2)).sum()
+
+    found = lowered(fun, X, W)
+    made = next(op for op in found.ops if op.name == "dot_general")
+    assert size(found, made.results[0]) == 4 * ACTIVATION
+
+
 def test_at_highest_precision_nothing_is_narrowed():
     def step(x, w):
         return jnp.matmul(x, w, precision=lax.Precision.HIGHEST), None

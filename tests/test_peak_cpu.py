@@ -174,6 +174,17 @@ class TestLoops:
         assert by_dot - by_loop == 2  # the slice and the product
 
 
+def test_the_gradient_of_pooling_finds_its_places_by_coordinates():
+    def fun(x, g):
+        def pool(x):
+            return lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID")
+
+        return jax.vjp(pool, x)[1](g)[0] + 1
+
+    # Coordinates of each axis; of each window its maximum and its place, as a table too.
+    assert stored(fun, X, array(64, 64)) == pytest.approx(2 + 3 / 4, abs=0.1)
+
+
 def layer(x, w):
     return jnp.sin(jnp.sin(jnp.sin(x @ w)))
 
@@ -231,6 +242,14 @@ def blurred(x, p):
     return x + jax.nn.relu(h - jnp.mean(h, axis=(0, 1, 2)))
 
 
+def pooled(ws, x):
+    for w in ws:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        x = jax.nn.relu(lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers))
+        x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return (x**2).sum()
+
+
 def recurrent(w, xs):
     def step(h, x):
         h = jnp.tanh(x @ w["x"] + h @ w["h"])
@@ -285,6 +304,10 @@ CASES = {
     "recurrence": (
         recurrent,
         ({"x": array(256, 256), "h": array(256, 256)}, array(32, 128, 256)),
+    ),
+    "pooling": (
+        pooled,
+        ([array(3, 3, 16, 32), array(3, 3, 32, 64)], array(8, 32, 32, 16)),
     ),
     "words": (
         tagged,

@@ -19,6 +19,7 @@ _MOVES = frozenset(
     }
 )
 
+_PIECES = frozenset({"split", "slice"})
 # Calls into a library, which write the type they are asked for.
 _AS_GIVEN = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve", "while"})
 
@@ -51,6 +52,7 @@ def _find(
         seen.add(v)
         if i not in outputs:
             wide.add(v)
+    multiplied = _only_multiplied(planned.block)
     for op in reversed(planned.block.ops):
         for v in op.results:
             if v in seen and v not in wide and v.dtype == "float32" and op.name not in _AS_GIVEN:
@@ -76,6 +78,11 @@ def _find(
         elif op.name in _MOVES:
             if not all(v in found for v in op.results):
                 wide.update(op.operands)
+        elif op.name in _PIECES and all(v in found for v in op.results):
+            # A dot takes its piece out of the whole; one that is first split into heads, say, is
+            # an array of its own, made of the whole in float32.
+            if not all(v in multiplied for v in op.results):
+                wide.update(op.operands)
         elif op.name in _REDUCTIONS:
             wide.update(v for v in op.operands if v not in written)
         elif not (is_multiplied(op) and _is_one_pass(op)):
@@ -83,6 +90,17 @@ def _find(
     for v in block.inputs:
         if v in seen and v not in wide and v.dtype == "float32":
             found.add(v)
+
+
+def _only_multiplied(block: Block) -> set[Value]:
+    """The values that dots alone read, as they are or transposed."""
+    found: set[Value] = set()
+    other = set(block.outputs)
+    for op in reversed(block.ops):
+        (turned, *_) = op.results
+        is_turned = op.name == "transpose" and turned in found and turned not in other
+        (found if is_multiplied(op) or is_turned else other).update(op.operands)
+    return found - other
 
 
 def _is_one_pass(op: Op) -> bool:

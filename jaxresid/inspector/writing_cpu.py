@@ -197,6 +197,8 @@ class _Writer:
             self._dot(op, operands)
         elif name == "conv_general_dilated":
             self._convolution(op, operands)
+        elif name == "select_and_scatter_add":
+            self._pooling_gradient(op, *operands)
         elif name in _SCATTERS and self._adds_to_zeros(op, operands[0]):
             self._held[op.results[0]] = operands[1:]
         elif name in ("add", "add_any") and self._held.keys() & {*operands}:
@@ -221,6 +223,20 @@ class _Writer:
             self._emit(replace(op, operands=self._loop_operands(op, op.nest, operands)))
         else:
             self._emit(replace(op, operands=operands))
+
+    def _pooling_gradient(self, op: Op, source: Value, operand: Value) -> None:
+        """The gradient of a maximum over windows, as XLA's SelectAndScatterExpander writes it: a
+        reduction of the operand and the coordinates of its elements, one array an axis, finds the
+        places that the source is then scattered to."""
+        axes = range(len(operand.shape))
+        places = tuple(self._add(op, "iota", (), Value(operand.shape, "int32", 4)) for _ in axes)
+        found = tuple(Value(source.shape, "int32", 4) for _ in axes)
+        read, results = (operand, *places), (replace(source), *found)
+        self._emit(replace(op, name="reduce_window", operands=read, results=results))
+        table = Value((source.size, len(axes)), "int32", 4)
+        indices = self._add(op, "concatenate", found, table)
+        target = self._own(op, self._zeros(op, op.results[0]))
+        self._emit(replace(op, name="scatter-add", operands=(target, indices, source)))
 
     def _adds_to_zeros(self, op: Op, operand: Value) -> bool:
         readers = self._reading.get(op.results[0], [])

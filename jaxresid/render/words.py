@@ -22,7 +22,7 @@ _MARKS = {
 ACCURACY = {
     "accelerator": "Measured against a TPU v5p (libtpu 0.0.52): median error 2 %, worst 24 % on"
     " the benchmark's programs, 7 % and 52 % on unseen ones; GPUs were not measured.",
-    "cpu": "Measured against XLA:CPU (jaxlib 0.12.0.1): median error 1 %, worst 15 % on the"
+    "cpu": "Measured against XLA:CPU (jaxlib 0.12.0.1): median error 1 %, worst 13 % on the"
     " benchmark's programs, 4 % and 51 % on unseen ones.",
 }
 

@@ -161,7 +161,8 @@ def check_program(program, output):
         leaves = leaves_of(fun, args)
     except Exception:  # JAX itself cannot
         assume(False)
-    report = jaxresid.inspect(fun, *args)
+    # One that holds a gradient and returns a vector would be taken for a training step.
+    report = jaxresid.inspect(fun, *args, mode="function")
     check(report)
     check_rows(report, leaves, fun, args)
     for r in report.residuals:

@@ -431,6 +431,225 @@ def _sum(residuals: tuple[Residual, ...], kind: str, memory: str | None = None) 
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """How long something ran on the local device, against the function without checkpoints.
+
+    Attributes:
+      seconds: median of the rounds.
+      ratio: median over the rounds of its time to that of no checkpoint in the same round; None
+        where the function without checkpoints did not run.
+      low, high: the lowest and the highest ratio of a round.
+      rounds: how many there were.
+      gradient_error: the greatest difference to the results without checkpoints, relative to the
+        greatest absolute value of the array that it is in; None where one of the two gave none.
+      tolerance: what rounding explains, by the narrowest dtype that the function computes in.
+    """
+
+    seconds: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    gradient_error: float | None
+    tolerance: float
+
+    @property
+    def agrees(self) -> bool | None:
+        return None if self.gradient_error is None else self.gradient_error <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A function with one policy at the places of a comparison.
+
+    Attributes:
+      policy: `none`, `as-written`, the name in `jax.checkpoint_policies` with its names, or
+        `module:policy`.
+      at: where: `all-sites`, `scan-bodies`, `whole` or a place, `model.py:42 (layer)`.
+      kept_nbytes, host_nbytes: computed residuals in device and in host memory.
+      recompute_flops: what it adds to the function without any checkpoint.
+      recompute_fraction: that as a share of the function without any checkpoint.
+      time_fraction: estimated time over that without any checkpoint, as a share of it.
+      pareto: no other row without host bytes has both a lower peak and less to recompute.
+      knee: of those the one beyond which saving memory gets dear.
+      error: why there are no figures.
+      uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
+    """
+
+    policy: str
+    at: str
+    kept_nbytes: int | None = None
+    host_nbytes: int | None = None
+    peak_nbytes: int | None = None
+    recompute_flops: int | None = None
+    recompute_fraction: float | None = None
+    time_fraction: float | None = None
+    pareto: bool = False
+    knee: bool = False
+    error: str | None = None
+    uncosted: tuple[str, ...] = ()
+    measured: Timing | None = None
+    measure_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A function under several policies.
+
+    Attributes:
+      device: the chip whose published figures the time is estimated from.
+      places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
+      measured_on: the local device of the timings, if there are any.
+    """
+
+    target: Target
+    jax: JaxInfo
+    profile: str
+    device: str
+    at: str
+    places: tuple[str, ...]
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...] = ()
+    measured_on: str | None = None
+
+    def print(self) -> None:
+        """Prints the text of `jaxresid compare` to stdout."""
+        from jaxresid.render.compare import print_comparison
+
+        print_comparison(self)
+
+    def to_json(self) -> str:
+        """The comparison as JSON text; its schema is `jaxresid/schema/compare.schema.json`."""
+        from jaxresid.render.json import comparison_json
+
+        return comparison_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression in source whose value can be given a name.
+
+    Rows are 1-based, columns 0-based in code points, the end is exclusive. `file` is relative to
+    the working directory where it is below it.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    function: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedValue:
+    """A value of a checkpoint's body that a plan saves or offloads.
+
+    Attributes:
+      name: its checkpoint_name.
+      expression: where it has to be named; None for one that already has that name.
+      nbytes: of all calls and trips together.
+    """
+
+    name: str
+    action: OneOf["save", "offload"]
+    nbytes: int
+    expression: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """What a plan does with some of a place's calls: `calls` in a row, in program order.
+
+    Attributes:
+      checkpointed: whether a checkpoint is around them.
+      policy: as written after `jax.checkpoint_policies.`, `save_only_these_names('qkv')`; None: no
+        policy (or no checkpoint).
+      values: what the policy saves and offloads, where the plan chose by value.
+    """
+
+    calls: int
+    checkpointed: bool
+    policy: str | None = None
+    values: tuple[PlannedValue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSite:
+    """What a plan does at one place.
+
+    Attributes:
+      kind: `checkpoint` for one that is in the code, `scan` for the body of a loop, `call` for
+        calls of a function, `whole` for the target itself.
+      function: the function that is (to be) checkpointed.
+      location: where it is called.
+      calls: how many times the program holds it, unrolled; `parts` add up to it.
+      trips: how often it runs, all calls and loops together.
+      changed: whether the code has to change for it.
+    """
+
+    kind: OneOf["checkpoint", "scan", "call", "whole"]
+    function: str
+    location: Location | None
+    calls: int
+    trips: int
+    parts: tuple[PlannedPart, ...]
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cheapest way found to fit a function into a budget of memory.
+
+    Attributes:
+      fits: whether it does; if not, the figures and sites are those of the lowest peak found.
+      floor_nbytes: the lowest peak of everything that was tried.
+      written_nbytes, plain_nbytes: the peak of the code as it is, and without any checkpoint.
+      peak_nbytes, kept_nbytes, host_nbytes, recompute_flops: of the function with the plan applied,
+        traced again.
+      proven: whether nothing cheaper among the plan's choices fits: all that could be were traced.
+      tried: how many variants were traced.
+      code: the code to write, one block per site.
+    """
+
+    target: Target
+    jax: JaxInfo
+    profile: str
+    device: str
+    budget_nbytes: int
+    offload: bool
+    fits: bool
+    floor_nbytes: int
+    written_nbytes: int
+    plain_nbytes: int
+    peak_nbytes: int
+    kept_nbytes: int
+    host_nbytes: int
+    recompute_flops: int
+    recompute_fraction: float
+    time_fraction: float | None
+    sites: tuple[PlannedSite, ...]
+    proven: bool
+    tried: int
+    code: tuple[str, ...] = ()
+    uncosted: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def print(self) -> None:
+        """Prints the text of `jaxresid plan` to stdout."""
+        from jaxresid.render.plan import print_plan
+
+        print_plan(self)
+
+    def to_json(self) -> str:
+        """The plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
+        from jaxresid.render.json import plan_json
+
+        return plan_json(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """A variable of a `Listing`; `residual` is its number in the report, if it is kept."""
 

@@ -22,7 +22,7 @@ from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.peak import PROFILES, Places, peak, profile_named
-from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.step_checkpoints import step_worth
 from jaxresid.inspector.step_program import step_program
@@ -36,6 +36,7 @@ from jaxresid.model import (
     Cost,
     JaxInfo,
     Mark,
+    Peak,
     Phases,
     Report,
     Residual,
@@ -43,6 +44,29 @@ from jaxresid.model import (
 )
 
 MODES = ("auto", "function", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A function as it was traced: what a report is made of, and its variants."""
+
+    fun: Callable[..., Any]
+    name: str
+    trace: Trace | StepTrace
+    frames: Frames
+    profile: Profile
+    warnings: tuple[str, ...]
+
+    @property
+    def target(self) -> Target:
+        call = self.trace.arguments
+        if isinstance(self.trace, StepTrace):
+            return Target(self.name, differentiated_in(step_program(self.trace)), "step")
+        return Target(self.name, tuple(call.paths[i] for i in call.having("differentiated")))
+
+    @property
+    def jax(self) -> JaxInfo:
+        return JaxInfo(_jax.jax_version(), _jax.flags())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +127,30 @@ def inspection(
     warnings: Sequence[str] = (),
 ) -> Inspection:
     """As `inspect`, keeping the jaxprs. `name` is the target as the user wrote it."""
-    _jax.import_jax()
-    with _uncollected():
-        return _inspected(fun, args, kwargs, argnums, has_aux, profile, mode, name, warnings)
+    with uncollected():
+        found = _traced_subject(fun, args, kwargs, argnums, has_aux, profile, mode, name, warnings)
+        return _inspected(found)
+
+
+def subject(
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    profile: str = PROFILES[0],
+    mode: str = MODES[0],
+    name: str | None = None,
+    warnings: Sequence[str] = (),
+) -> Subject:
+    """Traces as `inspection` does, and leaves it at that."""
+    with uncollected():
+        return _traced_subject(fun, args, kwargs, argnums, has_aux, profile, mode, name, warnings)
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Pauses the garbage collector: of 48 layers it took two thirds of the time, going again and
     again over hundreds of thousands of objects that all stay."""
     enabled = gc.isenabled()
@@ -121,7 +162,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _inspected(
+def _traced_subject(
     fun: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -131,7 +172,8 @@ def _inspected(
     mode: str,
     name: str | None,
     warnings: Sequence[str],
-) -> Inspection:
+) -> Subject:
+    _jax.import_jax()
     if isinstance(argnums, int):
         argnums = (argnums,)
     if mode not in MODES:
@@ -157,26 +199,28 @@ def _inspected(
             if may_be_step and steps.may_be_step(traced):
                 step = _step_of(fun, call, name, frames, required=False)
     if step is not None:
-        return _step(fun, step, name, frames, chosen, warnings)
+        if not steps.holds_gradient(step.jaxpr):
+            raise InputsError(
+                f"{name} holds no gradient of its own, so it is no training step; without --mode"
+                " step it is differentiated as a function"
+            )
+        return Subject(fun, name, step, frames, chosen, tuple(warnings))
+    return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+
+
+def _inspected(subject: Subject) -> Inspection:
+    traced, frames, profile = subject.trace, subject.frames, subject.profile
+    if isinstance(traced, StepTrace):
+        return _step(subject, traced)
     found = residuals(traced, frames)
     program = value_and_gradients(traced)
-    estimate = peak(program, chosen, Places(frames))
+    estimate = peak(program, profile, Places(frames))
     if has_checkpoints(traced, frames):
-        worths = worth(traced, frames, chosen, found, program, estimate)
+        worths = worth(traced, frames, profile, found, program, estimate)
     else:
         cost = Phases(jaxpr_cost(traced.forward), jaxpr_cost(traced.backward), Cost())
         worths = Worth((), cost)
-    differentiated = tuple(call.paths[i] for i in call.having("differentiated"))
-    report = Report(
-        target=Target(name, differentiated),
-        jax=JaxInfo(_jax.jax_version(), _jax.flags()),
-        residuals=found,
-        cost=worths.cost,
-        peak=estimate,
-        checkpoints=worths.checkpoints,
-        warnings=(*warnings, *more),
-    )
-    return Inspection(fun, report, traced, frames)
+    return _inspection(subject, subject.target, found, worths, estimate)
 
 
 def _step_of(
@@ -194,35 +238,38 @@ def _step_of(
     return steps.step_trace(primal, call) if required or steps.is_step(primal) else None
 
 
-def _step(
-    fun: Callable[..., Any],
-    step: StepTrace,
-    name: str,
-    frames: Frames,
-    profile: Profile,
-    warnings: Sequence[str],
-) -> Inspection:
+def _step(subject: Subject, step: StepTrace) -> Inspection:
     """The inspection of a training step."""
-    if not steps.holds_gradient(step.jaxpr):
-        raise InputsError(
-            f"{name} holds no gradient of its own, so it is no training step; without --mode step"
-            " it is differentiated as a function"
-        )
-    found = step_residuals(step, frames)
+    found = step_residuals(step, subject.frames)
     program = step_program(step)
-    estimate = peak(program, profile, Places(frames))
-    worths = step_worth(step, frames, profile, found, program, estimate)
-    differentiated = tuple(r.path or "" for r in program.inputs if r.kind == "parameters")
+    estimate = peak(program, subject.profile, Places(subject.frames))
+    worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
+    target = Target(subject.name, differentiated_in(program), "step")
+    return _inspection(subject, target, found, worths, estimate)
+
+
+def differentiated_in(step: Program) -> tuple[str, ...]:
+    """The arguments of a training step that it takes gradients of, where they can be told."""
+    return tuple(r.path or "" for r in step.inputs if r.kind == "parameters")
+
+
+def _inspection(
+    subject: Subject,
+    target: Target,
+    found: tuple[Residual, ...],
+    worths: Worth,
+    estimate: Peak,
+) -> Inspection:
     report = Report(
-        target=Target(name, differentiated, "step"),
-        jax=JaxInfo(_jax.jax_version(), _jax.flags()),
+        target=target,
+        jax=subject.jax,
         residuals=found,
         cost=worths.cost,
         peak=estimate,
         checkpoints=worths.checkpoints,
-        warnings=tuple(warnings),
+        warnings=subject.warnings,
     )
-    return Inspection(fun, report, step, frames)
+    return Inspection(subject.fun, report, subject.trace, subject.frames)
 
 
 def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
@@ -333,4 +380,13 @@ def own_code(fun: Any) -> tuple[str, ...]:
     return (os.path.dirname(os.path.abspath(package.__file__)),)
 
 
-__all__ = ["Inspection", "inspect", "inspection", "own_code", "residuals", "summary"]
+__all__ = [
+    "Inspection",
+    "Subject",
+    "inspect",
+    "inspection",
+    "own_code",
+    "residuals",
+    "subject",
+    "summary",
+]

@@ -39,6 +39,9 @@ _ALIASES = {
     "pjit": "jit",
 }
 
+# What calls that stand for removed checkpoints are named: no function of a user's has a space.
+_REMOVED = "removed checkpoint"
+
 
 @functools.cache
 def import_jax() -> types.ModuleType:
@@ -104,6 +107,23 @@ def as_call(eqn: Any, closed: Any) -> Any:
     return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
 
 
+def as_removed(eqn: Any, closed: Any) -> Any:
+    """A remat eqn as such a call, which `is_removed` knows."""
+    return with_params(as_call(eqn, closed), {"name": _REMOVED})
+
+
+def is_removed(eqn: Any) -> bool:
+    """Whether an eqn stands for a removed checkpoint."""
+    return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
+
+
+def like(var: Any) -> Any:
+    """A new variable of the same aval."""
+    import jax.extend
+
+    return jax.extend.core.Var(var.aval)
+
+
 def callee(jaxpr: Any) -> Any:
     """An open jaxpr as a jit eqn holds it. JAX differentiates each such object once, so callers
     share it."""
@@ -118,12 +138,54 @@ def _jit_eqn(inputs: int, outputs: int) -> Any:
     return open_jaxpr(traced).eqns[0]
 
 
+def as_remat(body: Any, inputs: Sequence[Any], outputs: Sequence[Any], like: Any) -> Any:
+    """A remat eqn of an open jaxpr, without a policy.
+
+    Args:
+      inputs, outputs: variables around it, one for each of the body's.
+      like: an eqn whose line it is said to stand at.
+    """
+    template = _remat_eqn()
+    held = with_jaxpr(params(template)["jaxpr"], body)
+    made = with_params(template, {"jaxpr": held, "policy": None})
+    return made.replace(
+        invars=list(inputs),
+        outvars=list(outputs),
+        source_info=like.source_info,
+        ctx=like.ctx,
+        effects=body.effects,
+    )
+
+
+@functools.cache
+def _remat_eqn() -> Any:
+    jax = import_jax()
+    return open_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(1.0)).eqns[0]
+
+
+def as_name(var: Any, name: str) -> Any:
+    """The eqn that gives a value a `checkpoint_name`; its input and its output are new
+    variables."""
+    jax = import_jax()
+    from jax.ad_checkpoint import checkpoint_name
+
+    traced = jax.make_jaxpr(lambda x: checkpoint_name(x, name))(var.aval)
+    return open_jaxpr(traced).eqns[0]
+
+
 def with_params(eqn: Any, changed: Mapping[str, Any]) -> Any:
     """The eqn with some of its params (see `params`) changed."""
     if eqn.primitive.name != "call_hi_primitive":
         return eqn.replace(params={**eqn.params, **changed})
-    prim = eqn.params["_prim"]
-    return eqn.replace(params={**eqn.params, "_prim": type(prim)(**{**prim.params, **changed})})
+    return eqn.replace(params=with_bound_params(eqn.params, changed))
+
+
+def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As `with_params`, of what remat or scan is bound with."""
+    prim = bound.get("_prim")
+    if prim is None:
+        return {**bound, **changed}
+    return {**bound, "_prim": type(prim)(**{**prim.params, **changed})}
 
 
 def is_jaxpr(value: Any) -> bool:
@@ -143,8 +205,13 @@ def primitive_name(eqn: Any) -> str:
 def params(eqn: Any) -> Mapping[str, Any]:
     """The eqn's params; those of the real primitive under `call_hi_primitive`."""
     if eqn.primitive.name == "call_hi_primitive":
-        return getattr(eqn.params["_prim"], "params", {})
+        return bound_params(eqn.params)
     return eqn.params  # type: ignore[no-any-return]
+
+
+def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As `params`, of what remat or scan is bound with."""
+    return getattr(bound["_prim"], "params", {}) if "_prim" in bound else bound
 
 
 def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """What each checkpoint of a function is worth: the program with it against the program without it.
 
-A verdict is a counterfactual. The remat eqns of one site are replaced in the primal jaxpr by plain
-calls of their bodies, the result is differentiated again, and residuals, FLOPs and peak are
+A verdict is a counterfactual. The remat eqns of one site are replaced in the primal jaxpr by
+what their bodies do, the result is differentiated again, and residuals, FLOPs and peak are
 compared; no user code runs again. Not `policy=everything_saveable`, which keeps the barrier and
 cancels the checkpoints inside.
 """
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.inlining import without
+from jaxresid.inspector.kept import kept
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program, Role, value_and_gradients, whole
-from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.shapes import shape
-from jaxresid.inspector.sites import Site, sites, without
+from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.tracing import Trace, retrace
 from jaxresid.inspector.verdicts import Facts, Figures, judge
@@ -86,7 +86,7 @@ def worth(
             around=around(site, found),
             figures=figures,
             without=Figures(
-                kept(other, frames),
+                kept(other, frames)[0],
                 peak_nbytes(value_and_gradients(other), profile),
                 _cost(other),
             ),
@@ -115,18 +115,6 @@ def _phases(plain: Trace, total: Cost) -> Phases:
     """The cost in its three parts, from the trace without checkpoints and the total with them."""
     forward, backward = jaxpr_cost(plain.forward), jaxpr_cost(plain.backward)
     return Phases(forward, backward, total - forward - backward)
-
-
-def kept(traced: Trace, frames: Frames) -> int:
-    """The bytes of a trace's computed residuals in device memory, as `Report.totals` counts."""
-    levels, top = Levels(frames), Level(traced.forward)
-    total = 0
-    for var in traced.kept:
-        made = provenance(levels, top, var, traced.inputs)
-        aval = aval_of(var)
-        if made.origin.kind == "computed" and "host" not in (aval.memory, made.memory):
-            total += aval.nbytes
-    return total
 
 
 def around(site: Site, found: Sequence[Site]) -> Site | None:

@@ -146,12 +146,29 @@ class Frames:
             return "machinery"
         return "user"
 
+    def span(self, frame: Frame) -> tuple[int, int, int, int] | None:
+        """Row, column, end row and end column of the code that a frame was at; rows are 1-based,
+        columns 0-based in code points. None where Python was told to forget them."""
+        positions, at = _positions(frame.code), frame.lasti // 2
+        if not 0 <= at < len(positions):
+            return None
+        row, end_row, column, end_column = positions[at]
+        if row is None or end_row is None or column is None or end_column is None:
+            return None
+        file = frame.code.co_filename
+        return (
+            row,
+            characters(linecache.getline(file, row), column),
+            end_row,
+            characters(linecache.getline(file, end_row), end_column),
+        )
+
     def _location(self, frame: Frame) -> Location:
         line, column = _position(frame.code, frame.lasti)
         file = frame.code.co_filename
         text = linecache.getline(file, line)
-        if column is not None:  # CPython counts UTF-8 bytes
-            column = len(text.encode()[:column].decode(errors="replace"))
+        if column is not None:
+            column = characters(text, column)
         return Location(
             file=file.removeprefix(self.cwd),
             line=line,
@@ -159,6 +176,11 @@ class Frames:
             function=frame.code.co_qualname.replace(".<locals>", ""),
             code=text.strip(),
         )
+
+
+def characters(text: str, column: int) -> int:
+    """A column in UTF-8 bytes, as CPython counts, in code points."""
+    return len(text.encode()[:column].decode(errors="replace"))
 
 
 def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Any) -> tuple[Frame, ...]:

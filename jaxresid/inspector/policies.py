@@ -112,9 +112,10 @@ def _ask(policy: Any, eqn: Any, site: str) -> Any:
     if case in ("OffloadableType", "Offloadable"):
         return "offload"
     what = "returns None" if answer is None else f"returns {_described(answer)}"
+    hint = _uncalled(policy) or ("; it makes a policy: call it" if callable(answer) else "")
     raise InputsError(
         f"the policy {description(policy)} of the checkpoint at {site} {what} where True or False"
-        f" is needed{_uncalled(policy)}"
+        f" is needed{hint}"
     )
 
 
@@ -138,13 +139,20 @@ def _identity(policy: Any) -> Any:
     return policy
 
 
+def builtins() -> dict[str, Any]:
+    """JAX's policies that need no parameters, by name, each once."""
+    policies = _jax.import_jax().checkpoint_policies
+    return {name: getattr(policies, name) for name in dict.fromkeys(_builtins().values())}
+
+
 @functools.cache
 def _builtins() -> dict[Any, str]:
     found: dict[Any, str] = {}
     policies = _jax.import_jax().checkpoint_policies
     for name in dir(policies):
         value = getattr(policies, name)
-        if not name.startswith("_") and callable(value) and name not in _factories():
+        is_policy = callable(value) and not isinstance(value, type)  # 0.11 has classes there
+        if not name.startswith("_") and is_policy and name not in _factories():
             found.setdefault(_identity(value), name)
     # Of two names for one policy the one that says what it does.
     for name in ("dots_saveable", "dots_with_no_batch_dims_saveable"):

@@ -1,4 +1,4 @@
-"""The checkpoints of a primal jaxpr, grouped by where they are written, and the jaxpr without some.
+"""The checkpoints of a primal jaxpr, grouped by where they are written.
 
 A checkpoint is a remat eqn; those that one source line makes of one function with one policy are
 one site, however often a Python loop runs over it.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
@@ -164,58 +163,3 @@ def _function(jaxpr: Any, frames: Frames) -> tuple[str, Location | None]:
     code = linecache.getline(file, int(line)).strip()
     shown = os.path.relpath(file) if file.startswith(os.path.join(os.getcwd(), "")) else file
     return name, Location(shown, int(line), None, name, code)
-
-
-def without(jaxpr: Any, removed: Iterable[int]) -> Any:
-    """The open jaxpr with the remat eqns of these ids replaced by plain calls of their bodies.
-
-    Raises:
-      InputsError: one of them stands where jaxprs cannot be replaced.
-    """
-    rewrite = _Rewrite(frozenset(removed))
-    made = rewrite.jaxpr(jaxpr)
-    if rewrite.left:
-        raise InputsError("a checkpoint stands inside a primitive that cannot be rewritten")
-    return made
-
-
-class _Rewrite:
-    def __init__(self, removed: frozenset[int]) -> None:
-        self.left = set(removed)
-        self._removed = removed
-        self._made: dict[int, tuple[Any, Any]] = {}
-        self._callees: dict[int, Any] = {}
-
-    def jaxpr(self, jaxpr: Any) -> Any:
-        found = self._made.get(id(jaxpr))
-        if found is None:
-            eqns = [self._eqn(eqn) for eqn in jaxpr.eqns]
-            is_same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
-            made = jaxpr if is_same else jaxpr.replace(eqns=eqns)
-            found = self._made[id(jaxpr)] = jaxpr, made
-        return found[1]
-
-    def _eqn(self, eqn: Any) -> Any:
-        params = _jax.params(eqn)
-        changed = {}
-        for name, value in params.items():
-            new = self._param(value)
-            if new is not value:
-                changed[name] = new
-        if id(eqn) in self._removed:
-            self.left.discard(id(eqn))
-            body = _jax.open_jaxpr(changed.get("jaxpr", params["jaxpr"]))
-            if id(body) not in self._callees:
-                self._callees[id(body)] = _jax.callee(body)
-            return _jax.as_call(eqn, self._callees[id(body)])
-        return _jax.with_params(eqn, changed) if changed else eqn
-
-    def _param(self, value: Any) -> Any:
-        if isinstance(value, tuple) and any(_jax.is_jaxpr(v) for v in value):
-            made = tuple(self._param(v) for v in value)
-            return value if all(a is b for a, b in zip(made, value, strict=True)) else made
-        if not _jax.is_jaxpr(value):
-            return value
-        opened = _jax.open_jaxpr(value)
-        new = self.jaxpr(opened)
-        return value if new is opened else _jax.with_jaxpr(value, new)

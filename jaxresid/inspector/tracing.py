@@ -219,7 +219,7 @@ def _passes(primal: _Primal, arguments: Arguments) -> Trace:
 
     def backward(vjp: Any, cotangents: Sequence[Any]) -> Any:
         found = iter(cotangents)
-        return vjp(jax.tree.map(lambda s: next(found) if is_inexact(s) else _float0(s), y))
+        return vjp(jax.tree.map(lambda s: next(found) if is_inexact(s) else float0(s), y))
 
     cotangents = [_struct(leaf) for leaf in jax.tree.leaves(y) if is_inexact(leaf)]
     try:
@@ -357,7 +357,8 @@ def _returned(result: Any) -> str:
     return "an array" if hasattr(result, "dtype") else f"a value of type {type(result).__name__}"
 
 
-def _float0(leaf: Any) -> Any:
+def float0(leaf: Any) -> Any:
+    """The cotangent of an output that has none."""
     import numpy as np
 
     return np.zeros(leaf.shape, _jax.import_jax().dtypes.float0)

@@ -17,13 +17,13 @@ _VIEWS = frozenset(
 )
 
 # Read and written is what is taken of an operand, or put into it, and not the whole of it.
-_TAKES = frozenset(("slice", "dynamic_slice", "gather", "get"))
-_PUTS = {  # which operand is put
+TAKES = frozenset(("slice", "dynamic_slice", "gather", "get"))
+PUTS = {  # which operand is put
     "dynamic_update_slice": 1,
     "scatter": 2,
     "swap": 1,
 }
-_ADDS = {
+ADDS = {
     **{f"scatter-{word}": 2 for word in ("add", "max", "min", "mul", "sub")},
     "addupdate": 1,
     "accum_grad_in_ref": 1,
@@ -39,12 +39,12 @@ def traffic(eqn: Any) -> int:
     name = eqn.primitive.name
     if name in _VIEWS:
         return 0
-    if name in _TAKES:
+    if name in TAKES:
         return 2 * nbytes(eqn.outvars[0])
-    if name in _PUTS:
-        return 2 * nbytes(eqn.invars[_PUTS[name]])
-    if name in _ADDS:
-        return 3 * nbytes(eqn.invars[_ADDS[name]])
+    if name in PUTS:
+        return 2 * nbytes(eqn.invars[PUTS[name]])
+    if name in ADDS:
+        return 3 * nbytes(eqn.invars[ADDS[name]])
     total = 0
     for var in eqn.invars:
         if not _jax.is_literal(var):

@@ -1,0 +1,66 @@
+"""Jaxprs that are the same but for the names of their variables.
+
+Layers called one after another are traced into as many eqns each. What JAX derives from a jaxpr it
+keeps by the jaxpr's identity: layers whose bodies are one object are differentiated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Itself:
+    """Something that has no hash, and is the same only as itself."""
+
+    it: Any
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.it is self.it
+
+
+def key(jaxpr: Any) -> Hashable:
+    """Equal for open jaxprs that compute the same on the same lines of code; what they call has to
+    be the same object."""
+    numbers: dict[Any, int] = {}
+
+    def var(v: Any) -> Hashable:
+        if _jax.is_literal(v):
+            # Since 0.8 a literal may be an array.
+            return v.aval, _Itself(v.val) if v.aval.shape else repr(v.val)
+        return v.aval, numbers.setdefault(v, len(numbers))
+
+    def all_of(vs: Any) -> Hashable:
+        return tuple(var(v) for v in vs)
+
+    return (
+        all_of((*jaxpr.constvars, *jaxpr.invars)),
+        tuple(
+            (
+                eqn.primitive,
+                all_of(eqn.invars),
+                all_of(eqn.outvars),
+                tuple((name, _hashable(value)) for name, value in eqn.params.items()),
+                frozenset(eqn.effects),
+                _hashable(eqn.ctx),
+                _jax.traceback(eqn),
+            )
+            for eqn in jaxpr.eqns
+        ),
+        all_of(jaxpr.outvars),
+    )
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return _Itself(value)
+    return value  # type: ignore[no-any-return]

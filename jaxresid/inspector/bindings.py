@@ -1,0 +1,139 @@
+"""Hearing what a function binds while JAX traces it, and binding something else.
+
+A function that takes its own gradients has no primal jaxpr in which a checkpoint could be changed:
+by the time there is a jaxpr, JAX has differentiated. So the function is traced again, and what its
+`jax.checkpoint` and `lax.scan` bind is changed at that moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import eqns_in
+
+# The params that are bound -> those to bind in their place, or a function to call instead.
+Handler = Callable[[Mapping[str, Any]], "Mapping[str, Any] | Callable[..., Any]"]
+
+_KEY = "jaxresid"
+_lock = threading.RLock()
+_traces = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a public function of JAX binds its primitive.
+
+    Attributes:
+      callers: the code that calls `bind`, innermost first. JAX's rules for derivatives and batches
+        bind the same primitive again, from elsewhere.
+    """
+
+    primitive: Any
+    callers: tuple[CodeType, ...]
+
+
+def checkpoint_binding() -> Binding:
+    """Of `jax.checkpoint`, with the implementation that is switched on."""
+    jax = _jax.import_jax()
+    return _binding(lambda: jax.checkpoint(lambda x: x + x))
+
+
+def scan_binding() -> Binding:
+    """Of `lax.scan`."""
+    jax = _jax.import_jax()
+    return _binding(lambda: lambda x: jax.lax.scan(lambda c, _: (c + c, None), x, None, length=2))
+
+
+def _binding(make: Callable[[], Callable[..., Any]]) -> Binding:
+    jax = _jax.import_jax()
+    primitive = _jax.open_jaxpr(jax.make_jaxpr(make())(1.0)).eqns[0].primitive
+    seen: list[tuple[CodeType, ...]] = []
+
+    def listen(plain: Callable[..., Any], args: Any, params: Any) -> Any:
+        seen.append(_callers(sys._getframe(2)))
+        return plain(*args, **params)
+
+    with _bound_by(primitive, listen):
+        jax.make_jaxpr(make())(1.0)
+    return Binding(primitive, seen[0])
+
+
+def _callers(frame: Any) -> tuple[CodeType, ...]:
+    """The code of a frame and of its caller: with jax_remat3 all primitives of its kind share the
+    first one."""
+    return frame.f_code, frame.f_back.f_code
+
+
+@contextlib.contextmanager
+def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
+    """While this thread traces, asks the handlers what to bind.
+
+    JAX keeps inner traces by function and context. What is traced here has a context of its own:
+    it finds none of the others', and leaves none behind that others find.
+    """
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    busy = False
+
+    def asking(binding: Binding, handler: Handler) -> _Bind:
+        def bind(plain: Callable[..., Any], args: Any, params: Any) -> Any:
+            nonlocal busy
+            if busy or _callers(sys._getframe(2)) != binding.callers:
+                return plain(*args, **params)
+            busy = True
+            try:
+                made = handler(params)
+            finally:
+                busy = False
+            return made(*args) if callable(made) else plain(*args, **made)
+
+        return bind
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_lock)
+        stack.enter_context(set_xla_metadata(**{_KEY: str(next(_traces))}))
+        for binding, handler in handlers.items():
+            stack.enter_context(_bound_by(binding.primitive, asking(binding, handler)))
+        yield
+
+
+def forget(jaxpr: Any) -> None:
+    """Takes the context of `heard` off the eqns of an open jaxpr: XLA would be told of it."""
+    for eqn in eqns_in(jaxpr):
+        # Of one object since 0.11, which cannot be replaced; its dict is its own.
+        known = eqn.ctx.xla_metadata
+        if known:
+            known.pop(_KEY, None)
+
+
+_Bind = Callable[[Callable[..., Any], Any, Any], Any]
+
+
+@contextlib.contextmanager
+def _bound_by(primitive: Any, bind: _Bind) -> Iterator[None]:
+    """Replaces the `bind` of a primitive, for this thread."""
+    thread = threading.get_ident()
+    # Since 0.10 that of remat is an attribute of the object, else it is its class's.
+    own, plain = vars(primitive).get("bind"), primitive.bind
+
+    def replaced(*args: Any, **params: Any) -> Any:
+        if threading.get_ident() != thread:
+            return plain(*args, **params)
+        return bind(plain, args, params)
+
+    primitive.bind = replaced
+    try:
+        yield
+    finally:
+        if own is None:
+            del primitive.bind
+        else:
+            primitive.bind = own

@@ -1,0 +1,92 @@
+"""The policies that a comparison tries: JAX's own, and those that the function's names allow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.policies import builtins
+
+# Of so many names each subset is tried; of more each alone, all but each, and all.
+_SUBSETS_UP_TO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy and how it is written after `jax.checkpoint_policies.`."""
+
+    text: str
+    policy: Any
+
+
+def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
+    """JAX's policies without parameters, then for the names in a function those that save some of
+    them, those that save names and dots, and those that offload.
+
+    Args:
+      names: the checkpoint_names that occur, each once.
+    """
+    found = [Candidate(name, policy) for name, policy in builtins().items()]
+    found += [saving(chosen) for chosen in _subsets(names)]
+    if names:
+        found.append(_names_and_dots(names))
+    found += _offloading(names)
+    return tuple(found)
+
+
+def saving(names: Sequence[str]) -> Candidate:
+    """`save_only_these_names` of these."""
+    policies = _jax.import_jax().checkpoint_policies
+    listed = ", ".join(map(repr, names))
+    return Candidate(f"save_only_these_names({listed})", policies.save_only_these_names(*names))
+
+
+def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> Candidate:
+    """`save_and_offload_only_these_names`, to pinned host memory."""
+    policies = _jax.import_jax().checkpoint_policies
+    given = {
+        "names_which_can_be_saved": list(saved),
+        "names_which_can_be_offloaded": list(offloaded),
+        "offload_src": "device",
+        "offload_dst": "pinned_host",
+    }
+    listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    made = policies.save_and_offload_only_these_names(**given)
+    return Candidate(f"save_and_offload_only_these_names({listed})", made)
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    if len(names) <= _SUBSETS_UP_TO:
+        for size in range(1, len(names) + 1):
+            yield from itertools.combinations(names, size)
+        return
+    yield from ((name,) for name in names)
+    for left_out in names:
+        yield tuple(name for name in names if name != left_out)
+    yield tuple(names)
+
+
+def _names_and_dots(names: Sequence[str]) -> Candidate:
+    policies = _jax.import_jax().checkpoint_policies
+    named = saving(names)
+    dots = "dots_with_no_batch_dims_saveable"
+    return Candidate(
+        f"save_from_both_policies({dots}, {named.text})",
+        policies.save_from_both_policies(getattr(policies, dots), named.policy),
+    )
+
+
+def _offloading(names: Sequence[str]) -> Iterator[Candidate]:
+    policies = _jax.import_jax().checkpoint_policies
+    yield Candidate(
+        "offload_dot_with_no_batch_dims('device', 'pinned_host')",
+        policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+    )
+    if len(names) > 1:
+        for name in names:
+            yield offloading([n for n in names if n != name], [name])
+    if names:
+        yield offloading([], names)

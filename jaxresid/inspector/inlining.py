@@ -1,0 +1,103 @@
+"""Checkpoints taken away: remat eqns as what their bodies are without them.
+
+A plain call is enough where no other checkpoint is around, and JAX differentiates a callee once
+however often it is called. Inside a checkpoint it is not: there JAX treats a call as one eqn where
+it puts what the checkpoint saves behind a `reduce_precision`, and the code without the inner
+checkpoint has no call.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.rewriting import rewritten, with_inner
+
+
+class Inlining:
+    """Replaces remat eqns by plain calls of their bodies; calls of one body share one callee.
+    `flattened` does the rest."""
+
+    def __init__(self) -> None:
+        self._callees: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, eqn: Any) -> Any:
+        body = _jax.open_jaxpr(_jax.params(eqn)["jaxpr"])
+        found = self._callees.get(id(body))
+        if found is None:
+            found = self._callees[id(body)] = body, _jax.callee(body)
+        return _jax.as_removed(eqn, found[1])
+
+
+def without(jaxpr: Any, removed: Iterable[int]) -> Any:
+    """The open jaxpr with the remat eqns of these ids replaced by what their bodies do.
+
+    Raises:
+      InputsError: one of them stands where jaxprs cannot be replaced.
+    """
+    return flattened(rewritten(jaxpr, dict.fromkeys(removed, Inlining())))
+
+
+def flattened(jaxpr: Any) -> Any:
+    """The open jaxpr with the calls that stand for removed checkpoints replaced by their eqns
+    wherever another checkpoint is around them."""
+    return _Flattening().jaxpr(jaxpr, False)
+
+
+class _Flattening:
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, bool], tuple[Any, Any]] = {}
+
+    def jaxpr(self, jaxpr: Any, is_inside: bool) -> Any:
+        key = id(jaxpr), is_inside
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = jaxpr, self._flat(jaxpr, is_inside)
+        return found[1]
+
+    def _flat(self, jaxpr: Any, is_inside: bool) -> Any:
+        stands_for: dict[Any, Any] = {}
+        eqns: list[Any] = []
+        for eqn in jaxpr.eqns:
+            under = is_inside or _jax.primitive_name(eqn) == "remat"
+            made = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
+            made = _reading(made, stands_for)
+            if is_inside and _jax.is_removed(eqn):
+                eqns += _inlined(made, stands_for)
+            else:
+                eqns.append(made)
+        if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
+            return jaxpr
+        return jaxpr.replace(eqns=eqns, outvars=[_value(v, stands_for) for v in jaxpr.outvars])
+
+
+def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
+    """The eqns of a call, of new variables.
+
+    Args:
+      stands_for: gets what each result of the call is.
+    """
+    body = _jax.open_jaxpr(_jax.params(call)["jaxpr"])
+    inner = dict(zip(body.invars, call.invars, strict=True))
+    eqns = []
+    for eqn in body.eqns:
+        outvars = [v if _jax.is_dropped(v) else _jax.like(v) for v in eqn.outvars]
+        eqns.append(_reading(eqn, inner).replace(outvars=outvars))
+        inner |= zip(eqn.outvars, outvars, strict=True)
+    results = (_value(v, inner) for v in body.outvars)
+    stands_for |= zip(call.outvars, results, strict=True)
+    return eqns
+
+
+def _reading(eqn: Any, stands_for: Mapping[Any, Any]) -> Any:
+    """The eqn with other operands."""
+    if not any(not _jax.is_literal(v) and v in stands_for for v in eqn.invars):
+        return eqn
+    return eqn.replace(invars=[_value(v, stands_for) for v in eqn.invars])
+
+
+def _value(var: Any, stands_for: Mapping[Any, Any]) -> Any:
+    return var if _jax.is_literal(var) else stands_for.get(var, var)

@@ -1,0 +1,283 @@
+"""Which values of a jaxpr a user can name, by the expression that makes each, and naming them.
+
+A policy sees names, not lines: to save the output of line 42 the user writes `checkpoint_name`
+around that expression. The traceback of an eqn holds the instruction of the user's innermost
+frame, and Python knows which expression an instruction belongs to.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector.frames import Frame, Frames, characters, inside
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.provenance import TRANSPARENT
+from jaxresid.inspector.rewriting import rewritten
+from jaxresid.model import Expression
+
+# Calls that a policy looks into and that differentiation leaves as they are: not the bodies of
+# custom_jvp and custom_vjp, whose rules replace them, nor loops.
+ENTERED = frozenset({"jit", "closed_call", "core_call", "eval_jaxpr"})
+# And what else holds values that are named along with those that a policy is to see.
+_EVERYWHERE = ENTERED | {"remat", "scan", "while", "cond"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nameable:
+    """A value that is the result of an expression, once in a jaxpr.
+
+    Attributes:
+      name: the checkpoint_name that it has already; None without one.
+      expression: what makes it; None for one with a name that has no line.
+      jaxpr: the open jaxpr that holds it, which may be called several times.
+      eqn, index: what makes it, and which of its results it is.
+      is_view: whether it is another one's reshape, cast or the like of no fewer bytes.
+    """
+
+    name: str | None
+    expression: Expression | None
+    jaxpr: Any
+    eqn: Any
+    index: int
+    is_view: bool = False
+
+    @property
+    def var(self) -> Any:
+        return self.eqn.outvars[self.index]
+
+
+def nameable(body: Any, frames: Frames) -> tuple[Nameable, ...]:
+    """The values of a checkpoint's body that have a name or can be given one, in program order.
+
+    Left out are views: saving what they are views of does as well.
+
+    Args:
+      body: an open jaxpr.
+    """
+    return tuple(value for value in expressed(body, frames) if not value.is_view)
+
+
+def expressed(body: Any, frames: Frames, *, loops: bool = False) -> tuple[Nameable, ...]:
+    """All values that a name around an expression would name, in program order.
+
+    Args:
+      body: an open jaxpr.
+      loops: also those in loops and branches, which a policy for the body does not see.
+    """
+    levels = Levels(frames)
+    entered = _EVERYWHERE if loops else ENTERED | {"remat"}
+    return tuple(_levels(levels, Level(body), entered, set()))
+
+
+def named(
+    body: Any, names: Sequence[tuple[Expression, str]], frames: Frames, *, loops: bool = False
+) -> Any:
+    """The open jaxpr with the values of these expressions named; of its inputs and outputs.
+
+    Args:
+      loops: as of `expressed`.
+    """
+    wanted: Mapping[Expression | None, str] = dict(names)
+    by_jaxpr: dict[int, tuple[Any, list[Nameable]]] = {}
+    for value in expressed(body, frames, loops=loops):
+        if value.name is None and value.expression in wanted:
+            by_jaxpr.setdefault(id(value.jaxpr), (value.jaxpr, []))[1].append(value)
+
+    def regroup(values: Sequence[Nameable], eqns: Sequence[Any], old: Sequence[Any]) -> list[Any]:
+        places = {id(v.eqn): v for v in values}
+        made = []
+        for before, eqn in zip(old, eqns, strict=True):
+            value = places.get(id(before))
+            if value is None:
+                made.append(eqn)
+                continue
+            label = _jax.as_name(value.var, wanted[value.expression])
+            outvars = list(eqn.outvars)
+            outvars[value.index] = label.invars[0]
+            made.append(eqn.replace(outvars=outvars))
+            made.append(label.replace(outvars=[value.var], source_info=eqn.source_info))
+        return made
+
+    return rewritten(
+        body,
+        {},
+        {
+            key: functools.partial(regroup, values, old=jaxpr.eqns)
+            for key, (jaxpr, values) in by_jaxpr.items()
+        },
+    )
+
+
+def _levels(
+    levels: Levels, level: Level, entered: frozenset[str], seen: set[int]
+) -> Iterator[Nameable]:
+    if id(level.jaxpr) in seen:
+        return
+    seen.add(id(level.jaxpr))
+    yield from _at(levels, level)
+    for eqn in level.jaxpr.eqns:
+        if _jax.primitive_name(eqn) in entered:
+            for which in range(len(levels.nests(eqn))):
+                yield from _levels(levels, levels.enter(level, eqn, which), entered, seen)
+
+
+def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
+    """The nameable values of one level."""
+    jaxpr = level.jaxpr
+    last_read: dict[Any, int] = {}
+    names: dict[Any, str] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        for v in eqn.invars:
+            if not _jax.is_literal(v):
+                last_read[v] = i
+        if _jax.primitive_name(eqn) == "name":
+            names[eqn.invars[0]] = str(_jax.params(eqn)["name"])
+    for v in jaxpr.outvars:
+        if not _jax.is_literal(v):
+            last_read[v] = len(jaxpr.eqns)
+    known: dict[Any, int] = {}
+    executions = list(_executions(levels, level))
+    # A function of a library may call back one of the user's: what it made before is no result.
+    unfinished = {
+        _expression(frames, levels.frames)
+        for (_, _, frames), (_, _, after) in itertools.pairwise(executions)
+        if len(after) > len(frames) and after[: len(frames)] == frames
+    }
+    for start, stop, frames in executions:
+        last = jaxpr.eqns[stop - 1]
+        is_named = _jax.primitive_name(last) == "name"
+        leaving = [
+            (eqn, index)
+            for eqn in jaxpr.eqns[start:stop]
+            for index, v in enumerate(eqn.outvars)
+            if last_read.get(v, -1) >= stop
+        ]
+        if is_named:
+            expression = _expression(frames, levels.frames)
+            yield Nameable(str(_jax.params(last)["name"]), expression, jaxpr, last, 0)
+            known[last.outvars[0]] = _nbytes(last.outvars[0])
+            continue
+        if len(leaving) != 1:
+            continue
+        (eqn, index) = leaving[0]
+        v = eqn.outvars[index]
+        if v in names or not _nbytes(v):
+            continue
+        is_view = _is_view(eqn, known)
+        expression = _expression(frames, levels.frames)
+        if expression in unfinished:
+            continue
+        if is_view or expression is not None:
+            known[v] = _nbytes(v)
+        if expression is not None:
+            yield Nameable(None, expression, jaxpr, eqn, index, is_view)
+
+
+def _is_view(eqn: Any, known: Mapping[Any, int]) -> bool:
+    """Whether a value is a known one in another form, of no fewer bytes."""
+    if _jax.primitive_name(eqn) not in TRANSPARENT:
+        return False
+    source = eqn.invars[0]
+    if _jax.is_literal(source):
+        return True
+    return source in known and known[source] <= _nbytes(eqn.outvars[0])
+
+
+def _nbytes(var: Any) -> int:
+    return aval_of(var).nbytes
+
+
+def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[Frame, ...]]]:
+    """The stretches of eqns that one execution of an instruction of the user's made, with the
+    frames down to it. The instruction that a loop runs again begins with the eqn that it began
+    with before."""
+    jaxpr = level.jaxpr
+    start, current, first = 0, None, None
+    for i, eqn in enumerate([*jaxpr.eqns, None]):
+        key = mark = None
+        if eqn is not None:
+            frames = _frames(levels, level, eqn)
+            key = _down_to_user(frames)
+            mark = (frames, _jax.primitive_name(eqn), _jax.traceback(eqn))
+        if i > start and (key != current or mark == first):
+            if current:
+                yield start, i, current
+            start, current, first = i, key, mark
+        elif i == start:
+            current, first = key, mark
+
+
+def _frames(levels: Levels, level: Level, eqn: Any) -> tuple[Frame, ...]:
+    """The frames of an eqn from the function on that its jaxpr was traced from: those above it are
+    at the call, whose expression is its result, not what it makes inside. Calls share a jaxpr, as
+    those of jnp.var do."""
+    if level.parent is None:
+        stack = levels.frames.of(eqn)
+        return stack.frames if stack.rooted else inside(stack, level.jaxpr)
+    return levels.place(level, eqn).frames[len(level.frames) :]
+
+
+def _down_to_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...] | None:
+    for i in range(len(frames), 0, -1):
+        if frames[i - 1].kind == "user":
+            return frames[:i]
+    return None
+
+
+def _expression(path: tuple[Frame, ...], frames: Frames) -> Expression | None:
+    """The expression that the innermost of these frames was at; None for what is none, as `x += y`
+    is a statement."""
+    return _expression_of(path[-1], frames)
+
+
+def _expression_of(frame: Frame, frames: Frames) -> Expression | None:
+    place = frames.span(frame)
+    if place is None:
+        return None
+    file = frame.code.co_filename
+    text = _expressions(file).get(place)
+    if text is None:
+        return None
+    return Expression(
+        file.removeprefix(frames.cwd),
+        *place,
+        frame.code.co_qualname.replace(".<locals>", ""),
+        text,
+    )
+
+
+@functools.cache
+def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
+    """The expressions of a file that have a value, on one line each, by row, column, end row and
+    end column: not the targets of assignments, nor statements as `x += y`."""
+    lines = linecache.getlines(file)
+    source = "".join(lines)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Starred | ast.Slice):
+            continue
+        if not isinstance(getattr(node, "ctx", None) or ast.Load(), ast.Load):
+            continue
+        end_row, end = node.end_lineno, node.end_col_offset
+        if end_row is None or end is None:
+            continue
+        place = (
+            node.lineno,
+            characters(lines[node.lineno - 1], node.col_offset),
+            end_row,
+            characters(lines[end_row - 1], end),
+        )
+        found[place] = " ".join((ast.get_source_segment(source, node) or "").split())
+    return found

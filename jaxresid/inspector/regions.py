@@ -1,0 +1,452 @@
+"""The calls of the user's functions in a primal jaxpr that a checkpoint could stand around.
+
+An unrolled layer leaves no eqn of its own: its eqns stand in its caller's jaxpr, and their frames
+alone tell the call that they came through. Eqns are recorded in the order in which the code ran, so
+one call is a stretch of eqns, and calls that a Python loop makes one after another are one longer
+stretch. Within a call a function's code runs forwards, but for its own loops: a stretch falls into
+calls where the position goes back without one.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector.frames import Frame
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.phases import UPDATE, phase_of
+from jaxresid.model import Location
+
+# Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is
+# looked into, and what is found counts if it makes ENOUGH of what the call makes outside loops. One
+# that makes NEARLY_ALL of what the program makes is the program itself. What is LOOPED to this
+# share is a loop, whose body is a place of its own. Below LEAST nothing is gained.
+MOST = 0.6
+ENOUGH = 0.5
+NEARLY_ALL = 0.95
+LOOPED = 0.9
+LEAST = 0.01
+MOST_REGIONS = 16
+
+# Functions of their own until Python 3.12.
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
+# Instructions that the next one is never reached from.
+_LEAVING = frozenset(
+    {
+        *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
+        *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One call: the eqns [start, stop) of an open jaxpr."""
+
+    jaxpr: Any
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """The calls of one function from one line, in program order."""
+
+    function: str
+    location: Location | None
+    runs: tuple[Run, ...]
+
+
+def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
+    """The calls of the user's functions that checkpoints could stand around, in program order; no
+    two share an eqn.
+
+    Looked into are the target itself and what is called once and makes most of its caller's bytes;
+    other calls are taken whole. Left out are calls that hold a checkpoint, that are a loop and
+    little else, that are a single operation or all of the program, and those whose results nobody
+    reads.
+
+    Args:
+      jaxpr: the primal jaxpr, open.
+      top: its level.
+    """
+    search = _Search(levels, jaxpr)
+    groups: dict[Hashable, list[_Call]] = defaultdict(list)
+    for call in search.within(_Span(top, 0, len(jaxpr.eqns), -1)):
+        groups[search.line(call)].append(call)
+    sizes = {key: search.made(calls).nbytes for key, calls in groups.items()}
+    biggest = sorted(sizes, key=lambda key: -sizes[key])[:MOST_REGIONS]
+    return tuple(
+        search.region(calls)
+        for key, calls in groups.items()
+        if key in biggest and sizes[key] >= LEAST * search.total
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Span:
+    """Eqns of a level that all came through one call of a function, whose frame is number `depth`
+    of their user frames; -1: that of nobody."""
+
+    level: Level
+    start: int
+    stop: int
+    depth: int
+
+    @property
+    def eqns(self) -> Sequence[Any]:
+        return self.level.jaxpr.eqns[self.start : self.stop]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """One call of a function.
+
+    Attributes:
+      code: of the function.
+      chain: the frames that it was called from: its caller's and those of comprehensions and
+        generators in between. Empty for the target.
+      eqns: what it left in the jaxpr of its caller, `run`.
+      body: the same, or what is in the jit eqn that it left.
+    """
+
+    code: CodeType
+    chain: tuple[Frame, ...]
+    run: Run
+    body: _Span
+
+    @property
+    def eqns(self) -> Sequence[Any]:
+        return self.run.jaxpr.eqns[self.run.start : self.run.stop]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """What eqns make, those of inner jaxprs in place of the eqns that hold them.
+
+    Attributes:
+      nbytes: of all results, each trip's.
+      looped: of these, what loops make.
+      operations: eqns, each loop's body once.
+      remat: whether a checkpoint is among them.
+    """
+
+    nbytes: int = 0
+    looped: int = 0
+    operations: int = 0
+    remat: bool = False
+
+    def __add__(self, other: _Weight) -> _Weight:
+        return _Weight(
+            self.nbytes + other.nbytes,
+            self.looped + other.looped,
+            self.operations + other.operations,
+            self.remat or other.remat,
+        )
+
+
+class _Search:
+    """Finds calls, each level's paths read once."""
+
+    def __init__(self, levels: Levels, jaxpr: Any) -> None:
+        self._levels = levels
+        # By level and by jaxpr, which are kept or their ids could be reused.
+        self._paths: dict[Level, list[_Path]] = {}
+        self._weights: dict[int, tuple[Any, _Weight]] = {}
+        self._reads: dict[int, tuple[Any, dict[Any, int]]] = {}
+        self.total = self._inner(jaxpr).nbytes
+        # How many eqns hold each jaxpr: calls of a jitted function share one.
+        self._held = Counter(id(nest.jaxpr) for eqn in eqns_in(jaxpr) for nest in levels.nests(eqn))
+
+    def region(self, calls: Sequence[_Call]) -> Region:
+        first = calls[0]
+        location = self._levels.frames.location(first.chain[-1]) if first.chain else None
+        return Region(
+            first.code.co_qualname.rpartition("<locals>.")[2],
+            location,
+            tuple(call.run for call in calls),
+        )
+
+    def line(self, call: _Call) -> Hashable:
+        """What calls of one function from one line have in common."""
+        if not call.chain:
+            return call.code
+        location = self._levels.frames.location(call.chain[-1])
+        return call.code, location.file, location.line
+
+    def within(self, span: _Span) -> Iterator[_Call]:
+        """The places for checkpoints in one call of a function."""
+        calls = self._calls(span)
+        times = Counter(self.line(call) for call in calls)
+        total = self._sum(span.eqns).nbytes
+        for call in calls:
+            made = self.made([call])
+            is_shared = self._held[id(call.body.level.jaxpr)] > 1
+            is_entered = not call.chain or self._is_recursive(call)
+            is_most = times[self.line(call)] == 1 and made.nbytes >= MOST * total
+            looks_inside = (is_entered or is_most) and not is_shared
+            inside = list(self.within(call.body)) if looks_inside else []
+            is_enough = self.made(inside).nbytes >= ENOUGH * (made.nbytes - made.looped)
+            if is_entered or (inside and is_enough) or not self._is_place(call):
+                yield from inside
+            else:
+                yield call
+
+    def made(self, calls: Sequence[_Call]) -> _Weight:
+        return self._sum(eqn for call in calls for eqn in call.eqns)
+
+    def _sum(self, eqns: Iterable[Any]) -> _Weight:
+        return sum((self._weight(eqn) for eqn in eqns), _Weight())
+
+    def _weight(self, eqn: Any) -> _Weight:
+        found = self._levels.nests(eqn)
+        if not found:
+            made = (v for v in eqn.outvars if not _jax.is_dropped(v))
+            return _Weight(sum(aval_of(v).nbytes for v in made), 0, 1)
+        inner = max((self._inner(nest.jaxpr) for nest in found), key=lambda w: w.nbytes)
+        trips = max(nest.length or 1 for nest in found)
+        nbytes = inner.nbytes * trips
+        is_loop = any(nest.kind in ("scan", "while") for nest in found)
+        holds = any(self._inner(nest.jaxpr).remat for nest in found)
+        return _Weight(
+            nbytes,
+            nbytes if is_loop else inner.looped,
+            inner.operations,
+            holds or _jax.primitive_name(eqn) == "remat",
+        )
+
+    def _inner(self, jaxpr: Any) -> _Weight:
+        known = self._weights.get(id(jaxpr))
+        if known is None:
+            known = self._weights[id(jaxpr)] = jaxpr, self._sum(jaxpr.eqns)
+        return known[1]
+
+    def _is_place(self, call: _Call) -> bool:
+        made = self.made([call])
+        if made.remat or made.operations < 2:
+            return False
+        if made.nbytes >= NEARLY_ALL * self.total or made.looped >= LOOPED * made.nbytes:
+            return False
+        reads = self._last_reads(call.run.jaxpr)
+        return any(reads.get(v, -1) >= call.run.stop for eqn in call.eqns for v in eqn.outvars)
+
+    def _last_reads(self, jaxpr: Any) -> dict[Any, int]:
+        """The number of the last eqn that reads a variable; that after the last for outputs."""
+        known = self._reads.get(id(jaxpr))
+        if known is None:
+            readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
+            reads = {v: i for i, vs in enumerate(readers) for v in vs if not _jax.is_literal(v)}
+            known = self._reads[id(jaxpr)] = jaxpr, reads
+        return known[1]
+
+    def _is_recursive(self, call: _Call) -> bool:
+        """Whether the function stands on the stack already."""
+        path = self._path(call.body.level)[call.body.start]
+        return call.code in (path.frames[at].code for at in path.users[: call.body.depth])
+
+    def _calls(self, span: _Span) -> list[_Call]:
+        """The calls that the function of a span makes, in program order."""
+        level, jaxpr = span.level, span.level.jaxpr
+        made: list[_Call] = []
+        stretch: list[int] = []
+        previous: tuple[Any, ...] | None = None
+
+        def close() -> None:
+            if stretch and previous is not None:
+                chain, code, depth = previous
+                for start, stop in self._runs(level, stretch, depth):
+                    run, body = Run(jaxpr, start, stop), _Span(level, start, stop, depth)
+                    made.append(self._through_lambda(_Call(code, chain, run, body)))
+                stretch.clear()
+
+        for i in range(span.start, span.stop):
+            entry = self._entry(level, i, span.depth)
+            if entry != previous:
+                close()
+            previous = entry
+            if entry is not None:
+                stretch.append(i)
+            elif (call := self._jitted(level, i, span.depth)) is not None:
+                made.append(call)
+        close()
+        return made
+
+    def _entry(
+        self, level: Level, i: int, depth: int
+    ) -> tuple[tuple[Frame, ...], CodeType, int] | None:
+        """The chain, the code and the depth of the call that an eqn came through; None for one
+        that the function itself made, or a derivative of it."""
+        if phase_of(_jax.name_stack(level.jaxpr.eqns[i])) != UPDATE:
+            return None
+        path = self._path(level)[i]
+        callee = path.callee(depth)
+        if callee is None:
+            return None
+        return path.chain(depth, callee), path.frames[path.users[callee]].code, callee
+
+    def _jitted(self, level: Level, i: int, depth: int) -> _Call | None:
+        """The call of a jitted function that an eqn is."""
+        eqn = level.jaxpr.eqns[i]
+        if _jax.primitive_name(eqn) != "jit" or phase_of(_jax.name_stack(eqn)) != UPDATE:
+            return None
+        jaxpr = self._levels.nests(eqn)[0].jaxpr
+        path = self._path(level)[i]
+        inner = self._levels.enter(level, eqn, 0)
+        for below in self._path(inner):
+            callee = below.callee(len(path.users) - 1)
+            if callee is not None:
+                chain = below.chain(depth, callee)
+                code = below.frames[below.users[callee]].code
+                body = _Span(inner, 0, len(jaxpr.eqns), callee)
+                return _Call(code, chain, Run(level.jaxpr, i, i + 1), body)
+        return None
+
+    def _through_lambda(self, call: _Call) -> _Call:
+        """A lambda's call, or that of the function that it does nothing but call."""
+        while call.code.co_name == "<lambda>" and call.body.level.jaxpr is call.run.jaxpr:
+            inner = self._calls(call.body)
+            if len(inner) != 1 or (inner[0].run.start, inner[0].run.stop) != (
+                call.run.start,
+                call.run.stop,
+            ):
+                return call
+            call = inner[0]
+        return call
+
+    def _runs(self, level: Level, stretch: Sequence[int], depth: int) -> list[tuple[int, int]]:
+        """The calls that a stretch of eqns falls into, as starts and stops."""
+        paths = self._path(level)
+        marks = [
+            _Mark(
+                paths[i].frames[paths[i].users[depth] :], _jax.primitive_name(level.jaxpr.eqns[i])
+            )
+            for i in stretch
+        ]
+        cuts = [stretch[0] + at for at in _starts(marks)]
+        return list(zip(cuts, [*cuts[1:], stretch[-1] + 1], strict=True))
+
+    def _path(self, level: Level) -> list[_Path]:
+        found = self._paths.get(level)
+        if found is None:
+            found = self._paths[level] = [
+                _Path.of(self._levels.place(level, eqn).frames) for eqn in level.jaxpr.eqns
+            ]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The frames of an eqn, outermost first, and which of them are the user's."""
+
+    frames: tuple[Frame, ...]
+    users: tuple[int, ...]
+
+    @classmethod
+    def of(cls, frames: tuple[Frame, ...]) -> _Path:
+        return cls(frames, tuple(i for i, frame in enumerate(frames) if frame.kind == "user"))
+
+    def callee(self, depth: int) -> int | None:
+        """The number of the user frame of the function that the one at `depth` called. Bodies of
+        comprehensions and generators are their caller's."""
+        for at in range(depth + 1, len(self.users)):
+            code = self.frames[self.users[at]].code
+            if code.co_name not in _COMPREHENSIONS and not code.co_flags & inspect.CO_GENERATOR:
+                return at
+        return None
+
+    def chain(self, depth: int, callee: int) -> tuple[Frame, ...]:
+        return tuple(self.frames[at] for at in self.users[max(depth, 0) : callee])
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An eqn of a stretch: its frames from the called function on, and its primitive."""
+
+    frames: tuple[Frame, ...]
+    primitive: str
+
+
+def _starts(marks: Sequence[_Mark]) -> list[int]:
+    """Where in a stretch of eqns a call begins.
+
+    Where the called function itself goes back, a call begins for certain. Where only what it calls
+    goes back, or starts as the first call did, that may also be the work of a function that calls
+    its argument several times, such as `jax.tree.map`; so then all calls must leave the same eqns.
+    """
+    certain, likely = [0], [0]
+    for i in range(1, len(marks)):
+        back = _went_back(marks[i - 1].frames, marks[i].frames)
+        if back == 0:
+            certain.append(i)
+        again = marks[i] == marks[0] and not any(_loops_at(f) for f in marks[i].frames)
+        if back is not None or again:
+            likely.append(i)
+    pieces = [
+        marks[start:stop] for start, stop in zip(likely, [*likely[1:], len(marks)], strict=True)
+    ]
+    return likely if all(piece == pieces[0] for piece in pieces) else certain
+
+
+def _went_back(before: Sequence[Frame], now: Sequence[Frame]) -> int | None:
+    """The number of the frame whose code is before where it was, with no loop to take it there."""
+    for i, (a, b) in enumerate(zip(before, now, strict=False)):
+        if a.code != b.code:
+            return None
+        if a.lasti != b.lasti:
+            flow = _flow(a.code)
+            is_loop = any(s <= b.lasti and a.lasti <= e for s, e in flow.loops)
+            is_known = a.lasti in flow.offsets and not is_loop
+            return i if b.lasti < a.lasti and is_known else None
+        if _loops_at(a):
+            return None
+    return None
+
+
+def _loops_at(frame: Frame) -> bool:
+    return any(start <= frame.lasti <= end for start, end in _flow(frame.code).loops)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Where a function's code runs while it raises nothing.
+
+    Attributes:
+      offsets: of the instructions.
+      loops: the jumps backwards, as the offsets that they lead to and stand at. Handlers of
+        exceptions, which stand after all else, jump backwards too, but not to run code again.
+    """
+
+    offsets: frozenset[int]
+    loops: tuple[tuple[int, int], ...]
+
+
+@functools.cache
+def _flow(code: CodeType) -> _Flow:
+    listed = list(dis.get_instructions(code))
+    number = {instruction.offset: i for i, instruction in enumerate(listed)}
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    offsets: set[int] = set()
+    loops = []
+    ahead = [0]
+    while ahead:
+        i = ahead.pop()
+        if i == len(listed) or listed[i].offset in offsets:
+            continue
+        instruction = listed[i]
+        offsets.add(instruction.offset)
+        if instruction.opcode in jumps:
+            ahead.append(number[instruction.argval])
+            if instruction.argval <= instruction.offset:
+                loops.append((instruction.argval, instruction.offset))
+        if instruction.opname not in _LEAVING:
+            ahead.append(i + 1)
+    return _Flow(frozenset(offsets), tuple(loops))

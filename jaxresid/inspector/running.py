@@ -1,0 +1,33 @@
+"""A trace as a function that can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.tracing import Trace, float0, is_inexact
+
+
+def runnable(traced: Trace | StepTrace) -> Callable[[Sequence[Any]], list[Any]]:
+    """What a trace computes, of its dynamic leaves in order: of a function its outputs and then the
+    gradients for cotangents of one, of a training step its outputs. No user code runs again."""
+    jax = _jax.import_jax()
+    if isinstance(traced, StepTrace):
+        step = _jax.as_function(traced.closed)
+        return lambda leaves: list(step(*leaves))
+    primal = traced.primal()
+    evaluate, treedef = _jax.as_function(primal.jaxpr), jax.tree.structure(primal.out_info)
+    count = len(traced.arguments.having("differentiated"))
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        def call(chosen: Sequence[Any]) -> Any:
+            return jax.tree.unflatten(treedef, evaluate(*chosen, *leaves[count:]))
+
+        y, vjp, _ = jax.vjp(call, list(leaves[:count]), has_aux=True)
+        ones = jax.tree.map(lambda a: jax.numpy.ones_like(a) if is_inexact(a) else float0(a), y)
+        (gradients,) = vjp(ones)
+        return [*jax.tree.leaves(y), *gradients]
+
+    return run

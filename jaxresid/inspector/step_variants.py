@@ -1,0 +1,344 @@
+"""A training step with its checkpoints changed: traced again, see `bindings`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxresid.errors import JaxresidError, TraceError
+from jaxresid.inspector import _jax
+from jaxresid.inspector.bindings import Handler, checkpoint_binding, forget, heard, scan_binding
+from jaxresid.inspector.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.failures import trace_error
+from jaxresid.inspector.frames import Frame, Frames
+from jaxresid.inspector.inlining import without
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.naming import named
+from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.peak import peak_nbytes
+from jaxresid.inspector.policies import answers, description
+from jaxresid.inspector.sites import sites
+from jaxresid.inspector.step_program import step_program
+from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
+from jaxresid.inspector.storage import Profile
+from jaxresid.inspector.variants import Checkpointing
+from jaxresid.model import Location, totals_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bound:
+    """What `jax.checkpoint` (`checkpoint`) or `lax.scan` (`scan`) bound.
+
+    Attributes:
+      body: the open jaxpr that it calls.
+      location: the user's line; of a scan.
+    """
+
+    kind: str
+    body: Any
+    policy: Any = None
+    prevent_cse: bool = False
+    location: Location | None = None
+
+    @property
+    def function(self) -> str:
+        name = (_jax.traced_function(self.body) or "").partition(" at ")[0]
+        return name.rpartition(".")[2] or "a function"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class _Marking:
+    """A policy that saves nothing. By it what was bound is found again in the jaxpr that JAX made
+    of it: in which loops it stands, and whether any gradient goes through it."""
+
+    number: int
+
+    def __call__(self, *_: Any, **__: Any) -> bool:
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class _Standing:
+    """Where something that was bound stands in a backward pass: how often it runs, and the numbers
+    of what stands around it, outermost first."""
+
+    location: Location | None
+    trips: int = 0
+    around: list[int] = field(default_factory=list)
+
+    def add(self, trips: int, around: list[int]) -> None:
+        self.trips += trips
+        self.around = list(dict.fromkeys([*self.around, *around]))
+
+
+class StepVariants:
+    """The variants of a training step; see `choices.Variants`.
+
+    A call of a place is one that Python makes while JAX traces: what a jitted function holds is
+    one call, however often that function is called, and is changed as one.
+    """
+
+    def __init__(
+        self, fun: Callable[..., Any], step: StepTrace, frames: Frames, profile: Profile
+    ) -> None:
+        self._fun = fun
+        self._step = step
+        self._frames = frames
+        self._profile = profile
+        self._bound: list[_Bound] = []
+        self.places = functools.cache(self._places)
+        self._bodies: dict[int, Any] = {}
+        self._around: dict[int, list[int]] = {}
+
+    def _places(self) -> tuple[Place, ...]:
+        remake = Checkpointing(self._frames)
+        bound = self._bound
+
+        def checkpoint(params: Mapping[str, Any]) -> Mapping[str, Any]:
+            made = _checkpoint(params)
+            bound.append(made)
+            return _jax.with_bound_params(params, {"policy": _Marking(len(bound) - 1)})
+
+        def scan(params: Mapping[str, Any]) -> Mapping[str, Any]:
+            made = _scan(params, self._frames)
+            bound.append(made)
+            if params["length"] < 2 or made.body.effects or self._holds_checkpoint(made.body):
+                return params
+            return _wrapped(params, Choice(_Marking(len(bound) - 1)), remake)
+
+        marked = self._traced(checkpoint, scan)
+        found = self._standing(Level(marked.jaxpr))
+        self._around = {number: standing.around for number, standing in found.items()}
+        return self._grouped(found)
+
+    def _standing(self, top: Level) -> dict[int, _Standing]:
+        """By number, what was bound and stands in the backward pass of a marked step."""
+        levels, found = Levels(self._frames), dict[int, _Standing]()
+        for site in sites(levels, top, backward=True):
+            for call in site.calls:
+                number = _mark(call.eqn)
+                if number is not None:
+                    standing = found.setdefault(number, _Standing(site.location))
+                    standing.add(call.trips, _marks(call.around))
+        if _jax.flags().get("jax_remat3"):
+            # There the policy of a checkpoint holds for those inside of it too, and each of them
+            # leaves an eqn that bears its mark.
+            for number in sorted(found, reverse=True):
+                outer, body = found[number], Level(self._bound[number].body)
+                inner = [(s, call) for s in sites(levels, body) for call in s.calls]
+                shares = 1 + sum(call.trips for _, call in inner)
+                outer.trips = max(outer.trips // shares, 1)
+                for site, call in inner:
+                    mark = _mark(call.eqn)
+                    if mark is not None:
+                        around = [*outer.around, number, *_marks(call.around)]
+                        standing = found.setdefault(mark, _Standing(site.location))
+                        standing.add(outer.trips * call.trips, around)
+        for standing in found.values():
+            standing.around = [mark for mark in standing.around if mark in found]
+        return found
+
+    def _grouped(self, found: Mapping[int, _Standing]) -> tuple[Place, ...]:
+        """The places: what one line binds of one function with one policy."""
+
+        def order(number: int) -> tuple[int, int, int]:
+            around = found[number].around  # a body is bound before what it stands in
+            return around[0] if around else number, len(around), number
+
+        groups: dict[Any, list[int]] = {}
+        for number in sorted(found, key=order):
+            made, standing = self._bound[number], found[number]
+            if made.kind == "scan" and standing.around:
+                continue
+            location = made.location or standing.location
+            line = location and (location.file, location.line)
+            key = (made.kind, made.function, line, description(made.policy), made.prevent_cse)
+            groups.setdefault(key, []).append(number)
+        return tuple(
+            Place(
+                kind=key[0],
+                function=key[1],
+                location=self._bound[numbers[0]].location or found[numbers[0]].location,
+                calls=len(numbers),
+                trips=sum(found[number].trips for number in numbers),
+                policy=self._bound[numbers[0]].policy,
+                prevent_cse=key[-1],
+                can_split=key[0] == "checkpoint",
+                handle=tuple(sorted(numbers)),
+            )
+            for key, numbers in groups.items()
+        )
+
+    def _holds_checkpoint(self, body: Any) -> bool:
+        """Whether one that a user wrote stands in a jaxpr; one of ours may."""
+        marks = (_mark(e) for e in eqns_in(body) if _jax.primitive_name(e) == "remat")
+        return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
+
+    def body(self, place: Place) -> Any:
+        """See `choices.Variants`."""
+        self.places()
+        number = place.handle[0]
+        if number not in self._bodies:
+            body = self._bound[number].body
+            removed = [id(eqn) for eqn in eqns_in(body) if _jax.primitive_name(eqn) == "remat"]
+            self._bodies[number] = without(body, removed) if removed else body
+        return self._bodies[number]
+
+    def overlaps(self) -> tuple[tuple[Place, Place], ...]:
+        """See `choices.Variants`."""
+        places = self.places()
+        return tuple(
+            (outer, inner)
+            for outer in places
+            for inner in places
+            if any(set(self._around[number]) & set(outer.handle) for number in inner.handle)
+        )
+
+    def variant(self, choices: Choices) -> Variant:
+        """See `choices.Variants`."""
+        return self.measured(self.trace(choices))
+
+    def trace(self, choices: Choices) -> StepTrace:
+        """The step traced with choices made.
+
+        Raises:
+          JaxresidError: JAX cannot differentiate it, a policy fails, or the function binds other
+            checkpoints each time that it is traced.
+        """
+        if not choices:
+            return self._step
+        chosen: dict[int, Choice | None] = {}
+        for place, made in choices.items():
+            self._check_policies(place, made)
+            chosen.update(zip(place.handle, made, strict=True))
+        remake, bodies = Checkpointing(self._frames), _Named(self._frames)
+        expected = [(made.kind, made.function) for made in self._bound]
+        found: list[tuple[str, str]] = []
+
+        def checkpoint(params: Mapping[str, Any]) -> Mapping[str, Any] | Callable[..., Any]:
+            number = len(found)
+            made = _checkpoint(params)
+            found.append((made.kind, made.function))
+            if number not in chosen:
+                return params
+            choice = chosen[number]
+            if choice is None:
+                return _jax.as_function(_jax.callee(made.body))
+            held = _jax.bound_params(params)["jaxpr"]
+            body = bodies.of(made.body, choice)
+            return _jax.with_bound_params(
+                params, {"policy": choice.policy, "jaxpr": _jax.with_jaxpr(held, body)}
+            )
+
+        def scan(params: Mapping[str, Any]) -> Mapping[str, Any]:
+            choice = chosen.get(len(found))
+            made = _scan(params, self._frames)
+            found.append((made.kind, made.function))
+            return params if choice is None else _wrapped(params, choice, remake)
+
+        traced = self._traced(checkpoint, scan)
+        if found != expected:
+            raise TraceError(
+                f"{self._name} is not the same each time it is traced, so its checkpoints cannot"
+                " be told apart"
+            )
+        return traced
+
+    def measured(self, traced: StepTrace) -> Variant:
+        """The figures of a trace."""
+        program = step_program(traced)
+        totals = totals_of(step_residuals(traced, self._frames))
+        return Variant(
+            totals.computed_nbytes,
+            totals.host_nbytes,
+            peak_nbytes(program, self._profile),
+            jaxpr_cost(traced.jaxpr),
+            program,
+            traced,
+        )
+
+    def _check_policies(self, place: Place, made: Iterable[Choice | None]) -> None:
+        for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
+            answers(policy, eqns_in(self.body(place)), str(place))
+
+    def _traced(self, checkpoint: Handler, scan: Handler) -> StepTrace:
+        call = self._step.arguments
+        handlers = {checkpoint_binding(): checkpoint, scan_binding(): scan}
+        try:
+            with heard(handlers):
+                primal = step_primal(self._fun, call)
+        except JaxresidError:
+            raise
+        except Exception as e:
+            said = str(trace_error(e, self._name, self._frames, call))
+            raise TraceError(said.partition("\n")[0]) from e
+        made = step_trace(primal, call)
+        forget(made.jaxpr)
+        return made
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._fun, "__qualname__", None) or type(self._fun).__name__
+
+
+class _Named:
+    """Bodies with some of their values named, one object for each that is."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._made: dict[Any, tuple[Any, Any]] = {}
+
+    def of(self, body: Any, choice: Choice) -> Any:
+        if not choice.names:
+            return body
+        key = (choice.names, id(body))
+        if key not in self._made:
+            self._made[key] = body, named(body, choice.names, self._frames)
+        return self._made[key][1]
+
+
+def _checkpoint(bound: Mapping[str, Any]) -> _Bound:
+    params = _jax.bound_params(bound)
+    prevent = params.get("prevent_cse", True)
+    is_prevented = any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
+    body = _jax.open_jaxpr(params["jaxpr"])
+    return _Bound("checkpoint", body, params["policy"], is_prevented)
+
+
+def _scan(bound: Mapping[str, Any], frames: Frames) -> _Bound:
+    return _Bound("scan", _jax.open_jaxpr(bound["jaxpr"]), location=_line(frames))
+
+
+def _line(frames: Frames) -> Location | None:
+    """The user's innermost line of those that are running."""
+    found: list[Frame] = []
+    frame: Any = sys._getframe()
+    while frame is not None:
+        kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
+        if kind == "root":
+            break
+        if kind in ("user", "library", "jax"):
+            found.append(Frame(frame.f_code, frame.f_lasti, kind))
+        frame = frame.f_back
+    return frames.innermost_user(reversed(found))
+
+
+def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) -> Mapping[str, Any]:
+    """What a scan is bound with, its body checkpointed."""
+    held = bound["jaxpr"]
+    body = remake.wrapped(_jax.open_jaxpr(held), choice, prevent_cse=False)
+    return _jax.with_bound_params(bound, {"jaxpr": _jax.with_jaxpr(held, body)})
+
+
+def _mark(remat: Any) -> int | None:
+    policy = _jax.params(remat).get("policy")
+    return policy.number if isinstance(policy, _Marking) else None
+
+
+def _marks(remats: Iterable[Any]) -> list[int]:
+    return [mark for mark in map(_mark, remats) if mark is not None]

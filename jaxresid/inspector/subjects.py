@@ -1,0 +1,16 @@
+"""The variants of what was traced, a function or a training step."""
+
+from __future__ import annotations
+
+from jaxresid.inspector import Subject
+from jaxresid.inspector.choices import Variants
+from jaxresid.inspector.step_variants import StepVariants
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.variants import FunctionVariants
+
+
+def variants_of(subject: Subject) -> Variants:
+    """What can be made of a subject by changing its checkpoints."""
+    if isinstance(subject.trace, StepTrace):
+        return StepVariants(subject.fun, subject.trace, subject.frames, subject.profile)
+    return FunctionVariants(subject.trace, subject.frames, subject.profile, subject.name)

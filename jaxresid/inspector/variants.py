@@ -1,0 +1,374 @@
+"""A function with its checkpoints changed: rewritten in its primal jaxpr and differentiated again.
+
+No user code runs again. Training steps, which have no primal jaxpr, are `step_variants`'.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector import _jax, alike
+from jaxresid.inspector.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.inlining import Inlining, flattened, without
+from jaxresid.inspector.kept import kept
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.naming import expressed, named
+from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.peak import peak_nbytes
+from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.regions import regions
+from jaxresid.inspector.rewriting import Regroup, Replace, rewritten
+from jaxresid.inspector.sites import Site, sites
+from jaxresid.inspector.storage import Profile
+from jaxresid.inspector.tracing import Trace, retrace
+from jaxresid.model import Expression, Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loop:
+    """A scan that holds no checkpoint around it."""
+
+    eqn: Any
+    jaxpr: Any
+    function: str
+    location: Location | None
+    trips: int
+
+
+class FunctionVariants:
+    """The variants of a function; see `choices.Variants`."""
+
+    def __init__(self, traced: Trace, frames: Frames, profile: Profile, name: str) -> None:
+        self._traced = traced
+        self._name = name
+        self._frames = frames
+        self._profile = profile
+        self._levels = Levels(frames)
+        self._jaxpr = _jax.open_jaxpr(traced.primal().jaxpr)
+        self._bodies: dict[Any, Any] = {}
+        self.places = functools.cache(self._places)
+        # The ids of the eqns whose results each expression is.
+        self._made_by = functools.cache(self._find_made_by)
+
+    def _places(self) -> tuple[Place, ...]:
+        top = Level(self._jaxpr)
+        found = [_checkpoint(site) for site in sites(self._levels, top)]
+        found += self._loops(top)
+        found += [
+            Place(
+                "call", r.function, r.location, len(r.runs), len(r.runs), can_split=True, handle=r
+            )
+            for r in regions(self._jaxpr, self._levels, top)
+        ]
+        found.append(Place("whole", self._name.rpartition(":")[2], None, 1, 1))
+        return tuple(found)
+
+    def _loops(self, top: Level) -> list[Place]:
+        """The outermost scans, those of one line as one place."""
+        groups: dict[Any, list[_Loop]] = {}
+        for loop in self._scans(top):
+            key = (loop.function, loop.location and (loop.location.file, loop.location.line))
+            groups.setdefault(key, []).append(loop)
+        return [
+            Place(
+                "scan",
+                loops[0].function,
+                loops[0].location,
+                len(loops),
+                sum(loop.trips for loop in loops),
+                prevent_cse=False,
+                handle=tuple(loops),
+            )
+            for loops in groups.values()
+        ]
+
+    def _scans(self, level: Level) -> list[_Loop]:
+        found = []
+        for eqn in level.jaxpr.eqns:
+            nests = self._levels.nests(eqn)
+            if _jax.primitive_name(eqn) == "scan":
+                length = nests[0].length or 1
+                if length > 1:
+                    body = nests[0].jaxpr
+                    function = (_jax.traced_function(body) or "body").partition(" at ")[0]
+                    where = self._levels.location(level, eqn)
+                    found.append(_Loop(eqn, body, function.rpartition(".")[2], where, length))
+                continue
+            for which, nest in enumerate(nests):
+                if nest.kind == "call":
+                    found += self._scans(self._levels.enter(level, eqn, which))
+        return found
+
+    def body(self, place: Place) -> Any:
+        """See `choices.Variants`."""
+        found = self._bodies.get(place)
+        if found is None:
+            found = self._bodies[place] = _without_checkpoints(self._body(place))
+        return found
+
+    def _body(self, place: Place) -> Any:
+        match place.kind:
+            case "checkpoint":
+                return place.handle.calls[0].jaxpr
+            case "scan":
+                return place.handle[0].jaxpr
+            case "call":
+                run = place.handle.runs[0]
+                return cut(run.jaxpr, run.start, run.stop, run.jaxpr.eqns[run.start : run.stop])
+        return self._jaxpr
+
+    def overlaps(self) -> tuple[tuple[Place, Place], ...]:
+        """See `choices.Variants`."""
+        places = self.places()
+        own, inside = {}, {}
+        for place in places:
+            own[place], inside[place] = _extent(place, self._jaxpr)
+        return tuple((a, b) for a in places for b in places if a is not b and inside[a] & own[b])
+
+    def variant(self, choices: Choices) -> Variant:
+        """See `choices.Variants`."""
+        return self.measured(self.trace(choices))
+
+    def trace(self, choices: Choices) -> Trace:
+        """The trace with choices made.
+
+        Raises:
+          JaxresidError: JAX cannot differentiate it, or a policy fails.
+        """
+        if not choices:
+            return self._traced
+        primal = self._traced.primal().jaxpr
+        jaxpr = self._rewritten(choices)
+        try:
+            return retrace(self._traced, _jax.with_jaxpr(primal, jaxpr))
+        except JaxresidError:
+            raise
+        except Exception as e:
+            raise InputsError(summary(e.__cause__ or e)) from e
+
+    def measured(self, traced: Trace) -> Variant:
+        """The figures of a trace."""
+        program = value_and_gradients(traced)
+        device, host = kept(traced, self._frames)
+        return Variant(
+            device,
+            host,
+            peak_nbytes(program, self._profile),
+            jaxpr_cost(traced.forward) + jaxpr_cost(traced.backward),
+            program,
+            traced,
+        )
+
+    def _rewritten(self, choices: Choices) -> Any:
+        eqns: dict[int, Replace] = {}
+        jaxprs: dict[int, Any] = {}
+        inline, remake = Inlining(), Checkpointing(self._frames)
+        whole: Choice | None = None
+        cuts: dict[int, list[tuple[int, int, Choice]]] = {}
+        for place, made in choices.items():
+            if place.kind == "whole":
+                whole = made[0]
+            elif place.kind == "call":
+                for run, choice in zip(place.handle.runs, made, strict=True):
+                    if choice is not None:
+                        jaxprs[id(run.jaxpr)] = run.jaxpr
+                        cuts.setdefault(id(run.jaxpr), []).append((run.start, run.stop, choice))
+            elif place.kind == "scan":
+                for loop, choice in zip(place.handle, made, strict=True):
+                    if choice is not None:
+                        _put(eqns, loop.eqn, remake.loop(choice), place)
+            else:
+                for call, choice in zip(place.handle.calls, made, strict=True):
+                    what = inline if choice is None else remake.remat(choice)
+                    _put(eqns, call.eqn, what, place)
+        regroups = {key: _regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()}
+        done = rewritten(self._jaxpr, eqns, regroups)
+        if whole is not None:
+            done = remake.wrapped(done, whole, prevent_cse=True)
+        elsewhere = self._elsewhere(choices)
+        if elsewhere:
+            done = named(done, elsewhere, self._frames, loops=True)
+        return flattened(done)
+
+    def _elsewhere(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
+        """The names that a place's code gives also to values outside it, where another runs the
+        same code."""
+        names: dict[Expression, str] = {}
+        inside: dict[Expression, set[int]] = {}
+        for place, made in choices.items():
+            each = [dict(choice.names) if choice is not None else {} for choice in made]
+            names |= {e: name for found in each for e, name in found.items()}
+            extent = _extent(place, self._jaxpr)[1] if any(each) else set()
+            for expression in each[0]:
+                if all(expression in found for found in each):
+                    inside.setdefault(expression, set()).update(extent)
+        return tuple(
+            (expression, name)
+            for expression, name in names.items()
+            if self._made_by()[expression] - inside.get(expression, set())
+        )
+
+    def _find_made_by(self) -> Mapping[Expression, set[int]]:
+        found: dict[Expression, set[int]] = defaultdict(set)
+        for value in expressed(self._jaxpr, self._frames, loops=True):
+            if value.expression is not None and value.name is None:
+                found[value.expression].add(id(value.eqn))
+        return found
+
+
+def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: Place) -> None:
+    known = eqns.setdefault(id(eqn), what)
+    if known is not what:
+        raise InputsError(
+            f"the calls of {place} are one call of a jitted function: they cannot be told apart"
+        )
+
+
+class Checkpointing:
+    """Makes remat eqns; equal choices are one object, bodies that are one object stay one, and
+    those alike become one."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._made: dict[Any, tuple[Any, Any]] = {}
+        self._bodies: dict[Any, Any] = {}
+        self.remat = functools.cache(self._remat)
+        self.loop = functools.cache(self._loop)
+
+    def _remat(self, choice: Choice) -> Replace:
+        """A remat eqn -> the same under another choice."""
+
+        def replace(eqn: Any) -> Any:
+            held = _jax.params(eqn)["jaxpr"]
+            body = self._named(_jax.open_jaxpr(held), choice)
+            return _jax.with_params(
+                eqn, {"policy": choice.policy, "jaxpr": _jax.with_jaxpr(held, body)}
+            )
+
+        return replace
+
+    def _loop(self, choice: Choice) -> Replace:
+        """A scan -> the same with its body checkpointed."""
+
+        def replace(eqn: Any) -> Any:
+            held = _jax.params(eqn)["jaxpr"]
+            body = self._once(
+                ("loop", choice),
+                _jax.open_jaxpr(held),
+                lambda body: self.wrapped(body, choice, prevent_cse=False),
+            )
+            return _jax.with_params(eqn, {"jaxpr": _jax.with_jaxpr(held, body)})
+
+        return replace
+
+    def wrapped(self, jaxpr: Any, choice: Choice, *, prevent_cse: bool) -> Any:
+        """An open jaxpr whose eqns are all in one checkpoint."""
+        return jaxpr.replace(
+            eqns=list(self.around(jaxpr, 0, len(jaxpr.eqns), jaxpr.eqns, choice, prevent_cse))
+        )
+
+    def around(
+        self,
+        jaxpr: Any,
+        start: int,
+        stop: int,
+        eqns: Sequence[Any],
+        choice: Choice,
+        prevent_cse: bool = True,
+    ) -> Sequence[Any]:
+        """Some eqns of a jaxpr, as rewritten, in one checkpoint."""
+        if not eqns:
+            return ()
+        own = cut(jaxpr, start, stop, eqns)
+        body = self._bodies.setdefault(alike.key(own), own)
+        made = _jax.as_remat(self._named(body, choice), own.invars, own.outvars, eqns[0])
+        return (_jax.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),)
+
+    def _named(self, body: Any, choice: Choice) -> Any:
+        if not choice.names:
+            return body
+        return self._once(choice, body, lambda body: named(body, choice.names, self._frames))
+
+    def _once(self, key: Any, body: Any, make: Callable[[Any], Any]) -> Any:
+        found = self._made.get((key, id(body)))
+        if found is None:
+            found = self._made[key, id(body)] = body, make(body)
+        return found[1]
+
+
+def _regroup(jaxpr: Any, cuts: Sequence[tuple[int, int, Choice]], remake: Checkpointing) -> Regroup:
+    def regroup(eqns: Sequence[Any]) -> Sequence[Any]:
+        made: list[Any] = []
+        at = 0
+        for start, stop, choice in sorted(cuts, key=lambda c: c[0]):
+            made += eqns[at:start]
+            made += remake.around(jaxpr, start, stop, eqns[start:stop], choice)
+            at = stop
+        return [*made, *eqns[at:]]
+
+    return regroup
+
+
+def cut(jaxpr: Any, start: int, stop: int, eqns: Sequence[Any]) -> Any:
+    """Eqns [start, stop) of an open jaxpr as a jaxpr: what they read from outside are its inputs,
+    what is read after them its outputs.
+
+    Args:
+      eqns: these eqns, perhaps rewritten.
+    """
+    made = {v for eqn in eqns for v in eqn.outvars}
+    free = dict.fromkeys(
+        v for eqn in eqns for v in eqn.invars if not _jax.is_literal(v) and v not in made
+    )
+    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not _jax.is_literal(v)}
+    later |= {v for v in jaxpr.outvars if not _jax.is_literal(v)}
+    outputs = [v for eqn in eqns for v in eqn.outvars if v in later]
+    return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
+
+
+def _extent(place: Place, whole: Any) -> tuple[set[int], set[int]]:
+    """The ids of the eqns that a place is, and of those inside it."""
+    match place.kind:
+        case "checkpoint":
+            eqns = [call.eqn for call in place.handle.calls]
+        case "scan":
+            eqns = [loop.eqn for loop in place.handle]
+        case "call":
+            eqns = [e for run in place.handle.runs for e in run.jaxpr.eqns[run.start : run.stop]]
+            return {id(e) for e in eqns}, {id(e) for e in _within(eqns)} | {id(e) for e in eqns}
+        case _:
+            return set(), {id(e) for e in eqns_in(whole)}
+    return {id(e) for e in eqns}, {id(e) for e in _within(eqns)}
+
+
+def _within(eqns: Iterable[Any]) -> Iterator[Any]:
+    for eqn in eqns:
+        for nest in nests(eqn):
+            yield from eqns_in(nest.jaxpr)
+
+
+def _without_checkpoints(jaxpr: Any) -> Any:
+    removed = [id(eqn) for eqn in eqns_in(jaxpr) if _jax.primitive_name(eqn) == "remat"]
+    return without(jaxpr, removed) if removed else jaxpr
+
+
+def _checkpoint(site: Site) -> Place:
+    return Place(
+        "checkpoint",
+        site.function,
+        site.location,
+        len(site.calls),
+        site.trips,
+        site.policy,
+        site.prevent_cse,
+        len(site.eqns) == len(site.calls),
+        site,
+    )

@@ -1,0 +1,182 @@
+"""Inputs at random for functions that are to run: what each leaf is, and the arrays made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxresid.errors import InputsError
+from jaxresid.inspector import _jax
+
+# The names that key dtypes print -> the names that `jax.random.key` knows.
+_IMPLEMENTATIONS = {
+    "key<fry>": "threefry2x32",
+    "key<rbg>": "rbg",
+    "key<urbg>": "unsafe_rbg",
+}
+_KERNEL = 7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """How to make one leaf; it can be pickled.
+
+    Attributes:
+      kind: `normal`, `bool` or `bits` at random; `key` split off a seed; `array`, `keys` or
+        `number` as given in `value`.
+      dtype: its name; of keys that of their implementation.
+      host: whether it lies in pinned host memory.
+      weak: whether its dtype gives way to others, as a Python number's does.
+      value: the array (of keys their data) or the number.
+    """
+
+    kind: Literal["normal", "bool", "bits", "key", "array", "keys", "number"]
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    host: bool = False
+    weak: bool = False
+    value: Any = None
+
+
+def draws(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[Draw, ...]:
+    """How to make each leaf: arrays and numbers as they are, structs at random.
+
+    Raises:
+      InputsError: for leaves whose values cannot be guessed, such as token ids.
+    """
+    found = [_draw(leaf) for leaf in leaves]
+    unknown = [i for i, draw in enumerate(found) if draw is None]
+    if unknown:
+        first = unknown[0]
+        more = f" (nor can {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise InputsError(
+            f"{paths[first]}, {_described(leaves[first])}, cannot be drawn at random{more}: give"
+            " the inputs themselves, --inputs make_inputs --concrete-inputs with a function that"
+            " returns them (from Python: pass arrays)"
+        )
+    return tuple(draw for draw in found if draw is not None)
+
+
+def drawn(made: Sequence[Draw], seed: int, *, nudged: bool = False) -> list[Any]:
+    """The leaves on the default device; the same for the same seed on every version of JAX.
+
+    Floats are standard normal. Those of two and more dimensions are taken for weights and scaled by
+    1 / sqrt(fan in), so that deep networks neither overflow nor vanish: the last dimension but one,
+    times dimensions up to 7 in front of it, which a convolution's kernel has. A uint32 array that
+    is as wide as a raw PRNG key is drawn as one.
+
+    Args:
+      nudged: floats are changed in their last bit, at random.
+    """
+    return [_leaf(draw, [seed, i], nudged) for i, draw in enumerate(made)]
+
+
+def spec(draw: Draw) -> Any:
+    """The leaf as a struct to trace with; a number as it is."""
+    jax = _jax.import_jax()
+    if draw.kind == "number":
+        return draw.value
+    if draw.kind in ("key", "keys"):
+        key = jax.eval_shape(lambda: jax.random.key(0, impl=draw.dtype))
+        return jax.ShapeDtypeStruct(draw.shape, key.dtype)
+    dtype = jax.numpy.dtype(draw.dtype)
+    sharding = _host() if draw.host else None
+    return jax.ShapeDtypeStruct(draw.shape, dtype, sharding=sharding, weak_type=draw.weak)
+
+
+def _draw(leaf: Any) -> Draw | None:
+    jax = _jax.import_jax()
+    if isinstance(leaf, int | float | complex) and not hasattr(leaf, "dtype"):
+        return Draw("number", value=leaf)
+    shape = tuple(leaf.shape)
+    host = getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host"
+    given = not isinstance(leaf, jax.ShapeDtypeStruct)
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if given:
+            data = np.asarray(jax.random.key_data(leaf))
+            return Draw("keys", shape, str(jax.random.key_impl(leaf)), value=data)
+        name = _IMPLEMENTATIONS.get(str(leaf.dtype))
+        return None if name is None else Draw("key", shape, name)
+    if leaf.dtype == jax.dtypes.float0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+        return None
+    dtype = str(leaf.dtype)
+    weak = bool(getattr(leaf, "weak_type", False))
+    if given:
+        return Draw("array", shape, dtype, host, weak, np.asarray(leaf))
+    if jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
+        return Draw("normal", shape, dtype, host, weak)
+    if dtype == "bool":
+        return Draw("bool", shape, dtype, host)
+    if dtype == "uint32" and shape[-1:] == jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape:
+        return Draw("bits", shape, dtype, host)
+    return None
+
+
+def _described(leaf: Any) -> str:
+    is_float0 = leaf.dtype == _jax.import_jax().dtypes.float0
+    kind = "float0" if is_float0 else str(leaf.dtype)
+    reason = " of unknown range" if "int" in kind else ""
+    return f"{kind}{list(leaf.shape)}{reason}"
+
+
+def _leaf(draw: Draw, seed: list[int], nudged: bool) -> Any:
+    jax = _jax.import_jax()
+    if draw.kind == "number":
+        return draw.value
+    if draw.kind == "keys":
+        return jax.random.wrap_key_data(draw.value, impl=draw.dtype)
+    if draw.kind == "key":
+        key = jax.random.key(seed[0], impl=draw.dtype)
+        return jax.random.split(key, draw.shape) if draw.shape else key
+    array = draw.value if draw.kind == "array" else _array(draw, seed)
+    if nudged:
+        array = _nudged(array, seed)
+    return jax.device_put(array, _host() if draw.host else jax.devices()[0])
+
+
+def _array(draw: Draw, seed: list[int]) -> np.ndarray:
+    dtype = _jax.import_jax().numpy.dtype(draw.dtype)
+    random = np.random.default_rng(seed)
+    if draw.kind == "bool":
+        return random.integers(0, 2, draw.shape).astype(bool)
+    if draw.kind == "bits":
+        return random.integers(0, 2**32, draw.shape, np.uint32)
+    if dtype.kind == "c":
+        parts = random.standard_normal((*draw.shape, 2)) / math.sqrt(2)
+        array: np.ndarray = parts[..., 0] + 1j * parts[..., 1]
+    else:
+        wide = np.float64 if dtype.itemsize == 8 else np.float32
+        array = random.standard_normal(draw.shape, wide)
+    array *= _scale(draw.shape)
+    return np.asarray(array).astype(dtype)
+
+
+def _scale(shape: tuple[int, ...]) -> float:
+    if len(shape) < 2 or not math.prod(shape):
+        return 1.0
+    return 1 / math.sqrt(shape[-2] * math.prod(n for n in shape[:-2] if n <= _KERNEL))
+
+
+def _nudged(array: np.ndarray, seed: list[int]) -> np.ndarray:
+    """Every finite element other than 0 replaced by one of its two neighbours."""
+    if not _jax.import_jax().numpy.issubdtype(array.dtype, np.inexact):
+        return array
+    if array.dtype.kind == "c":
+        parts = array[..., None].view(array.real.dtype)
+        return _nudged(parts, seed).view(array.dtype)[..., 0]
+    up = np.random.default_rng([*seed, 1]).integers(0, 2, array.shape, np.uint8).astype(bool)
+    towards = np.where(up, np.inf, -np.inf).astype(array.dtype)
+    nudged = array.copy()
+    np.nextafter(array, towards, out=nudged, where=np.isfinite(array) & (array != 0))
+    return nudged
+
+
+def _host() -> Any:
+    """Host memory, as the kind of sharding that the inspector gives structs in it."""
+    jax = _jax.import_jax()
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "device")
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind="pinned_host")

@@ -1,0 +1,312 @@
+"""How long a program takes at a chip's published rates: an estimate, and a lower bound on most.
+
+A kernel takes as long as the unit that it keeps busy longest: the matrix unit, the vector unit, or
+device memory, from which it reads each array that it needs once and to which it writes its result.
+What is an array and what is computed inside a kernel (in several, if several read it) is the
+profile's decision, as for the peak. Kernels run one after another; a loop takes its trips times its
+body, a while loop one trip, a cond its slower branch. An evaluation of exp and the like counts as
+one operation of the vector unit. Transfers between device and host memory run beside the kernels,
+as XLA's latency-hiding scheduler arranges them, both directions over the link one after the other;
+the program takes the longer of the two.
+
+Not in it: launches, idle units, caches, what a chip does not reach of its peak, and communication
+between devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxresid.advice.chips import Chip
+from jaxresid.inspector import _jax, contractions
+from jaxresid.inspector.cost import eqn_cost
+from jaxresid.inspector.extents import nbytes
+from jaxresid.inspector.flops import RULES
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.program import Block, Op, Program, Value
+from jaxresid.inspector.storage import Profile
+from jaxresid.inspector.traffic import ADDS, PUTS, TAKES
+from jaxresid.model import Cost
+
+_WHILE = "while: trips unknown, counted once"
+_COND = "cond: the slower branch"
+
+# They wait for other devices, at rates that are not in the table.
+_COMMUNICATION = frozenset(
+    f"{name}{end}"
+    for name in (
+        *("all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "pmax", "pmin"),
+        *("ppermute", "psum", "psum_invariant", "ragged_all_to_all", "reduce_scatter"),
+        *("pbroadcast", "psum2", "unreduced_psum", "unreduced_reduce_scatter"),
+    )
+    for end in ("", "_start")
+)
+# Of their first operand they read or write a part.
+_PARTS = TAKES | PUTS.keys() | ADDS.keys()
+_PRECISIONS = {"HIGHEST": 2, "HIGH": 1, "F32_F32_F32": 2, "BF16_BF16_F32_X3": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """The estimate and its parts, in seconds.
+
+    Attributes:
+      compute: of the matrix or the vector unit in all kernels, whichever is busy longer in each.
+      memory: of device memory in all kernels.
+      transfers: of the link to host memory.
+      total: the kernels, each as long as the longer of its two, or the transfers if these take
+        longer.
+      uncosted: primitives whose time is not known, with the type if it is the type that has no
+        published rate; they make the estimate a lower bound.
+      notes: what was assumed.
+    """
+
+    compute: float
+    memory: float
+    transfers: float
+    total: float
+    uncosted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def seconds(program: Program, chip: Chip, profile: Profile) -> Seconds:
+    """How long a program takes on a chip.
+
+    Asked right after the program's peak, with the same `profile`, it takes a fraction of that.
+    """
+    walk = _Walk(chip, profile)
+    found = walk.block(program.block, profile.lowered(program.block, None))
+    return Seconds(
+        found.compute,
+        found.memory,
+        found.transfers,
+        max(found.kernels, found.transfers),
+        tuple(sorted(walk.uncosted)),
+        tuple(walk.notes),
+    )
+
+
+def eqn_seconds(eqn: Any, chip: Chip) -> float:
+    """How long an eqn takes by itself, its operands read from device memory and its results written
+    there; an eqn that holds jaxprs as long as the eqns in them one by one. Primitives without a
+    rule take the time of their bytes."""
+    inner = nests(eqn)
+    if inner:
+        each = [sum(eqn_seconds(e, chip) for e in nest.jaxpr.eqns) for nest in inner]
+        return max(each) * (1 if inner[0].length is None else inner[0].length)
+    cost = eqn_cost(eqn)
+    matmul = 0.0
+    if cost.matmul_flops or cost.conv_flops:
+        factors = _factors(_jax.primitive_name(eqn), eqn.invars, eqn.outvars)
+        wider = max((v.aval.dtype for v in factors), key=lambda dtype: dtype.itemsize)
+        matmul = _matmul_seconds(eqn, cost, wider.name, chip) or 0.0
+    return max(matmul, _vector_seconds(_vector_ops(cost), chip), cost.nbytes / chip.hbm_rate)
+
+
+def transfer_seconds(nbytes: int, chip: Chip) -> float:
+    """How long bytes take between device and host memory, one way."""
+    return nbytes / chip.host_rate
+
+
+def _matmul_seconds(eqn: Any, cost: Cost, dtype: str, chip: Chip) -> float | None:
+    """Of the dots and convolutions in an eqn's cost; None if the chip's rate is not known."""
+    rate = chip.matmul_rate(dtype, _precision(eqn))
+    return None if rate is None else (cost.matmul_flops + cost.conv_flops) / rate
+
+
+def _factors(name: str, operands: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    """What is multiplied; of a kernel of the user's, which only says how much, what comes out."""
+    return operands[:2] if name in contractions.rule else results[:1]
+
+
+def _precision(eqn: Any) -> int:
+    """0, 1, 2 for DEFAULT, HIGH, HIGHEST of `jax.lax.Precision`, or the nearest of its algorithms;
+    JAX uses the more precise of the two operands'."""
+    asked = _jax.params(eqn).get("precision")
+    each = asked if isinstance(asked, tuple) else (asked,)
+    return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in each)
+
+
+def _vector_ops(cost: Cost) -> int:
+    return cost.elementwise_flops + cost.transcendentals
+
+
+def _vector_seconds(ops: int, chip: Chip) -> float:
+    return ops / chip.vector if chip.vector else 0.0
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Seconds so far; `kernels` sums the longest of each kernel."""
+
+    kernels: float = 0.0
+    compute: float = 0.0
+    memory: float = 0.0
+    transfers: float = 0.0
+
+    def add(self, other: _Sum, times: int = 1) -> None:
+        self.kernels += other.kernels * times
+        self.compute += other.compute * times
+        self.memory += other.memory * times
+        self.transfers += other.transfers * times
+
+    @property
+    def longest(self) -> float:
+        return max(self.kernels, self.transfers)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One program on one chip."""
+
+    chip: Chip
+    profile: Profile
+    uncosted: set[str] = field(default_factory=set)
+    notes: dict[str, None] = field(default_factory=dict)
+    _works: dict[Op, tuple[float, int]] = field(default_factory=dict)
+    # Inputs of loops' bodies that are in host memory; until 0.11 their own avals forget it.
+    _hosted: set[Value] = field(default_factory=set)
+
+    def block(self, block: Block, lowered: Block) -> _Sum:
+        """A block, given with its kernels."""
+        total = _Sum()
+        makers: dict[Value, Op] = {}
+        same: dict[Value, Value] = {}
+        for op in block.ops:
+            if op.name == "barrier":
+                for after, before in zip(op.results, op.operands, strict=True):
+                    same[after] = same.get(before, before)
+                continue
+            for v in op.results:
+                makers[v] = op
+            if op.name == "device_put":
+                moved = self._moved_nbytes(op)
+                if moved:
+                    total.transfers += transfer_seconds(moved, self.chip)
+        arrays = {v: self.profile.nbytes(v, lowered) for v in block.inputs}
+        for kernel in lowered.ops:
+            for v in kernel.results:
+                # None of its own where it takes over another's.
+                arrays[v] = self.profile.nbytes(v, lowered) or v.nbytes
+        for kernel in lowered.ops:
+            maker = makers.get(kernel.results[0]) if kernel.results else None
+            if kernel.bodies:
+                total.add(*self._bodies(kernel, maker or kernel))
+            elif kernel.name != "barrier":
+                self._kernel(total, kernel, maker, makers, same, arrays)
+        return total
+
+    def _bodies(self, kernel: Op, op: Op) -> tuple[_Sum, int]:
+        """A loop's body with its trips, or a cond's slower branch."""
+        if op.nest is not None:
+            for i, v in zip(op.nest.operands, op.bodies[0].inputs, strict=True):
+                if self._is_on_host(op.operands[i]):
+                    self._hosted.add(v)
+        each = []
+        for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
+            nest = kernel.nest if i == 0 else None
+            each.append(self.block(body, self.profile.lowered(inner, nest)))
+        if kernel.nest is None:
+            self.notes[_COND] = None
+            return max(each, key=lambda s: s.longest), 1
+        once = each[0]
+        for condition in each[1:]:
+            once.add(condition)
+        if kernel.nest.length is None:
+            self.notes[_WHILE] = None
+        return once, 1 if kernel.nest.length is None else kernel.nest.length
+
+    def _kernel(
+        self,
+        total: _Sum,
+        kernel: Op,
+        maker: Op | None,
+        makers: Mapping[Value, Op],
+        same: Mapping[Value, Value],
+        arrays: Mapping[Value, int],
+    ) -> None:
+        """Adds a kernel: all that leads from arrays to its result."""
+        matmul, ops, taken = 0.0, 0, 0
+        read: set[Value] = set()
+        if maker is None:  # a copy
+            read.update(kernel.operands)
+        else:
+            stack, seen = [maker], {maker}
+            while stack:
+                op = stack.pop()
+                work = self._works.get(op) or self._work(op)
+                matmul += work[0]
+                ops += work[1]
+                skipped = -1
+                if op.name in _PARTS:
+                    skipped = 0
+                    taken += _taken_nbytes(op)
+                for i, operand in enumerate(op.operands):
+                    v = same.get(operand, operand)
+                    if v.literal is not None:
+                        continue
+                    if v in arrays:
+                        if i != skipped:
+                            read.add(v)
+                    elif v in makers and makers[v] not in seen:
+                        seen.add(makers[v])
+                        stack.append(makers[v])
+        moved = taken + sum(arrays[v] for v in read)
+        if maker is None or maker.name in TAKES or maker.name not in _PARTS:
+            for v in kernel.results:
+                if v.memory == "device":
+                    moved += arrays[v]
+        compute = max(matmul, _vector_seconds(ops, self.chip))
+        memory = moved / self.chip.hbm_rate
+        total.compute += compute
+        total.memory += memory
+        total.kernels += max(compute, memory)
+
+    def _work(self, op: Op) -> tuple[float, int]:
+        """Seconds of the matrix unit and operations of the vector unit."""
+        rule = RULES.get(op.name)
+        cost = eqn_cost(op.eqn) if rule is None else rule(op.eqn)
+        if cost.uncosted or cost.notes:
+            self.uncosted.update(cost.uncosted)
+            self.notes.update(dict.fromkeys(cost.notes))
+        if op.name in _COMMUNICATION:
+            self.uncosted.add(op.name)
+        matmul: float | None = 0.0
+        if cost.matmul_flops or cost.conv_flops:
+            factors = _factors(op.name, op.operands, op.results)
+            wider = max(factors, key=lambda v: v.itemsize)
+            matmul = _matmul_seconds(op.eqn, cost, wider.dtype, self.chip)
+            if matmul is None:
+                self.uncosted.add(f"{op.name} {wider.dtype}")
+        work = self._works[op] = matmul or 0.0, _vector_ops(cost)
+        return work
+
+    def _is_on_host(self, value: Value) -> bool:
+        return value.memory == "host" or value in self._hosted
+
+    def _moved_nbytes(self, op: Op) -> int:
+        """Bytes that a device_put moves between device and host memory.
+
+        Until 0.7.1 avals do not tell where they are; a device_put that names a memory is then
+        taken to move.
+        """
+        total = 0
+        for var, before, after in zip(op.eqn.invars, op.operands, op.results, strict=True):
+            if hasattr(var.aval, "memory_space"):
+                moves = self._is_on_host(before) != self._is_on_host(after)
+            else:
+                moves = _jax.moved_to(op.eqn) is not None
+            if moves:
+                total += nbytes(var)
+        return total
+
+
+def _taken_nbytes(op: Op) -> int:
+    """Bytes of the part of its first operand that an op reads or writes."""
+    if op.name in TAKES:
+        return op.results[0].nbytes
+    if op.name in PUTS:
+        return op.operands[PUTS[op.name]].nbytes
+    return 2 * op.operands[ADDS[op.name]].nbytes

@@ -272,16 +272,9 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
 
 
 def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
-    import difflib
+    from jaxresid.linter.diffing import unified_diff
 
-    def lines(raw: bytes) -> list[str]:
-        # Only what ends a line for git and patch: str.splitlines knows form feeds and more.
-        text = raw.decode("utf-8", "replace")
-        *ended, last = text.split("\n")
-        return [f"{line}\n" for line in ended] + ([last] if last else [])
-
-    for line in difflib.unified_diff(lines(before), lines(after), path, path):
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+    return unified_diff(before, after, path, path)
 
 
 def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from jaxresid.violations import Applicability, Edit, Fix, Span
@@ -155,26 +155,26 @@ def _comma() -> cst.Comma:
 
 def remove_argument(source: Source, call: ast.Call, argument: ast.expr) -> Edit | None:
     """Removes one argument (given by its value) from a call."""
+    return remove_arguments(source, call, (argument,))
 
-    index = next(
-        (
-            i
-            for i, a in enumerate(sorted_arguments(call))
-            if (a.value if isinstance(a, ast.keyword) else a) is argument
-        ),
-        None,
-    )
-    if index is None:
+
+def remove_arguments(source: Source, call: ast.Call, arguments: Iterable[ast.expr]) -> Edit | None:
+    """Removes arguments (given by their values) from a call."""
+    removed = {id(a) for a in arguments}
+    values = [a.value if isinstance(a, ast.keyword) else a for a in sorted_arguments(call)]
+    indices = [i for i, value in enumerate(values) if id(value) in removed]
+    if len(indices) != len(removed):
         return None
 
     def change(node: cst.Call) -> cst.Call:
         args = list(node.args)
-        removed = args.pop(index)
-        if args and index == len(args):
-            last = args[-1]
-            args[-1] = last.with_changes(
-                comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg
-            )
+        for index in reversed(indices):
+            gone = args.pop(index)
+            if args and index == len(args):
+                last = args[-1]
+                args[-1] = last.with_changes(
+                    comma=gone.comma, whitespace_after_arg=gone.whitespace_after_arg
+                )
         return node.with_changes(args=args)
 
     return change_call(source, call, change)

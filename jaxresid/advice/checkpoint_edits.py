@@ -1,0 +1,184 @@
+"""Changing a checkpoint that is in the code: its policy, or that it is there at all."""
+
+from __future__ import annotations
+
+import ast
+
+from jaxresid.advice.located import (
+    calls_at,
+    checkpointed_name,
+    imported,
+    last_name,
+    sites_reached,
+)
+from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
+from jaxresid.linter import edits
+from jaxresid.linter.facts import Facts, Site
+from jaxresid.model import Location
+from jaxresid.violations import Edit
+
+# What is left when their checkpoint goes is the function that was there before. A linen class
+# without one has another name, and with it its parameters.
+_UNWRAPPED = frozenset({"jax", "haiku", "equinox", "haliax", "nnx"})
+_MARKS = (b"checkpoint", b"remat")
+
+
+def written_checkpoint(
+    files: Rewritings, function: str, location: Location | None
+) -> tuple[Rewriting, Site]:
+    """The checkpoint in source of a traced one.
+
+    Args:
+      function: what is checkpointed; location: where it is called.
+
+    Raises:
+      UnwritableError: there is none to be seen, or more than one that it may be.
+    """
+    if location is None:
+        raise UnwritableError(function, "no line is known for this checkpoint; change it by hand")
+    where = f"{location.file}:{location.line}"
+    file = files.at(location.file, location.line)
+    name = last_name(function)
+    for found in (_reached(files, file, location), _sites(file), _elsewhere(files, file)):
+        # A library wraps what it checkpoints in a function of its own, whose name says nothing.
+        own = [
+            (f, s)
+            for f, s in found
+            if s.api.library != "jax" or checkpointed_name(f.facts, s) == name
+        ]
+        exact = [(f, s) for f, s in own if checkpointed_name(f.facts, s) == name]
+        chosen = list({id(s.node): (f, s) for f, s in exact or own}.values())
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            lines = ", ".join(f.where(s.node.lineno) for f, s in chosen[:4])
+            raise UnwritableError(
+                where,
+                f"which checkpoint of {function} is meant cannot be told ({lines}); change it by"
+                " hand",
+            )
+    raise UnwritableError(where, f"no checkpoint of {function} is found; change it by hand")
+
+
+def _reached(
+    files: Rewritings, file: Rewriting, location: Location
+) -> list[tuple[Rewriting, Site]]:
+    """The checkpoints that what is called at a location went through, or what it is given."""
+    found: list[tuple[Rewriting, Site]] = []
+    for call in calls_at(file, location):
+        found += sites_reached(files, file, call.func)
+    if not found:
+        for call in calls_at(file, location):
+            for given in (*call.args, *(k.value for k in call.keywords)):
+                found += sites_reached(files, file, given)
+    return found
+
+
+def _sites(file: Rewriting) -> list[tuple[Rewriting, Site]]:
+    return [(file, site) for site in file.facts.sites]
+
+
+def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site]]:
+    """The checkpoints of the user's loaded files that this one imports, or that import it."""
+    found: list[tuple[Rewriting, Site]] = []
+    for path in files.modules():
+        try:
+            other = files.at(path, 1)
+        except UnwritableError:
+            continue
+        if other is file or not any(mark in other.old for mark in _MARKS):
+            continue
+        if str(other.path) in imported(file.facts) or str(file.path) in imported(other.facts):
+            found += _sites(other)
+    return found
+
+
+def remove_checkpoint(file: Rewriting, site: Site) -> None:
+    """Takes a checkpoint away.
+
+    Raises:
+      UnwritableError: what it leaves would be something else than before.
+    """
+    is_class = isinstance(site.definition, ast.ClassDef)
+    is_method = site.definition is not None and not is_class
+    if site.api.loop or not (site.api.library in _UNWRAPPED or is_method):
+        raise UnwritableError(
+            file.where(site.node.lineno),
+            "without its checkpoint the module, and with it its parameters, would have another"
+            " name; remove it by hand and give the module the name that it has",
+        )
+    fix = edits.without_checkpoint(file.facts, site)
+    if fix is None:
+        raise UnwritableError(
+            file.where(site.node.lineno),
+            "other text shares the line of this checkpoint; remove it by hand",
+        )
+    for edit in fix.edits:
+        file.edit(edit)
+
+
+def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
+    """Gives a checkpoint a policy (None: takes its policy away).
+
+    Raises:
+      UnwritableError: the arguments that it is given cannot be seen, or are others' too.
+    """
+    where = file.where(site.node.lineno)
+    if "policy" not in site.api.keywords:
+        raise UnwritableError(where, f"{site.qualname} takes no policy; use jax.checkpoint")
+    if site.arguments.dynamic or len(site.arguments.positional) > 1:
+        raise UnwritableError(
+            where, f"the arguments of this checkpoint are not all visible; {_by_hand(policy)}"
+        )
+    text = file.policy(policy, site.node)
+    given = site.arguments.keywords.get("policy")
+    owner = next((c for c in site.calls if given in c.keywords), None)
+    if given is not None and owner is None:
+        raise UnwritableError(where, f"its policy comes out of a dictionary; {_by_hand(policy)}")
+    own = site.node if isinstance(site.node, ast.Call) else None
+    if owner is not None and owner is not own and _is_shared(file.facts, owner, site):
+        if own is None:
+            raise UnwritableError(
+                file.where(owner.lineno),
+                f"this policy is that of other checkpoints too; {_by_hand(policy)}",
+            )
+        owner, given, text = own, None, text or "None"
+    if text is None:
+        edit = None if given is None or owner is None else _without_policy(file, owner, given)
+        if given is not None and edit is None:
+            raise UnwritableError(where, _by_hand(policy))
+    elif given is not None:
+        edit = edits.replace(file.source, given.value, text)
+    elif own is not None:
+        edit = edits.set_keyword(file.source, own, "policy", text)
+        if edit is None:
+            raise UnwritableError(where, _by_hand(policy))
+    else:
+        _configure(file, site, text)
+        return
+    if edit is not None:
+        file.edit(edit)
+
+
+def _by_hand(policy: str | None) -> str:
+    return f"give it policy={policy} by hand" if policy else "take its policy away by hand"
+
+
+def _is_shared(facts: Facts, owner: ast.Call, site: Site) -> bool:
+    return any(owner in other.calls for other in facts.sites if other is not site)
+
+
+def _without_policy(file: Rewriting, owner: ast.Call, given: ast.keyword) -> Edit | None:
+    """The edit that removes the keyword, and a partial that would bind nothing more."""
+    if len(owner.args) + len(owner.keywords) == 2 and owner.args and file.facts.is_partial(owner):
+        return edits.replace(file.source, owner, file.text(owner.args[0]))
+    return edits.remove_argument(file.source, owner, given.value)
+
+
+def _configure(file: Rewriting, site: Site, policy: str) -> None:
+    """Gives a policy to a decorator that has no arguments yet."""
+    if site.api.factory:
+        file.wrap(site.node, "", f"(policy={policy})")
+        return
+    partial = file.spelled("functools.partial", "functools", site.node)
+    file.wrap(site.node, f"{partial}(", f", policy={policy})")

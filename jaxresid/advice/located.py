@@ -1,0 +1,180 @@
+"""What of a source file a traced location and function name stand for."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from jaxresid.advice.rewriting import Rewriting, Rewritings
+from jaxresid.linter import modules
+from jaxresid.linter.facts import Facts, Site
+from jaxresid.linter.names import External, Origin
+from jaxresid.model import Location
+
+# How many steps (aliases, instances, decorators) a callee is followed.
+_MAX_DEPTH = 6
+_LIBRARIES = {
+    "flax.linen": "linen",
+    "flax.nnx": "nnx",
+    "equinox": "equinox",
+    "haiku": "haiku",
+}
+
+
+def last_name(function: str) -> str:
+    """`__call__` of `Block.__call__`."""
+    return function.rpartition(".")[2]
+
+
+def calls_at(file: Rewriting, location: Location) -> tuple[ast.Call, ...]:
+    """The calls that begin at a location, innermost first; without a column, or with none there,
+    those that its line is a part of."""
+    source, calls = file.source, file.facts.names.calls
+    begun = [
+        c
+        for c in calls
+        if location.column is not None
+        and (c.lineno, source.span(c).column) == (location.line, location.column)
+    ]
+    on_line = [c for c in calls if c.lineno <= location.line <= (c.end_lineno or c.lineno)]
+    return tuple(sorted(begun or on_line, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0)))
+
+
+def callee_name(facts: Facts, node: ast.expr) -> str:
+    """The last name of what is called: `block` of `self.block`, also under jit and partial."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(value=value):
+            return callee_name(facts, value)
+        case ast.Lambda():
+            return "<lambda>"
+        case ast.Call(func=func, args=args):
+            return callee_name(facts, args[0]) if args else callee_name(facts, func)
+    return ""
+
+
+def is_called(facts: Facts, node: ast.expr, function: str) -> bool:
+    """Whether an expression may be the function of this (qualified) name."""
+    name = last_name(function)
+    if callee_name(facts, node) == name:
+        return True
+    return any(_name_of(o) == name for o in facts.names.origins(node))
+
+
+def _name_of(origin: Origin) -> str | None:
+    match origin:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.Lambda():
+            return "<lambda>"
+        case External(qualname):
+            return qualname.rpartition(".")[2]
+    return None
+
+
+def sites_reached(
+    files: Rewritings, file: Rewriting, node: ast.expr, depth: int = 0
+) -> Iterator[tuple[Rewriting, Site]]:
+    """The checkpoints that the value of an expression went through: as written here, around what
+    made it, on the definition of what it is, in whichever file of the user's."""
+    if depth > _MAX_DEPTH:
+        return
+    facts = file.facts
+    for origin in facts.names.origins(node):
+        site = facts.site_of(origin) if isinstance(origin, ast.AST) else None
+        if site is not None:
+            yield file, site
+            continue
+        match origin:
+            case ast.Call():
+                yield from sites_reached(files, file, origin.func, depth + 1)
+                inner = facts.inside(origin)
+                if inner is not origin and isinstance(inner, ast.AST):
+                    found = facts.site_of(inner)
+                    if found is not None:
+                        yield file, found
+            case External(qualname):
+                other = _definition(files, qualname)
+                if other is not None:
+                    there, definition = other
+                    found = there.facts.site_of(definition)
+                    if found is not None:
+                        yield there, found
+
+
+def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] | None:
+    """The definition of something of another module of the user's that is loaded."""
+    module, _, name = qualname.rpartition(".")
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if not isinstance(path, str) or not path.endswith(".py") or not files.is_writable(path):
+        return None
+    there = files.at(path, 1)
+    bindings = there.facts.names.root.bindings.get(name, [])
+    node = bindings[0].value or bindings[0].node if len(bindings) == 1 else None
+    return (there, node) if node is not None else None
+
+
+def imported(facts: Facts) -> frozenset[str]:
+    """The files of the loaded modules that a file imports, whole or names of."""
+    found = set()
+    for bindings in facts.names.root.bindings.values():
+        for name in (b.qualname for b in bindings if b.kind == "import"):
+            for module in (name, name.rpartition(".")[0]):
+                path = getattr(sys.modules.get(module), "__file__", None)
+                if isinstance(path, str):
+                    found.add(path)
+    return frozenset(found)
+
+
+def checkpointed_name(facts: Facts, site: Site) -> str:
+    """The name of what a site checkpoints, as a trace calls it."""
+    if site.definition is not None:
+        return site.definition.name
+    target = facts.target(site)
+    if target is not None:
+        return "<lambda>" if isinstance(target, ast.Lambda) else target.name
+    return callee_name(facts, site.target) if site.target is not None else ""
+
+
+def module_library(files: Rewritings, file: Rewriting, function: str) -> str | None:
+    """The library of the module class that `Block.__call__` is a method of: `linen`, `nnx`,
+    `equinox`, `haiku`; `jax` for a class of none of them or a plain function; None where the class
+    cannot be found."""
+    owner = function.rpartition(".")[0].rpartition(".")[2]
+    if not owner or not owner.isidentifier():
+        return "jax"
+    facts = file.facts
+    for cls in facts.names.classes:
+        if cls.name == owner:
+            known = modules.library(facts, cls)
+            if known is not None:
+                return known
+    if any(f.name == owner for f in facts.names.functions if not isinstance(f, ast.Lambda)):
+        return "jax"  # a function inside a function
+    found = {_library(cls) for cls in _classes(files, owner)}
+    if not found and any(cls.name == owner and not cls.bases for cls in facts.names.classes):
+        return "jax"
+    return found.pop() if len(found) == 1 else None
+
+
+def _classes(files: Rewritings, name: str) -> list[type]:
+    """The loaded classes of a name that are the user's own, each where it is defined."""
+    found = []
+    for module in list(sys.modules.values()):
+        value: Any = getattr(module, "__dict__", {}).get(name)
+        if isinstance(value, type) and value.__module__ == getattr(module, "__name__", None):
+            path = getattr(module, "__file__", None)
+            if path is not None and files.is_writable(path):
+                found.append(value)
+    return found
+
+
+def _library(cls: type) -> str:
+    for base in cls.__mro__:
+        for prefix, library in _LIBRARIES.items():
+            if base.__module__ == prefix or base.__module__.startswith(f"{prefix}."):
+                return library
+    return "jax"

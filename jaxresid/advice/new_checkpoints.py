@@ -1,0 +1,349 @@
+"""Writing a checkpoint where there is none: around a loop's body, calls of a function, a target."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from jaxresid.advice.located import calls_at, is_called, last_name, module_library
+from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
+from jaxresid.linter import edits, modules
+from jaxresid.linter.facts import Facts
+from jaxresid.linter.names import Definition
+from jaxresid.model import Location
+from jaxresid.violations import Edit, Span
+
+# The loops of jax.lax that become a scan. The others' bodies are their libraries' to checkpoint.
+_SCANS = frozenset({"jax.lax.scan", "jax.lax.map", "jax.lax.fori_loop"})
+# Annotations of what is no array.
+_STATIC = frozenset({"bool", "int", "str", "Callable"})
+
+
+def checkpoint_body(
+    files: Rewritings, function: str, location: Location, policy: str | None
+) -> None:
+    """Checkpoints the body of the loop at a location.
+
+    Raises:
+      UnwritableError: there is no such loop of jax.lax to be seen.
+    """
+    file = files.at(location.file, location.line)
+    calls = calls_at(file, location)
+    loops = [loop for loop in file.facts.loops if loop.node in calls]
+    ours = [loop for loop in loops if loop.qualname in _SCANS and len(loop.bodies) == 1]
+    if len(ours) > 1:
+        ours = [loop for loop in ours if is_called(file.facts, loop.bodies[0], function)]
+    if len(ours) != 1:
+        what = "the loops on this line cannot be told apart" if len(ours) > 1 else "no jax.lax.scan"
+        raise UnwritableError(
+            file.where(location.line),
+            f"{what}; checkpoint the body {function} of this loop by hand",
+        )
+    body = ours[0].bodies[0]
+    before, after = _around(file, body, policy, prevent_cse=False)
+    file.wrap(body, before, after)
+
+
+def checkpoint_call(
+    files: Rewritings, function: str, location: Location, policy: str | None
+) -> None:
+    """Checkpoints the function called at a location.
+
+    Raises:
+      UnwritableError: the call cannot be told, or its library's way to checkpoint cannot.
+    """
+    file = files.at(location.file, location.line)
+    facts, where = file.facts, file.where(location.line)
+    calls = calls_at(file, location)
+    ours = [c for c in calls if is_called(facts, c.func, function)]
+    if function.endswith(".__call__") and not ours and calls:
+        ours = [_outermost(calls)]
+    if not ours and _wrap_argument(files, file, calls, function, policy):
+        return
+    if len(ours) != 1:
+        raise UnwritableError(
+            where, f"which call of {function} is meant cannot be told by its line"
+        )
+    call = ours[0]
+    library = _library(files, file, call, function)
+    match library:
+        case "jax":
+            _wrap_function(file, call, policy)
+        case "equinox":
+            name = file.spelled("equinox.filter_checkpoint", "equinox", call)
+            file.wrap(call.func, f"{name}(", _closing(file, call, policy))
+        case "nnx" | "linen":
+            _wrap_module(file, call, function, f"flax.{library}.remat", policy)
+        case _:
+            raise UnwritableError(
+                where,
+                f"which library {function} is a module of cannot be told; use its own checkpoint",
+            )
+
+
+def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
+    """Of calls that begin at one place the innermost, with what calls its result at once:
+    `Block()(x)` of `Block()(x).sum()`."""
+    around = {id(call.func): call for call in calls}
+    found = calls[0]
+    while id(found) in around:
+        found = around[id(found)]
+    return found
+
+
+def checkpoint_whole(file: Rewriting, definition: ast.stmt | None, policy: str | None) -> None:
+    """Checkpoints a function where it is defined.
+
+    Raises:
+      UnwritableError: it is no plain function.
+    """
+    if not isinstance(definition, ast.FunctionDef):
+        raise UnwritableError(file.shown, "the target is no plain function; checkpoint it by hand")
+    facts = file.facts
+    if facts.names.class_of(definition) is not None:
+        raise UnwritableError(
+            file.where(definition.lineno),
+            "the target is a method; checkpoint a function that takes arrays alone by hand",
+        )
+    source = file.source
+    name = file.spelled("jax.checkpoint", "jax", definition, ("jax.remat",))
+    keywords = _policy_keyword(file, definition, policy)
+    static = _annotated(facts, definition)
+    if static:
+        keywords += f", static_argnums={_tuple(static)}"
+    if keywords:
+        partial = file.spelled("functools.partial", "functools", definition)
+        name = f"{partial}({name}{keywords})"
+    row = definition.lineno
+    line = source.lines[row - 1]
+    indent = line[: len(line) - len(line.lstrip())]
+    newline = "\r\n" if "\r\n" in source.text else "\n"
+    file.edit(Edit(Span(row, 0, row, 0), f"{indent}@{name}{newline}"))
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+def _around(
+    file: Rewriting,
+    node: ast.expr,
+    policy: str | None,
+    *,
+    prevent_cse: bool = True,
+    static: tuple[int, ...] = (),
+) -> tuple[str, str]:
+    """The text before and after a function that make it a checkpoint."""
+    name = file.spelled("jax.checkpoint", "jax", node, ("jax.remat",))
+    after = "" if prevent_cse else ", prevent_cse=False"
+    if static:
+        after += f", static_argnums={_tuple(static)}"
+    return f"{name}(", after + _closing(file, node, policy)
+
+
+def _policy_keyword(file: Rewriting, at: ast.expr | ast.stmt, policy: str | None) -> str:
+    text = file.policy(policy, at)
+    return "" if text is None else f", policy={text}"
+
+
+def _closing(file: Rewriting, at: ast.expr | ast.stmt, policy: str | None) -> str:
+    return f"{_policy_keyword(file, at, policy)})"
+
+
+def _tuple(numbers: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, numbers))}{',' if len(numbers) == 1 else ''})"
+
+
+def _wrap_function(file: Rewriting, call: ast.Call, policy: str | None) -> None:
+    """`f(x, train=True)` -> `jax.checkpoint(functools.partial(f, train=True))(x)`."""
+    facts = file.facts
+    definition = facts.names.definitely(call.func)
+    positions, keywords = _static(facts, call, definition)
+    before, after = _around(file, call.func, policy, static=positions)
+    if keywords:
+        partial = file.spelled("functools.partial", "functools", call)
+        bound = ", ".join(_bind(file, call, keywords))
+        before, after = f"{before}{partial}(", f", {bound}){after}"
+    file.wrap(call.func, before, after)
+
+
+def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
+    """Takes keywords out of a call, and gives their text."""
+    bound = [f"{k.arg}={file.text(k.value)}" for k in keywords]
+    edit = edits.remove_arguments(file.source, call, [k.value for k in keywords])
+    if edit is None:
+        raise UnwritableError(
+            file.where(call.lineno),
+            f"bind {', '.join(bound)} by functools.partial and checkpoint that",
+        )
+    file.edit(edit)
+    return bound
+
+
+def _static(
+    facts: Facts, call: ast.Call, definition: object, implicit: int = 0
+) -> tuple[tuple[int, ...], list[ast.keyword]]:
+    """The arguments that are no arrays, as far as the source tells: positions, and keywords.
+
+    Args:
+      definition: what is called, where it is known; implicit: how many arguments it has before
+        those of the call.
+    """
+    names: list[str] = []
+    fixed: frozenset[str] = frozenset()
+    if isinstance(definition, ast.FunctionDef):
+        args = definition.args
+        positional = [*args.posonlyargs, *args.args]
+        names = [a.arg for a in positional[implicit:]]
+        missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
+        defaults = [*missing, *args.defaults, *args.kw_defaults]
+        fixed = frozenset(
+            a.arg
+            for a, default in zip([*positional, *args.kwonlyargs], defaults, strict=True)
+            if _is_static(a.annotation) or _is_flag(default)
+        )
+    positions = []
+    for i, arg in enumerate(call.args):
+        if isinstance(arg, ast.Starred):
+            break
+        if _is_constant(facts, arg) or (i < len(names) and names[i] in fixed):
+            positions.append(i)
+    keywords = [
+        k for k in call.keywords if k.arg and (_is_constant(facts, k.value) or k.arg in fixed)
+    ]
+    return tuple(positions), keywords
+
+
+def _is_constant(facts: Facts, node: ast.expr) -> bool:
+    """Whether an argument is a number, a string and the like, or a parameter that is."""
+    if isinstance(facts.names.constant(node), (bool, int, float, str, tuple)):
+        return True
+    bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
+    return len(bindings) == 1 and bindings[0].kind == "param" and _is_flag(bindings[0].value)
+
+
+def _is_flag(default: ast.expr | None) -> bool:
+    """Whether a parameter's default shows that it is no array."""
+    return isinstance(default, ast.Constant) and isinstance(default.value, (bool, int, str))
+
+
+def _is_static(annotation: ast.expr | None) -> bool:
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return text in _STATIC
+        case ast.Subscript(value=value):
+            return _is_static(value)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in _STATIC
+    return False
+
+
+def _annotated(facts: Facts, definition: ast.FunctionDef) -> tuple[int, ...]:
+    """The positions of the parameters without a default that are annotated as no arrays."""
+    args = [*definition.args.posonlyargs, *definition.args.args]
+    required = args[: len(args) - len(definition.args.defaults)]
+    return tuple(i for i, a in enumerate(required) if _is_static(a.annotation))
+
+
+def _wrap_argument(
+    files: Rewritings,
+    file: Rewriting,
+    calls: tuple[ast.Call, ...],
+    function: str,
+    policy: str | None,
+) -> bool:
+    """Checkpoints a function that is handed on at a place, as to `functools.reduce`."""
+    facts = file.facts
+    given = [
+        arg
+        for call in calls
+        for arg in call.args
+        if isinstance(arg, (ast.Name, ast.Attribute, ast.Lambda))
+        and is_called(facts, arg, function)
+    ]
+    if len(given) != 1 or module_library(files, file, function) != "jax":
+        return False
+    before, after = _around(file, given[0], policy)
+    file.wrap(given[0], before, after)
+    return True
+
+
+# -- modules ---------------------------------------------------------------------------------------
+
+
+def _library(files: Rewritings, file: Rewriting, call: ast.Call, function: str) -> str | None:
+    """The library of what is called: by its class where that is visible, else by its name."""
+    facts = file.facts
+    instance: ast.expr = call.func
+    if isinstance(instance, ast.Attribute) and instance.attr == last_name(function):
+        instance = instance.value
+    made = modules.instance_class(facts, instance)
+    return modules.library(facts, made) or module_library(files, file, function)
+
+
+def _wrap_module(
+    file: Rewriting, call: ast.Call, function: str, remat: str, policy: str | None
+) -> None:
+    """`block(x)` -> `nn.remat(Block.__call__)(block, x)`, whose parameters keep their names; those
+    of `nn.remat(Block)` would not.
+
+    Args:
+      remat: the library's checkpoint.
+    """
+    source, where = file.source, file.where(call.lineno)
+    method = last_name(function)
+    instance = call.func
+    if isinstance(instance, ast.Attribute) and instance.attr == method:
+        instance = instance.value
+    owner = _class_text(file, instance, function)
+    start, end = source.end(source.span(instance)), source.end(source.span(call.func))
+    opening = source.text.find("(", end)
+    if owner is None or source.text[end:opening].strip():
+        raise UnwritableError(where, f"write {remat} of {function} by hand")
+    called = f"{owner}.{method}"
+    positions, keywords = _static(file.facts, call, _method(file.facts, function), implicit=1)
+    if keywords and remat == "flax.nnx.remat":
+        raise UnwritableError(
+            where,
+            f"nnx.remat takes constants by position: pass {keywords[0].arg} so, and plan again",
+        )
+    if keywords:
+        partial = file.spelled("functools.partial", "functools", call)
+        called = f"{partial}({', '.join([called, *_bind(file, call, keywords)])})"
+    name = file.spelled(remat, remat.rpartition(".")[0], call)
+    # The module itself is argument 0.
+    static = f", static_argnums={_tuple(tuple(i + 1 for i in positions))}" if positions else ""
+    is_alone = len(keywords) == len(call.keywords) and not call.args
+    file.edit(Edit(source.between(start, opening + 1), "" if is_alone else ", "))
+    file.wrap(instance, f"{name}({called}{static}{_closing(file, call, policy)}(", "")
+
+
+def _method(facts: Facts, function: str) -> ast.FunctionDef | None:
+    """A method `Block.__call__` of a class of this file."""
+    owner, _, method = function.rpartition(".")
+    classes = [c for c in facts.names.classes if c.name == last_name(owner)]
+    return facts.names.method(classes[0], method) if len(classes) == 1 else None
+
+
+def _class_text(file: Rewriting, instance: ast.expr, function: str) -> str | None:
+    """How to write the class of a module."""
+    owner = function.rpartition(".")[0].rpartition(".")[2]
+    match instance:
+        case ast.Call(func=ast.Name() | ast.Attribute() as made):
+            return file.text(made) if last_name(file.text(made)) == owner else None
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            bindings = file.facts.names.root.bindings.get(owner, [])
+            if len(bindings) == 1 and bindings[0].kind in {"class", "import"}:
+                return owner
+            return f"type({file.text(instance)})"
+    return None
+
+
+def defined_at(facts: Facts, location: Location) -> Definition | None:
+    """The function that is defined at a line, its first decorator's where it has one."""
+    for function in facts.names.functions:
+        if isinstance(function, ast.Lambda):
+            continue
+        first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+        if location.line in (first, function.lineno):
+            return function
+    return None

@@ -1,0 +1,228 @@
+"""The edits of the files that a plan changes, gathered place by place and made at once."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jaxresid.advice.policy_text import policy_text, string_text
+from jaxresid.inspector.frames import Frames
+from jaxresid.linter.document import Document, read
+from jaxresid.linter.facts import Facts
+from jaxresid.linter.imports import Imports
+from jaxresid.linter.source import Source
+from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.violations import Edit, Violation
+
+
+class UnwritableError(Exception):
+    """Something of a plan that is left to the user: the place, and what to do there by hand."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """Text to put before and after a stretch of source, given by offsets."""
+
+    start: int
+    end: int
+    before: str
+    after: str
+
+
+@dataclass
+class Rewriting:
+    """One file and what changes in it.
+
+    Attributes:
+      path: where it is; `shown`: relative to the working directory where it is below it.
+      wraps: those of one stretch with the outer one first.
+    """
+
+    path: Path
+    shown: str
+    old: bytes
+    document: Document
+    facts: Facts
+    imports: Imports
+    wraps: list[Wrap] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+
+    @property
+    def source(self) -> Source:
+        return self.document.source
+
+    @property
+    def quote(self) -> str:
+        """The quotes that the file uses more."""
+        text = self.source.text
+        return "'" if text.count("'") > text.count('"') else '"'
+
+    def where(self, row: int) -> str:
+        return f"{self.shown}:{row}"
+
+    def wrap(self, node: ast.expr, before: str, after: str) -> None:
+        """Puts text around an expression."""
+        span = self.source.span(node)
+        wrap = Wrap(self.source.start(span), self.source.end(span), before, after)
+        if wrap not in self.wraps:
+            self.wraps.append(wrap)
+
+    def edit(self, edit: Edit) -> None:
+        if edit not in self.edits:
+            self.edits.append(edit)
+
+    def text(self, node: ast.expr) -> str:
+        """An expression as written."""
+        return self.source.segment(self.source.span(node))
+
+    def spelled(
+        self, qualname: str, imported: str, at: ast.expr | ast.stmt, also: Sequence[str] = ()
+    ) -> str:
+        """How to write something of another module at a place, importing it where needed; see
+        `Imports.spelled`.
+
+        Raises:
+          UnwritableError: its name is taken.
+        """
+        name = self.imports.spelled(qualname, imported, at, also)
+        if name is None:
+            raise UnwritableError(
+                self.where(at.lineno), f"{imported} cannot be named here; import it and use it here"
+            )
+        return name
+
+    def policy(self, policy: str | None, at: ast.expr | ast.stmt) -> str | None:
+        """A policy as code; None for none.
+
+        Raises:
+          UnwritableError: it is none of JAX's own.
+        """
+        if policy is None:
+            return None
+        also = ("jax.ad_checkpoint.checkpoint_policies",)
+        prefix = self.spelled("jax.checkpoint_policies", "jax", at, also)
+        text = policy_text(policy, prefix, self.quote)
+        if text is None:
+            raise UnwritableError(
+                self.where(at.lineno),
+                f"the policy {policy} is no member of jax.checkpoint_policies; write it by hand",
+            )
+        return text
+
+    def string(self, value: str) -> str:
+        return string_text(value, self.quote)
+
+    def new(self) -> bytes:
+        """The file with its edits made.
+
+        Raises:
+          UnwritableError: they overlap, or the file's encoding cannot hold them.
+        """
+        if not (self.wraps or self.edits):
+            return self.old
+        source = self.source
+        # What ends at an offset comes before what is inserted there, that before what begins
+        # there; of several that end, the innermost first, of several that begin, the outermost.
+        pieces: list[tuple[int, int, tuple[int, int], str]] = []
+        for n, wrap in enumerate(self.wraps):
+            pieces.append((wrap.start, 2, (-wrap.end, n), wrap.before))
+            pieces.append((wrap.end, 0, (-wrap.start, -n), wrap.after))
+        replaced = []
+        for n, edit in enumerate([*self.imports.edits(), *self.edits]):
+            if edit.span.row == edit.span.end_row and edit.span.column == edit.span.end_column:
+                pieces.append((source.start(edit.span), 1, (n, 0), edit.text))
+            else:
+                replaced.append(edit)
+        inserts: dict[int, str] = {}
+        for at, _, _, text in sorted(pieces):
+            inserts[at] = inserts.get(at, "") + text
+        made = [Edit(source.between(at, at), text) for at, text in inserts.items()]
+        try:
+            new = self.document.edited([*made, *replaced])
+            after = read(new, self.shown)
+            if isinstance(after, Violation):
+                raise ValueError(after.message)
+            parse(after.source)
+        except ValueError as e:
+            raise UnwritableError(
+                self.shown, f"the edits do not go together ({e}); make them by hand"
+            ) from e
+        return new
+
+
+class Rewritings:
+    """The files of the user that a plan may change, each read once."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._files: dict[str, Rewriting] = {}
+
+    def at(self, file: str, row: int) -> Rewriting:
+        """The file of a traced location.
+
+        Raises:
+          UnwritableError: it is no source file of the user's, or cannot be read or parsed.
+        """
+        path = os.path.normpath(os.path.join(self._frames.cwd, file))
+        # One file, whatever links lead to it.
+        key = os.path.realpath(path)
+        found = self._files.get(key)
+        if found is None:
+            found = self._files[key] = self._read(path, f"{file}:{row}")
+        return found
+
+    def changed(self) -> tuple[Rewriting, ...]:
+        return tuple(f for f in self._files.values() if f.wraps or f.edits)
+
+    def is_writable(self, path: str) -> bool:
+        """Whether a file is source of the user's own, in no installed package."""
+        installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
+        return not installed and self._frames.kind(path, "") == "user"
+
+    def modules(self) -> tuple[str, ...]:
+        """The files of the user's modules that are loaded."""
+        paths = (getattr(m, "__file__", None) for m in list(sys.modules.values()))
+        return tuple(
+            dict.fromkeys(
+                p for p in paths if isinstance(p, str) and p.endswith(".py") and self.is_writable(p)
+            )
+        )
+
+    def _read(self, path: str, where: str) -> Rewriting:
+        if path.endswith(".ipynb") or "ipykernel" in path or "ipython" in path:
+            raise UnwritableError(where, "notebooks are not written to; edit the cell by hand")
+        if os.path.basename(path).startswith("<"):
+            raise UnwritableError(where, "this code comes from no file; edit it by hand")
+        if not self.is_writable(path):
+            raise UnwritableError(where, "this is code of a library, which is not written to")
+        shown = path.removeprefix(self._frames.cwd)
+        try:
+            raw = Path(path).read_bytes()
+        except OSError as e:
+            raise UnwritableError(where, f"cannot be read: {e.strerror or e}") from e
+        document = read(raw, shown)
+        if isinstance(document, Violation):
+            raise UnwritableError(where, f"cannot be read: {document.message}")
+        name, is_package = _module(path)
+        try:
+            tree = parse(document.source)
+            facts = Facts(document.source, tree, module=name, is_package=is_package)
+        except (UnparsableError, RecursionError) as e:
+            raise UnwritableError(where, f"does not parse: {e}") from e
+        return Rewriting(Path(path), shown, raw, document, facts, Imports(facts))
+
+
+def _module(path: str) -> tuple[str, bool]:
+    """The dotted name that a file is loaded under, for its relative imports, and whether it is a
+    package."""
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == path and name != "__main__":
+            return name, hasattr(module, "__path__")
+    return "", os.path.basename(path) == "__init__.py"

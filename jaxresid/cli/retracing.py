@@ -1,0 +1,120 @@
+"""Whether edited code that is not written yet gives what a plan promises: it is traced again, in
+a process of its own, where every module is imported anew."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.units import format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from jaxresid.advice.writing import FileEdit
+    from jaxresid.cli.inputs import TargetOptions
+    from jaxresid.model import Plan
+
+# Safe path (-P): a json.py in the working directory is not ours to import.
+_PROGRAM = """
+import json, sys
+given = json.load(sys.stdin)
+sys.path[:] = given["path"]
+sys.argv[:] = given["argv"]
+from jaxresid.cli.retracing import answer
+answer(given)
+"""
+_FIGURES = ("peak_nbytes", "kept_nbytes", "host_nbytes", "recompute_flops")
+
+
+def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> None:
+    """Traces the edited code and compares its figures with those of the plan.
+
+    Raises:
+      InputsError: it cannot be traced, or a figure differs.
+    """
+    found = _retraced(edits, options)
+    wrong = [
+        f"{name.rpartition('_')[0]}: planned {_shown(name, getattr(plan, name))},"
+        f" found {_shown(name, found[name])}"
+        for name in _FIGURES
+        if getattr(plan, name) != found[name]
+    ]
+    if wrong:
+        raise InputsError(
+            "\n  ".join(
+                ["the edited code does not give what is planned; nothing is written", *wrong]
+            )
+        )
+
+
+def _shown(name: str, figure: int) -> str:
+    text = format_bytes(figure) if name.endswith("nbytes") else format_flops(figure)
+    return f"{text} ({figure})"
+
+
+def _retraced(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str, Any]:
+    """The figures of the target after the edits."""
+    given = {
+        "path": sys.path,
+        "argv": sys.argv,
+        "options": dataclasses.asdict(options),
+        "sources": {os.path.realpath(e.path): base64.b64encode(e.new).decode() for e in edits},
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _PROGRAM],
+        input=json.dumps(given),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        said = done.stderr.strip().splitlines()
+        found = {"error": said[-1] if said else f"Python ended with code {done.returncode}"}
+    if "error" in found:
+        raise InputsError(f"the edited code cannot be traced; nothing is written: {found['error']}")
+    return found  # type: ignore[no-any-return]
+
+
+def answer(given: Mapping[str, Any]) -> None:
+    """The other process: traces as asked, and writes the figures to stdout as JSON."""
+    # What the user's code prints is no part of the answer, from wherever it prints.
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        found: Mapping[str, Any] = _figures(given)
+    except JaxresidError as e:
+        found = {"error": str(e)}
+    with open(stdout, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
+def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
+    from jaxresid.cli.inputs import TargetOptions, subject_of
+    from jaxresid.inspector.choices import everywhere
+    from jaxresid.inspector.subjects import variants_of
+    from jaxresid.sources import serve
+
+    serve({path: base64.b64decode(text) for path, text in given["sources"].items()})
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+        for name, value in given["options"].items()
+    }
+    variants = variants_of(subject_of(TargetOptions(**options))[0])
+    written = variants.variant({})
+    sites = [place for place in variants.places() if place.kind == "checkpoint"]
+    plain = variants.variant({place: everywhere(place, None) for place in sites})
+    return {
+        "peak_nbytes": written.peak_nbytes,
+        "kept_nbytes": written.kept_nbytes,
+        "host_nbytes": written.host_nbytes,
+        "recompute_flops": (written.cost - plain.cost).flops,
+    }

@@ -1,0 +1,209 @@
+"""How one module spells something of another, and the import that it lacks for it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from jaxresid.violations import Edit, Span
+
+if TYPE_CHECKING:
+    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.names import Binding, Scope
+
+_Import = ast.Import | ast.ImportFrom
+# The order that isort and ruff keep: future, standard library, everything else.
+_FUTURE, _STANDARD, _OTHER = range(3)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The row to insert an import at, and whether an empty line belongs around it."""
+
+    row: int
+    space_before: bool = False
+    space_after: bool = False
+
+
+@dataclass
+class Imports:
+    """The names of other modules in one module. Asking for one that is missing adds its import.
+
+    Attributes:
+      missing: the imports to add, as dotted names of what they bind.
+    """
+
+    facts: Facts
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def spelled(
+        self, qualname: str, imported: str, at: ast.AST, also: Sequence[str] = ()
+    ) -> str | None:
+        """How to write `qualname` at a place; None where every way to is taken by other names.
+
+        Args:
+          imported: what is imported where the module has no name for it, a part of `qualname`:
+            `jax` for `import jax`, `flax.nnx` for `from flax import nnx`.
+          also: other qualified names of the same thing.
+        """
+        known = self._known((qualname, *also), at)
+        if known is not None:
+            return known
+        module, _, last = imported.rpartition(".")
+        for bound in (last, f"{module.partition('.')[0]}_{last}") if module else (last,):
+            if self.missing.get(imported, bound) == bound and self._is_free(bound, imported, at):
+                self.missing[imported] = bound
+                return bound + qualname[len(imported) :]
+        return None
+
+    def edits(self) -> Iterator[Edit]:
+        """The edits that add what is missing, each where the module's own order has it."""
+        newline = "\r\n" if "\r\n" in self.facts.source.text else "\n"
+        by_place: dict[_Place, str] = {}
+        for imported in sorted(self.missing, key=_order):
+            statement = _statement(imported, self.missing[imported]) + newline
+            place = self._place(imported)
+            by_place[place] = by_place.get(place, "") + statement
+        lines, text = self.facts.source.lines, self.facts.source.text
+        for place, statements in by_place.items():
+            is_past = place.row > len(lines) and text and not text.endswith("\n")
+            lead = newline * (bool(is_past) + place.space_before)
+            tail = newline * place.space_after
+            yield Edit(Span(place.row, 0, place.row, 0), lead + statements + tail)
+
+    # -- names there are -----------------------------------------------------------------------
+
+    def _known(self, qualnames: Sequence[str], at: ast.AST) -> str | None:
+        """The module's name for one of these, rather than for the module that has it."""
+        own = [(q, "") for q in qualnames]
+        own += [(module, f".{last}") for module, _, last in (q.rpartition(".") for q in qualnames)]
+        for wanted, tail in own:
+            for name, bindings in self.facts.names.root.bindings.items():
+                if all(self._binds(b, wanted, at) for b in bindings) and self._is_visible(
+                    name, wanted, at
+                ):
+                    return name + tail
+        return None
+
+    def _binds(self, binding: Binding, qualname: str, at: ast.AST) -> bool:
+        """Whether a binding of the module certainly gives its name that meaning."""
+        names = self.facts.names
+        parent = names.parents.get(binding.node)
+        if binding.kind == "import":
+            return binding.qualname == qualname and isinstance(parent, (ast.Module, ast.Try))
+        if binding.kind == "assign" and isinstance(parent, ast.Module):
+            is_earlier = names.function(at) is not None or binding.order < names.order[at]
+            found = names.origins(binding.value)
+            return is_earlier and [getattr(o, "qualname", None) for o in found] == [qualname]
+        return False
+
+    def _is_visible(self, name: str, qualname: str, at: ast.AST) -> bool:
+        """Whether no function, class or comprehension around a place gives the name another
+        meaning."""
+        return all(
+            all(b.kind == "import" and b.qualname == qualname for b in scope.bindings[name])
+            for scope in self._scopes(at)
+            if name in scope.bindings
+        )
+
+    def _is_free(self, name: str, qualname: str, at: ast.AST) -> bool:
+        is_taken = any(
+            b.kind != "import" or b.qualname != qualname
+            for b in self.facts.names.root.bindings.get(name, ())
+        )
+        return not is_taken and self._is_visible(name, qualname, at)
+
+    def _scopes(self, at: ast.AST) -> Iterator[Scope]:
+        """The scopes around a place but the module's, innermost first."""
+        names = self.facts.names
+        scope = next((s for n in ast.walk(at) if (s := names.scopes.get(n))), None)
+        while scope is not None and scope is not names.root:
+            yield scope
+            scope = scope.parent
+
+    # -- where imports go ----------------------------------------------------------------------
+
+    def _place(self, imported: str) -> _Place:
+        groups = self._groups()
+        kind, root = _kind(imported), imported.partition(".")[0]
+        alike = [g for g in groups if any(_kind(_module(i)) == kind for i in g)]
+        same = [g for g in alike if any(_module(i).partition(".")[0] == root for i in g)]
+        if alike:
+            group = (same or alike)[0]
+            before = [i for i in group if _order_of(i) <= _order(imported)]
+            return _Place(_end(before[-1]) + 1 if before else group[0].lineno)
+        later = [g for g in groups if _kind(_module(g[0])) > kind]
+        if later:
+            return _Place(later[0][0].lineno, space_after=True)
+        if groups:
+            return _Place(_end(groups[-1][-1]) + 1, space_before=True)
+        return self._first_place()
+
+    def _groups(self) -> list[list[_Import]]:
+        """The imports at the top of the module, those on lines in a row together."""
+        groups: list[list[_Import]] = []
+        for node in self.facts.names.tree.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                if groups and node.lineno <= _end(groups[-1][-1]) + 1:
+                    groups[-1].append(node)
+                else:
+                    groups.append([node])
+            elif not _is_docstring(node, self.facts.names.tree):
+                break
+        return groups
+
+    def _first_place(self) -> _Place:
+        """After the docstring; without one after the comments that begin the file, among them
+        its interpreter and its encoding."""
+        tree, lines = self.facts.names.tree, self.facts.source.lines
+        if tree.body and _is_docstring(tree.body[0], tree):
+            return _Place((tree.body[0].end_lineno or tree.body[0].lineno) + 1, space_before=True)
+        row = 1 + next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+        is_code = row <= len(lines) and bool(lines[row - 1].strip())
+        return _Place(row, space_after=is_code)
+
+
+def _statement(imported: str, bound: str) -> str:
+    module, _, last = imported.rpartition(".")
+    if not module:
+        return f"import {imported}"
+    return f"from {module} import {last}" + (f" as {bound}" if bound != last else "")
+
+
+def _is_docstring(node: ast.stmt, tree: ast.Module) -> bool:
+    return (
+        node is tree.body[0]
+        and isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _module(node: _Import) -> str:
+    if isinstance(node, ast.Import):
+        return node.names[0].name
+    return "." * node.level + (node.module or "")
+
+
+def _kind(module: str) -> int:
+    root = module.partition(".")[0]
+    if root == "__future__":
+        return _FUTURE
+    return _STANDARD if root in sys.stdlib_module_names else _OTHER
+
+
+def _order(imported: str) -> tuple[int, bool, str]:
+    module = imported.rpartition(".")[0]
+    return _kind(imported), bool(module), (module or imported).lower()
+
+
+def _order_of(node: _Import) -> tuple[int, bool, str]:
+    module = _module(node)
+    return _kind(module), isinstance(node, ast.ImportFrom), module.lower()
+
+
+def _end(node: _Import) -> int:
+    return node.end_lineno or node.lineno

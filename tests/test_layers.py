@@ -17,6 +17,7 @@ ALLOWED = {
     "units": set(),
     "violations": set(),
     "inputs": set(),
+    "sources": set(),
     "specs": {"errors"},
     "globs": set(),
     "requirements": set(),
@@ -24,11 +25,14 @@ ALLOWED = {
     "linter": {"config", "errors", "nearest", "violations"},
     "targets": {"errors", "nearest"},
     "inspector": {"errors", "model", "inputs", "nearest", "specs", "units"},
-    "advice": {"config", "inspector", "linter", "model", "units", "violations"},
+    "advice": {
+        *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
+        "violations",
+    },
     "render": {"model", "units", "violations"},
     "cli": {
         *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
-        *("nearest", "targets", "units", "violations"),
+        *("inputs", "nearest", "sources", "targets", "units", "violations"),
     },
     "__main__": {"cli"},
     "__init__": {"advice", "errors", "inputs", "inspector", "linter", "model", "violations"},
@@ -43,7 +47,7 @@ OUTSIDE = {
     "requirements": {"packaging"},
     "config": set(),
     "linter": {"libcst"},
-    "advice": set(),
+    "advice": {"jax", "numpy", "scipy"},
     "render": {"rich"},
     "inspector": {"jax", "jaxlib", "numpy"},
     "cli": {"click", "rich"},
@@ -105,6 +109,8 @@ def loaded_by(code):
         "from jaxresid.cli.running import run\nrun(['rules'])",
         "from jaxresid.cli.running import run\nrun(['explain', 'JXR801'])",
         "from jaxresid.cli.running import run\nrun(['check', '-h'])",
+        "from jaxresid.cli.running import run\nrun(['compare', '-h'])",
+        "from jaxresid.cli.running import run\nrun(['plan', 'm:f', '--budget', 'much'])",
     ],
 )
 def test_no_jax_before_it_is_needed(code):

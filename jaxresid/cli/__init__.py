@@ -14,6 +14,8 @@ _COMMANDS = {
     "report": "jaxresid.cli.report",
     "split": "jaxresid.cli.split",
     "check": "jaxresid.cli.check",
+    "compare": "jaxresid.cli.compare",
+    "plan": "jaxresid.cli.plan",
     "lint": "jaxresid.cli.lint",
     "explain": "jaxresid.cli.explain",
     "rules": "jaxresid.cli.explain",
@@ -39,6 +41,7 @@ class _Lazy(click.Group):
 def cli() -> None:
     """What a JAX backward pass keeps, which line keeps it, and which checkpoint is misplaced.
 
-    `report`, `check` and `split` trace functions on abstract inputs: nothing is computed, nothing
-    is allocated. `lint` reads source and runs none of it.
+    `report`, `check`, `split`, `compare` and `plan` trace functions on abstract inputs: nothing is
+    computed, nothing is allocated, but for `compare --measure`. `lint` reads source and runs none
+    of it.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from jaxresid.specs import parse_spec
 from jaxresid.targets import Loaded, default_inputs, load, load_reference
 
 if TYPE_CHECKING:
-    from jaxresid.inspector import Inspection
+    from jaxresid.inputs import Inputs
+    from jaxresid.inspector import Inspection, Subject
 
 
 # Those of `jaxresid.inspector`, which a usage error or --help has no time to import.
@@ -129,11 +130,51 @@ def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], C
     return decorate
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The target and its abstract inputs, as `inspection` takes them.
+
+    Attributes:
+      make: called plainly it returns the inputs themselves (a `--build` factory the function too);
+        None where they were given as SPECs.
+    """
+
+    fun: Callable[..., Any]
+    inputs: Inputs
+    make: Callable[[], Any] | None
+    given: Mapping[str, Any]
+
+
 def inspected(options: TargetOptions) -> Inspection:
     """Loads the target, makes its arguments abstract and inspects it.
 
     Raises:
       JaxresidError: whatever is wrong with the target, its inputs or its trace.
+    """
+    from jaxresid.inspector import inspection
+
+    request = requested(options)
+    return inspection(request.fun, request.inputs.args, request.inputs.kwargs, **request.given)
+
+
+def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
+    """Loads the target, makes its arguments abstract and traces it.
+
+    Raises:
+      JaxresidError: as `inspected`.
+    """
+    request = requested(options)
+    from jaxresid.inspector import subject
+
+    found = subject(request.fun, request.inputs.args, request.inputs.kwargs, **request.given)
+    return found, request
+
+
+def requested(options: TargetOptions) -> Request:
+    """Loads the target and makes its arguments abstract.
+
+    Raises:
+      JaxresidError: whatever is wrong with the target or its inputs.
     """
     # Tracing needs no memory of a GPU that another process may be using.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -144,15 +185,18 @@ def inspected(options: TargetOptions) -> Inspection:
     from jaxresid.inspector import _jax
 
     _jax.import_jax()
-    from jaxresid.inspector import abstract, inspection
+    from jaxresid.inspector import abstract
 
     loaded = load(options.target)
     fun: Callable[..., Any] = loaded.fun
+    make: Callable[[], Any] | None = None
     warnings: list[str] = []
     if options.build:
+        make = loaded.fun
         fun, inputs = abstract.from_build(loaded.fun, options.target)
     elif options.inputs:
-        inputs = _from_reference(options, load_reference(options.inputs, loaded.module))
+        make = load_reference(options.inputs, loaded.module)
+        inputs = _from_reference(options, make)
     elif args or kwargs:
         inputs, warnings = abstract.from_specs(args, kwargs)
     else:
@@ -163,17 +207,15 @@ def inspected(options: TargetOptions) -> Inspection:
             raise InputsError(_missing(options.target, loaded))
         else:
             inputs, warnings = abstract.from_specs((), {})
-    return inspection(
-        fun,
-        inputs.args,
-        inputs.kwargs,
-        argnums=options.argnums,
-        has_aux=options.has_aux,
-        mode=options.mode,
-        profile=options.profile,
-        name=options.target,
-        warnings=warnings,
-    )
+    given = {
+        "argnums": options.argnums,
+        "has_aux": options.has_aux,
+        "mode": options.mode,
+        "profile": options.profile,
+        "name": options.target,
+        "warnings": warnings,
+    }
+    return Request(fun, inputs, make, given)
 
 
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
-from jaxresid.cli.running import rendered, working, write
+from jaxresid.cli.running import encoding_of, rendered, working, write
 from jaxresid.errors import InputsError
 from jaxresid.render.rows import GROUPS, View
 from jaxresid.units import parse_bytes
@@ -83,10 +81,5 @@ def report(
     else:
         from jaxresid.render.text import render_report
 
-        text = rendered(render_report(found.report, view, _encoding(output)), output)
+        text = rendered(render_report(found.report, view, encoding_of(output)), output)
     write(text, output)
-
-
-def _encoding(output: str | None) -> str:
-    """That of what the text goes to: stdout, or a file, which is UTF-8."""
-    return sys.stdout.encoding or "ascii" if output in (None, "-") else "utf-8"

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 2
 EXIT_INTERRUPTED = 130
 _PROGRESS_AFTER_S = 1.0
+_PROGRESS_EVERY_S = 0.1
 
 
 def run(argv: Sequence[str]) -> int:
@@ -75,17 +76,43 @@ def _print_traceback() -> None:
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str) -> Iterator[Callable[[str], None]]:
     """Shows `what` with elapsed time on stderr after a second, on a terminal only; and keeps what
-    the user's code prints out of our output, by sending it to stderr."""
-    with contextlib.redirect_stdout(sys.stderr), _progress(what):
-        yield
+    the user's code and libraries print out of our output, by sending it to stderr.
+
+    Gives what changes the words that are shown.
+    """
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), _progress(what) as say:
+        yield say
 
 
 @contextlib.contextmanager
-def _progress(what: str) -> Iterator[None]:
-    if not sys.stderr.isatty():
+def _descriptor_to_stderr() -> Iterator[None]:
+    """Sends to stderr what is printed past Python as well: HiGHS 1.12 does, told to be quiet or not
+    (ERGO-Code/HiGHS#2783)."""
+    try:
+        os.fstat(2)
+        kept = os.dup(1)
+    except OSError:  # one of them is closed
         yield
+        return
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        import ctypes
+
+        with contextlib.suppress(OSError, TypeError, AttributeError):
+            ctypes.CDLL(None).fflush(None)  # C has a buffer of its own
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    said = [what]
+    if not sys.stderr.isatty():
+        yield said.append
         return
     import threading
 
@@ -97,15 +124,17 @@ def _progress(what: str) -> Iterator[None]:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        words = TextColumn("{task.description}", markup=False)
+        columns = SpinnerColumn(), words, TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            progress.add_task(what)
-            done.wait()
+            task = progress.add_task(said[-1])
+            while not done.wait(_PROGRESS_EVERY_S):
+                progress.update(task, description=said[-1])
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
     try:
-        yield
+        yield said.append
     finally:
         done.set()
         thread.join()
@@ -178,9 +207,14 @@ def rendered(renderable: RenderableType, output: str | None) -> str:
     console = Console(
         file=io.StringIO(), highlight=False, soft_wrap=False, width=_width(is_terminal), **options
     )
-    console.print(renderable)
+    console.print(renderable, crop=False)  # code to copy is not wrapped, and may be longer
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def encoding_of(output: str | None) -> str:
+    """That of what the text goes to: stdout, or a file, which is UTF-8."""
+    return sys.stdout.encoding or "ascii" if output in (None, "-") else "utf-8"
 
 
 def use_color(wish: str, output: str | None) -> bool:

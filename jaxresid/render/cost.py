@@ -53,6 +53,14 @@ def at_least(unknown: tuple[str, ...]) -> str:
     return ">= " if unknown else ""
 
 
+def added_text(flops: int, fraction: float, uncosted: tuple[str, ...]) -> str:
+    """What recomputing adds: `for 4.8% more FLOPs`."""
+    if not flops:
+        return "with nothing recomputed"
+    about = "about " if uncosted else ""
+    return f"for {about}{percent(abs(fraction), 1)} {'more' if flops > 0 else 'fewer'} FLOPs"
+
+
 def render_cost(report: Report) -> list[RenderableType]:
     """The block of the text report."""
     table = Table.grid(padding=(0, 2))

@@ -8,6 +8,7 @@ from html import escape
 from jaxresid.model import Checkpoint, Computed, Live, Location, Report
 from jaxresid.render.checkpoints import LEGEND, figure_parts, finding_text, site_parts
 from jaxresid.render.cost import cost_remarks, cost_rows
+from jaxresid.render.heading import STEP
 from jaxresid.render.peak import (
     breakdown_parts,
     curve_lines,
@@ -20,7 +21,7 @@ from jaxresid.render.peak import (
     top_live,
 )
 from jaxresid.render.rows import Row, View, rows, shapes_text
-from jaxresid.render.text import STEP, row_text
+from jaxresid.render.text import row_text
 from jaxresid.render.words import percent, place_text, verdict_text
 from jaxresid.units import format_bytes
 

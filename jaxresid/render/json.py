@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from jaxresid.model import (
     SCHEMA_VERSION,
     Aval,
     Checkpoint,
+    Comparison,
     Computed,
     Consumer,
     Cost,
     Equation,
+    Expression,
     Finding,
     JaxInfo,
     Listing,
@@ -21,10 +24,16 @@ from jaxresid.model import (
     Origin,
     Peak,
     Phases,
+    Plan,
+    PlannedPart,
+    PlannedSite,
+    PlannedValue,
     Report,
     Residual,
+    Row,
     Split,
     Target,
+    Timing,
     Value,
 )
 
@@ -62,6 +71,55 @@ def split_json(split: Split) -> str:
             "forward": _listing(split.forward),
             "backward": _listing(split.backward),
             "residuals": [_residual(r) for r in split.residuals],
+        }
+    )
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """A comparison as JSON text, valid under `compare.schema.json`."""
+    return _dump(
+        {
+            "schema": SCHEMA_VERSION,
+            "jax": _jax(comparison.jax),
+            "target": _target(comparison.target),
+            "profile": comparison.profile,
+            "device": comparison.device,
+            "at": comparison.at,
+            "places": list(comparison.places),
+            "rows": [_row(row) for row in comparison.rows],
+            "measured_on": comparison.measured_on,
+            "warnings": list(comparison.warnings),
+        }
+    )
+
+
+def plan_json(plan: Plan) -> str:
+    """A plan as JSON text, valid under `plan.schema.json`."""
+    return _dump(
+        {
+            "schema": SCHEMA_VERSION,
+            "jax": _jax(plan.jax),
+            "target": _target(plan.target),
+            "profile": plan.profile,
+            "device": plan.device,
+            "budget_nbytes": plan.budget_nbytes,
+            "offload": plan.offload,
+            "fits": plan.fits,
+            "floor_nbytes": plan.floor_nbytes,
+            "written_nbytes": plan.written_nbytes,
+            "plain_nbytes": plan.plain_nbytes,
+            "peak_nbytes": plan.peak_nbytes,
+            "kept_nbytes": plan.kept_nbytes,
+            "host_nbytes": plan.host_nbytes,
+            "recompute_flops": plan.recompute_flops,
+            "recompute_fraction": plan.recompute_fraction,
+            "time_fraction": plan.time_fraction,
+            "proven": plan.proven,
+            "tried": plan.tried,
+            "sites": [_site(site) for site in plan.sites],
+            "code": list(plan.code),
+            "uncosted": list(plan.uncosted),
+            "warnings": list(plan.warnings),
         }
     )
 
@@ -263,4 +321,80 @@ def _value(value: Value) -> dict[str, Any]:
         "name": value.name,
         "aval": _aval(value.aval) if value.aval else None,
         "residual": value.residual,
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "policy": row.policy,
+        "at": row.at,
+        "kept_nbytes": row.kept_nbytes,
+        "host_nbytes": row.host_nbytes,
+        "peak_nbytes": row.peak_nbytes,
+        "recompute_flops": row.recompute_flops,
+        "recompute_fraction": row.recompute_fraction,
+        "time_fraction": row.time_fraction,
+        "pareto": row.pareto,
+        "knee": row.knee,
+        "error": row.error,
+        "uncosted": list(row.uncosted),
+        "measured": _timing(row.measured) if row.measured else None,
+        "measure_error": row.measure_error,
+    }
+
+
+def _timing(timing: Timing) -> dict[str, Any]:
+    error = timing.gradient_error
+    return {
+        "seconds": timing.seconds,
+        "ratio": timing.ratio,
+        "low": timing.low,
+        "high": timing.high,
+        "rounds": timing.rounds,
+        # NaN in one and not in the other: JSON has no number for it, and no agreement either.
+        "gradient_error": error if error is None or math.isfinite(error) else None,
+        "tolerance": timing.tolerance,
+        "agrees": timing.agrees,
+    }
+
+
+def _site(site: PlannedSite) -> dict[str, Any]:
+    return {
+        "kind": site.kind,
+        "function": site.function,
+        "location": _location(site.location),
+        "calls": site.calls,
+        "trips": site.trips,
+        "changed": site.changed,
+        "parts": [_part(part) for part in site.parts],
+    }
+
+
+def _part(part: PlannedPart) -> dict[str, Any]:
+    return {
+        "calls": part.calls,
+        "checkpointed": part.checkpointed,
+        "policy": part.policy,
+        "values": [_planned_value(value) for value in part.values],
+    }
+
+
+def _planned_value(value: PlannedValue) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "action": value.action,
+        "nbytes": value.nbytes,
+        "expression": _expression(value.expression) if value.expression else None,
+    }
+
+
+def _expression(expression: Expression) -> dict[str, Any]:
+    return {
+        "file": expression.file,
+        "line": expression.line,
+        "column": expression.column + 1,
+        "end_line": expression.end_line,
+        "end_column": expression.end_column + 1,
+        "function": expression.function,
+        "code": expression.code,
     }

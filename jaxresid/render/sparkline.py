@@ -14,7 +14,7 @@ def sparkline(values: Sequence[int], width: int, encoding: str = "utf-8") -> str
     Where there are more values than columns, a column shows the greatest of its own. Block
     characters, or ASCII where `encoding` has no blocks.
     """
-    levels = _BLOCKS if _can_encode(_BLOCKS, encoding) else _ASCII
+    levels = _BLOCKS if can_encode(_BLOCKS, encoding) else _ASCII
     low, high = min(values), max(values)
     shown = []
     for i in range(width):
@@ -32,7 +32,8 @@ def column(at: int, count: int, width: int) -> int:
     return (first + last) // 2
 
 
-def _can_encode(text: str, encoding: str) -> bool:
+def can_encode(text: str, encoding: str) -> bool:
+    """Whether a stream of this encoding takes the text as it is."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -3,7 +3,6 @@ the line that keeps it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from rich.console import Console, Group, RenderableType
@@ -14,6 +13,7 @@ from rich.text import Text
 from jaxresid.model import Computed, Report, Residual
 from jaxresid.render.checkpoints import render_checkpoints
 from jaxresid.render.cost import render_cost
+from jaxresid.render.heading import heading
 from jaxresid.render.peak import render_peak
 from jaxresid.render.rows import GROUPS, Row, Rows, View, path_pattern, rows, shapes_text
 from jaxresid.render.words import (
@@ -26,14 +26,13 @@ from jaxresid.render.words import (
 from jaxresid.render.wrapping import Place
 from jaxresid.units import format_bytes
 
-STEP = "training step: its own gradients are reported"
 _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory is above."
 
 
 def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
     """The whole text report; `encoding` is that of the stream it is for."""
     found = rows(report, view)
-    parts: list[RenderableType] = [_heading(report), _headline(report), Text()]
+    parts: list[RenderableType] = [heading(report.target, report.jax), _headline(report), Text()]
     parts += [*render_cost(report), Text(), *render_peak(report.peak, encoding), Text()]
     if report.checkpoints:
         parts += [*render_checkpoints(report.checkpoints), Text()]
@@ -54,34 +53,6 @@ def print_report(report: Report, *, group_by: str | None, top: int | None, all: 
     view = View(group_by=group_by, top=top, all=all)
     console = Console(highlight=False)
     console.print(render_report(report, view, console.encoding))
-
-
-def _heading(report: Report) -> Text:
-    flags = [name for name, on in report.jax.flags.items() if on and name != _DEFAULT_ON]
-    flags += [f"{_DEFAULT_ON}=False"] * (report.jax.flags.get(_DEFAULT_ON) is False)
-    jax = " ".join([f"jax {report.jax.version}", *flags])
-    heading = Text()
-    heading.append(report.target.name, style="bold")
-    heading.append(f"  {jax}\n", style="dim")
-    if report.target.mode == "step":
-        heading.append(f"{STEP}\n", style="bold")
-    if report.target.differentiated:
-        heading.append("differentiated: ", style="dim")
-        heading.append(f"{_differentiated(report.target.differentiated)}\n")
-    return heading
-
-
-_DEFAULT_ON = "jax_use_direct_linearize"
-
-
-def _differentiated(paths: Iterable[str]) -> str:
-    counts: dict[str, int] = {}
-    for path in paths:
-        name = re.split(r"[\[.]", path, maxsplit=1)[0]
-        if name == "args":
-            name = path[: path.find("]") + 1]
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(f"{name} ({n} leaves)" if n > 1 else name for name, n in counts.items())
 
 
 def _headline(report: Report) -> Table:

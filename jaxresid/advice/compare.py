@@ -1,0 +1,257 @@
+"""`jaxresid compare`: one function under several policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid.advice import frontier
+from jaxresid.advice.chips import DEFAULT, Chip, chip
+from jaxresid.advice.drawing import draws
+from jaxresid.advice.measuring import Measured, Run, measured
+from jaxresid.advice.roofline import seconds
+from jaxresid.advice.spots import Spot, spot
+from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector.candidates import Candidate, candidates
+from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.peak import PROFILES
+from jaxresid.inspector.policies import answers, description
+from jaxresid.inspector.running import runnable
+from jaxresid.inspector.subjects import variants_of
+from jaxresid.model import Comparison, Row
+from jaxresid.targets import load
+
+NONE, WRITTEN = "none", "as-written"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How to time the variants.
+
+    Attributes:
+      leaves: the dynamic leaves of the call, concrete where the user gave values.
+    """
+
+    leaves: Sequence[Any]
+    rounds: int = 10
+
+
+def compare(
+    fun: Callable[..., Any],
+    *args: Any,
+    at: str | None = None,
+    policies: Mapping[str, Any] | Sequence[Any] = (),
+    device: str = DEFAULT.name,
+    measure: bool = False,
+    rounds: int = 10,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    profile: str = PROFILES[0],
+    mode: str = MODES[0],
+    **kwargs: Any,
+) -> Comparison:
+    """`fun(*args, **kwargs)` and its gradients under every policy worth considering.
+
+    Args:
+      at: where the policy goes: `all-sites`, `scan-bodies`, `whole`, or a place such as
+        `model.py:42`; None: the checkpoints that the code has, else the bodies of its scans, else
+        everything.
+      policies: more of them, by name or as they are.
+      device: the chip whose published figures the time is estimated from, `v5p`.
+      measure: also run each on the local device, with random inputs where `args` are abstract.
+      rounds: of the measurement.
+      fun, args, argnums, has_aux, profile, mode, kwargs: as those of `jaxresid.inspect`.
+
+    Raises:
+      JaxresidError: as `jaxresid.inspect`; or there is no such place or device.
+    """
+    if not isinstance(policies, Mapping):
+        policies = {description(p) or "None": p for p in policies}
+    found = subject(fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode)
+    leaves = _jax.import_jax().tree.leaves((args, kwargs)) if measure else ()
+    return comparison(
+        found,
+        at=at,
+        policies=tuple(policies.items()),
+        device=device,
+        measure=Measure(dynamic(found, leaves), rounds) if measure else None,
+    )
+
+
+def dynamic(found: Subject, leaves: Sequence[Any]) -> list[Any]:
+    """Of all leaves of a call those that its trace takes, in their order."""
+    call = found.trace.arguments
+    return [leaves[i] for i in call.dynamic]
+
+
+def load_policy(reference: str) -> tuple[str, Any]:
+    """The policy `module:policy`.
+
+    Raises:
+      JaxresidError: there is none.
+    """
+    if ":" not in reference:
+        raise InputsError(
+            f"--policy {reference}: write module:policy, a name in a module of yours; JAX's own are"
+            " compared anyway"
+        )
+    return reference, load(reference).fun
+
+
+def comparison(
+    subject: Subject,
+    *,
+    at: str | None = None,
+    policies: Sequence[tuple[str, Any]] = (),
+    device: str = DEFAULT.name,
+    measure: Measure | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """As `compare`, of a traced function.
+
+    Args:
+      policies: more of them, with what they are called.
+      progress: is told what is being done.
+    """
+    chosen = chip(device)
+    arguments = subject.trace.arguments
+    paths = [arguments.paths[i] for i in arguments.dynamic]
+    if measure is not None:
+        draws(measure.leaves, paths)  # refused before anything is traced again
+    with uncollected():
+        variants = variants_of(subject)
+        where = spot(variants.places(), at)
+        table = _Table(subject, variants, where, chosen, progress or (lambda _: None))
+        table.add(NONE, where.choices(None))
+        table.add(WRITTEN, {})
+        for label, policy in policies:
+            table.add(label, where.choices(Choice(policy)), policy)
+        for each in candidates(table.names()):
+            table.add(each.text, where.choices(Choice(each.policy)))
+    rows = _marked(table.rows)
+    timed: Measured | None = None
+    if measure is not None:
+        runs = [Run(label, runnable(v.trace)) for label, v in table.variants.items()]
+        timed = measured(
+            runs, NONE, measure.leaves, paths, rounds=measure.rounds, progress=progress
+        )
+        rows = tuple(
+            replace(
+                row,
+                measured=timed.timings.get(row.policy),
+                measure_error=timed.errors.get(row.policy),
+            )
+            for row in rows
+        )
+    return Comparison(
+        target=subject.target,
+        jax=subject.jax,
+        profile=subject.profile.name,
+        device=chosen.name,
+        at=where.at,
+        places=tuple(described(place) for place in where.places),
+        rows=rows,
+        warnings=subject.warnings,
+        measured_on=timed.device if timed else None,
+    )
+
+
+def described(place: Place) -> str:
+    """`model.py:42 (layer) ×48 trips`."""
+    if place.calls > 1:
+        return f"{place} ×{place.calls} calls"
+    return f"{place} ×{place.trips} trips" if place.trips > 1 else str(place)
+
+
+class _Table:
+    """The rows of a comparison as they come in."""
+
+    def __init__(
+        self, subject: Subject, variants: Variants, where: Spot, chip: Chip, progress: Progress
+    ) -> None:
+        self.rows: list[Row] = []
+        self.variants: dict[str, Variant] = {}
+        self._made = variants
+        self._where = where
+        self._chip = chip
+        self._progress = progress
+        self._profile = subject.profile
+        self._written = variants.variant({})
+        sites = [p for p in variants.places() if p.kind == "checkpoint"]
+        self._plain = self._written
+        if sites:
+            self._plain = variants.variant({p: (None,) * p.calls for p in sites})
+        self._plain_seconds = seconds(self._plain.program, chip, subject.profile).total
+
+    def names(self) -> tuple[str, ...]:
+        """The checkpoint_names at the places, in program order."""
+        found = dict.fromkeys(
+            str(_jax.params(eqn)["name"])
+            for place in self._where.places
+            for eqn in eqns_in(self._made.body(place))
+            if _jax.primitive_name(eqn) == "name"
+        )
+        return tuple(found)
+
+    def add(self, label: str, choices: Choices, policy: Any = None) -> None:
+        self._progress(f"tracing with {label}")
+        try:
+            if policy is not None:
+                for place in self._where.places:
+                    answers(policy, eqns_in(self._made.body(place)), str(place))
+            variant = self._variant(label, choices)
+        except JaxresidError as e:
+            self.rows.append(Row(label, self._where.at, error=" ".join(str(e).split())))
+            return
+        except Exception as e:
+            self.rows.append(Row(label, self._where.at, error=summary(e)))
+            return
+        self.variants[label] = variant
+        self.rows.append(self._row(label, variant))
+
+    def _variant(self, label: str, choices: Choices) -> Variant:
+        if not choices:
+            return self._written
+        if label == NONE and self._where.at in ("all-sites", "scan-bodies", "whole"):
+            return self._plain
+        return self._made.variant(choices)
+
+    def _row(self, label: str, variant: Variant) -> Row:
+        added = variant.cost - self._plain.cost
+        taken = seconds(variant.program, self._chip, self._profile)
+        plain = self._plain_seconds
+        return Row(
+            label,
+            self._where.at,
+            kept_nbytes=variant.kept_nbytes,
+            host_nbytes=variant.host_nbytes,
+            peak_nbytes=variant.peak_nbytes,
+            recompute_flops=added.flops,
+            recompute_fraction=added.flops / self._plain.cost.flops
+            if self._plain.cost.flops
+            else 0.0,
+            time_fraction=(taken.total - plain) / plain if plain else 0.0,
+            uncosted=variant.cost.uncosted,
+        )
+
+
+def _marked(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows with the Pareto-optimal ones and the knee marked, among those without host bytes."""
+    points = {
+        i: (float(row.peak_nbytes), float(row.recompute_flops))
+        for i, row in enumerate(rows)
+        if row.peak_nbytes is not None and row.recompute_flops is not None and not row.host_nbytes
+    }
+    optimal = frontier.pareto(list(points.values()))
+    best = {i for i, is_optimal in zip(points, optimal, strict=True) if is_optimal}
+    at = frontier.knee([points[i] for i in best])
+    first = next((i for i in sorted(best) if points[i] == at), None)
+    return tuple(replace(row, pareto=i in best, knee=i == first) for i, row in enumerate(rows))
+
+
+__all__ = ["Candidate", "Measure", "compare", "comparison", "described", "dynamic", "load_policy"]

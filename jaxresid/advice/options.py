@@ -1,0 +1,185 @@
+"""What can be done at one place: no checkpoint, JAX's policies, and those that save by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxresid.advice.proposals import proposed
+from jaxresid.advice.solver import Choosing, Program
+from jaxresid.inspector.candidates import Candidate, candidates, offloading, saving
+from jaxresid.inspector.choices import Choice, Place
+from jaxresid.inspector.policies import description
+from jaxresid.inspector.recompute import Graph
+from jaxresid.model import PlannedValue
+
+# Points of one place's front; more take the solver longer than they are worth.
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """One thing to do at a place.
+
+    Attributes:
+      choice: None: no checkpoint.
+      policy: as written after `jax.checkpoint_policies.`; None: no policy.
+      values: what it saves and offloads by name.
+      changed: whether the code has to change.
+      nbytes: what is saved on the device besides the body's inputs, all trips together; an
+        estimate, None where it is not known before it is tried.
+      cost: what runs again, all trips together; as `nbytes`.
+      choosing: the values by their numbers in the graph, for one that is made of them.
+    """
+
+    choice: Choice | None
+    policy: str | None = None
+    values: tuple[PlannedValue, ...] = ()
+    changed: bool = True
+    nbytes: int | None = None
+    cost: float | None = None
+    choosing: Choosing | None = None
+
+    @property
+    def names(self) -> int:
+        """How many names have to be written."""
+        return sum(value.expression is not None for value in self.values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Menu:
+    """The options of a place.
+
+    Attributes:
+      plain: no checkpoint.
+      known: the checkpoint as it is written, and JAX's policies.
+      front: those by name that no other beats in both bytes and cost, from the most bytes to none.
+      complete: whether the front is all of it.
+      reduced: of an option of the front, and how much more it may cost, the one that does without
+        the new names that are worth the least; None where each is worth more.
+    """
+
+    place: Place
+    plain: Option
+    known: tuple[Option, ...]
+    front: tuple[Option, ...]
+    complete: bool
+    reduced: Callable[[Option, float], Option | None] = lambda option, most: None
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        return (self.plain, *self.known, *self.front)
+
+
+def menu(
+    place: Place,
+    graph: Graph | None,
+    names: Sequence[str],
+    taken: Sequence[str],
+    transfer: Callable[[int], float] | None,
+    cwd: str,
+    step: float = 0.0,
+) -> Menu:
+    """The options of a place.
+
+    Args:
+      graph: of its body; None where it cannot be had, then JAX's policies are all there is.
+      names: the checkpoint_names in its body.
+      taken: all names in the program, which a new one must not repeat.
+      transfer: the cost of moving bytes to the host and back; None: nothing is offloaded.
+      step: how finely the front is made, see `solver.Program.front`.
+    """
+    is_written = place.kind == "checkpoint"
+    plain = Option(None, changed=is_written, nbytes=None, cost=0.0)
+    known = []
+    left_out = {"nothing_saveable"}  # as no policy
+    if is_written:
+        written = description(place.policy)
+        known.append(Option(Choice(place.policy), written, changed=False))
+        left_out.add(written or "")
+    if not is_written or place.policy is not None:
+        known.append(Option(Choice(None)))
+    known += [
+        Option(Choice(each.policy), each.text)
+        for each in candidates(names)
+        if each.text not in left_out and (transfer is not None or "offload" not in each.text)
+    ]
+    if graph is None:
+        return Menu(place, plain, tuple(known), (), False)
+    program = Program(graph, transfer)
+    found, complete = program.front(_MOST, step)
+    proposals = _proposals(graph, found, taken, cwd)
+    front = tuple(_option(place, graph, choosing, proposals) for choosing in found)
+
+    def reduced(option: Option, most: float) -> Option | None:
+        fewer = _reduced(program, graph, option.choosing, most / place.trips)
+        return None if fewer is None else _option(place, graph, fewer, proposals)
+
+    return Menu(place, plain, tuple(known), front, complete, reduced)
+
+
+def _reduced(
+    program: Program, graph: Graph, choosing: Choosing | None, most: float
+) -> Choosing | None:
+    """A choice without the values that have no name yet and are worth the least, at a cost of at
+    most so much more; None where each is worth more."""
+    if choosing is None:
+        return None
+    best, found = choosing, None
+    while True:
+        fewer = [
+            program.choosing(best.saved - {c}, best.offloaded - {c})
+            for c in best.saved | best.offloaded
+            if graph.saveables[c].name is None
+        ]
+        least = min(fewer, key=lambda f: f.cost, default=None)
+        if least is None or least.cost - choosing.cost > most:
+            return found
+        best = found = least
+
+
+def _proposals(
+    graph: Graph, found: Sequence[Choosing], taken: Sequence[str], cwd: str
+) -> dict[int, str]:
+    """A name for every value that a choice wants."""
+    used = list(taken)
+    names: dict[int, str] = {}
+    for c in sorted(set().union(*(f.saved | f.offloaded for f in found))):
+        saveable = graph.saveables[c]
+        if saveable.name is not None:
+            names[c] = saveable.name
+        elif saveable.expression is not None:
+            names[c] = proposed(saveable.expression, cwd, used)
+            used.append(names[c])
+    return names
+
+
+def _option(place: Place, graph: Graph, choosing: Choosing, names: dict[int, str]) -> Option:
+    saved, moved = sorted(choosing.saved), sorted(choosing.offloaded)
+    made: Candidate | None = None
+    if moved:
+        made = offloading([names[c] for c in saved], [names[c] for c in moved])
+    elif saved:
+        made = saving([names[c] for c in saved])
+    new = tuple(
+        (expression, names[c])
+        for c in (*saved, *moved)
+        if (expression := graph.saveables[c].expression) is not None
+    )
+    values = tuple(
+        PlannedValue(
+            names[c],
+            "save" if c in choosing.saved else "offload",
+            graph.saveables[c].nbytes * place.trips,
+            graph.saveables[c].expression,
+        )
+        for c in (*saved, *moved)
+    )
+    return Option(
+        Choice(made.policy if made else None, new),
+        made.text if made else None,
+        values,
+        nbytes=choosing.nbytes * place.trips,
+        cost=choosing.cost * place.trips,
+        choosing=choosing,
+    )

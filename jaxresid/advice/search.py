@@ -1,0 +1,401 @@
+"""The search of a plan: variants are traced, measured, and the cheapest that fits is kept.
+
+The integer programs say what is worth trying; what decides is the trace of each variant. Peaks are
+taken to fall (nearly) with what is kept: between a choice that fits and one that does not the
+search bisects. That is exact where they do, and what it tried is counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxresid.advice.options import Menu, Option
+from jaxresid.advice.solver import together
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector.choices import Choices, Place, Variant, Variants
+from jaxresid.inspector.program import Block
+
+# Fronts up to so many options are tried one by one, longer ones by bisection: 0.05 s each for a
+# program of few ops, as loops are, a second for dozens of unrolled layers. With several places each
+# is looked at several times.
+_ONE_BY_ONE = 24
+_ONE_BY_ONE_OF_SEVERAL = 10
+_ONE_BY_ONE_IF_SMALL = 100
+_SMALL = 500
+# Neighbours of a bisection's result that are tried as well: peaks do not fall evenly.
+_NEIGHBOURS = 4
+_ROUNDS = 12
+
+# For each place its options in program order, each for so many calls in a row.
+Runs = tuple[tuple[Option, int], ...]
+Combination = Mapping[Place, Runs]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A variant that was traced.
+
+    Attributes:
+      cost: what the plan minimises.
+    """
+
+    combination: Combination
+    variant: Variant
+    cost: float
+
+    @property
+    def peak(self) -> int:
+        return self.variant.peak_nbytes
+
+    @property
+    def effort(self) -> int:
+        """How many names have to be written, calls told apart, and checkpoints that save everything
+        explained: what those win is within what the estimate of the peak can tell."""
+        each = self.combination.values()
+        options = [option for runs in each for option, _ in runs]
+        odd = sum(option.policy == "everything_saveable" for option in options)
+        return sum(o.names for o in options) + sum(len(runs) - 1 for runs in each) + odd
+
+    @property
+    def changes(self) -> int:
+        """How many places change."""
+        return sum(o.changed for runs in self.combination.values() for o, _ in runs)
+
+
+class Search:
+    """Finds the cheapest combination of options that fits.
+
+    Args:
+      cost: of a variant.
+      budget: bytes of peak.
+      slack: a difference in cost that is worth no name in the code.
+      uniform: whether all calls of a place have to be treated alike.
+    """
+
+    def __init__(
+        self,
+        variants: Variants,
+        menus: Sequence[Menu],
+        cost: Callable[[Variant], float],
+        budget: int,
+        *,
+        slack: float,
+        uniform: bool,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._variants = variants
+        self._menus = tuple(menus)
+        self._cost = cost
+        self._budget = budget
+        self._slack = slack
+        self._uniform = uniform
+        self._progress = progress
+        self.transfers = any("offload" in (o.policy or "") for m in menus for o in m.known)
+        self._known: dict[Hashable, Tried | None] = {}
+        self._overlaps = set(variants.overlaps())
+        self.tried: list[Tried] = []
+        self.every_front = True
+
+    # -- the result --------------------------------------------------------------------------
+
+    def best(self) -> Tried | None:
+        """The cheapest that fits; of those that cost hardly more the one that is written with the
+        least effort."""
+        fitting = [t for t in self.tried if t.peak <= self._budget]
+        least = min((t.cost for t in fitting), default=0.0)
+        near = [t for t in fitting if t.cost <= least + self._slack]
+        return min(near, key=lambda t: (t.effort, t.changes, t.cost, t.peak), default=None)
+
+    def lowest(self) -> Tried:
+        """The one of the lowest peak."""
+        return min(self.tried, key=lambda t: (t.peak, t.cost, t.effort, t.changes))
+
+    def run(self) -> None:
+        """Tries whatever may be the cheapest."""
+        plain = self.trial({})
+        if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
+            self._alike([None])  # nothing is cheaper; the floor is shown all the same
+            return
+        for menu in self._menus:
+            for option in menu.known:
+                self.trial({menu.place: option})
+        self._alike(list(dict.fromkeys(o.policy for m in self._menus for o in m.known)))
+        fronts = [menu for menu in self._menus if menu.front]
+        if len(fronts) == 1:
+            self._front(fronts[0], {})
+        elif fronts:
+            self._mix()
+        if not self._uniform:
+            self._split()
+        self._simplify()
+
+    def _simplify(self) -> None:
+        """The best without the names that are worth next to nothing."""
+        best = self.best()
+        if best is None:
+            return
+        for menu in self._menus:
+            runs = tuple(
+                (menu.reduced(option, self._slack / len(self._menus)) or option, count)
+                for option, count in best.combination[menu.place]
+            )
+            if runs != best.combination[menu.place]:
+                best = self.trial({**best.combination, menu.place: runs}) or best
+
+    # -- trying ------------------------------------------------------------------------------
+
+    def trial(self, chosen: Mapping[Place, Option | Runs]) -> Tried | None:
+        """Traces a combination; places that are not there have no checkpoint. None if it fails."""
+        runs = self._runs(chosen)
+        key = _key(runs)
+        if key not in self._known:
+            self._known[key] = self._traced(runs)
+        return self._known[key]
+
+    def known(self, chosen: Mapping[Place, Option | Runs]) -> Tried | None:
+        """A combination that was traced; None if it was not, or failed."""
+        return self._known.get(_key(self._runs(chosen)))
+
+    def _runs(self, chosen: Mapping[Place, Option | Runs]) -> dict[Place, Runs]:
+        runs: dict[Place, Runs] = {}
+        for menu in self._menus:
+            made = chosen.get(menu.place, menu.plain)
+            runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
+        return runs
+
+    def _traced(self, runs: Combination) -> Tried | None:
+        active = [p for p, each in runs.items() if any(o.choice is not None for o, _ in each)]
+        if any(self._overlap(a, b) for a, b in itertools.combinations(active, 2)):
+            return None
+        self._progress(f"tracing variant {len(self.tried) + 1}")
+        try:
+            variant = self._variants.variant(choices(runs))
+        except JaxresidError:
+            return None
+        tried = Tried(runs, variant, self._cost(variant))
+        self.tried.append(tried)
+        return tried
+
+    def _overlap(self, one: Place, other: Place) -> bool:
+        return (one, other) in self._overlaps or (other, one) in self._overlaps
+
+    def _beside(self, place: Place, tried: Tried) -> dict[Place, Option | Runs]:
+        """What was done at the other places, without those that overlap with this one."""
+        return {
+            other: runs
+            for other, runs in tried.combination.items()
+            if other is not place and not self._overlap(place, other)
+        }
+
+    def _fits(self, tried: Tried | None) -> bool:
+        return tried is not None and tried.peak <= self._budget
+
+    @property
+    def _one_by_one(self) -> int:
+        if sum(bool(menu.front) for menu in self._menus) > 1:
+            return _ONE_BY_ONE_OF_SEVERAL
+        ops = sum(len(block.ops) for block in _blocks(self.tried[0].variant.program.block))
+        return _ONE_BY_ONE_IF_SMALL if ops <= _SMALL else _ONE_BY_ONE
+
+    # -- one place ---------------------------------------------------------------------------
+
+    def _front(self, menu: Menu, others: Mapping[Place, Option | Runs]) -> None:
+        """The options by name at one place, from the dearest in bytes to none."""
+        front = menu.front
+        self.every_front = self.every_front and menu.complete
+
+        def at(i: int) -> Tried | None:
+            return self.trial({**others, menu.place: front[i]})
+
+        if len(front) <= self._one_by_one:
+            for i in range(len(front)):
+                at(i)
+            return
+        low, high = 0, len(front)  # the first that fits lies in [low, high)
+        while low < high:
+            middle = (low + high) // 2
+            if self._fits(at(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        for i in range(max(low - _NEIGHBOURS, 0), min(low + _NEIGHBOURS + 1, len(front))):
+            at(i)
+        if self.best() is None:
+            for i in range(max(len(front) - self._one_by_one, 0), len(front)):
+                at(i)
+
+    # -- several places ----------------------------------------------------------------------
+
+    def _alike(self, policies: Sequence[str | None]) -> None:
+        """Each of some of JAX's policies at all places at once, and the code as it is written."""
+        parts = [menu for menu in self._menus if menu.place.kind != "whole"] or self._menus
+        for policy in policies:
+            chosen: dict[Place, Option] = {}
+            for menu in parts:
+                same = [o for o in menu.known if o.policy == policy]
+                if same and not any(self._overlap(place, menu.place) for place in chosen):
+                    chosen[menu.place] = same[0]
+            self.trial(chosen)
+        self.trial({m.place: o for m in self._menus for o in m.known if not o.changed})
+
+    def _mix(self) -> None:
+        """A combination by the integer program over all menus, bisected on the bytes kept, then
+        each place by itself."""
+        plain = self.trial({})
+        tables = [self._weighed(menu, plain) for menu in self._menus]
+        costs = [[cost for _, _, cost in table] for table in tables]
+        weights = [[weight for _, weight, _ in table] for table in tables]
+        numbers = {menu.place: i for i, menu in enumerate(self._menus)}
+        conflicts = [
+            (numbers[a], numbers[b]) for a, b in self._overlaps if a in numbers and b in numbers
+        ]
+        least = sum(
+            min(w) for w, m in zip(weights, self._menus, strict=True) if m.place.kind != "whole"
+        )
+        low, high = least, 0.0
+        limit = low
+        for _ in range(_ROUNDS):
+            picked = together(costs, weights, limit, conflicts)
+            if picked is None:
+                break
+            tried = self.trial(
+                {
+                    menu.place: table[i][0]
+                    for menu, table, i in zip(self._menus, tables, picked, strict=True)
+                }
+            )
+            if self._fits(tried):
+                low = limit
+            elif limit == least:
+                break
+            else:
+                high = limit
+            if high - low <= abs(least) * 1e-3:
+                break
+            limit = (low + high) / 2
+        self._descend()
+
+    def _weighed(self, menu: Menu, plain: Tried | None) -> list[tuple[Option, float, float]]:
+        """Options of a menu with what each keeps more than no checkpoint does, and costs."""
+        table = [(menu.plain, 0.0, 0.0)]
+        nothing = next((o for o in menu.known if o.choice and o.choice.policy is None), None)
+        bare = None if nothing is None else self.trial({menu.place: nothing})
+        if plain is None or bare is None:
+            return table
+        base = float(bare.variant.kept_nbytes - plain.variant.kept_nbytes)
+        for option in menu.known:
+            tried = self.trial({menu.place: option})
+            if tried is not None:
+                kept = float(tried.variant.kept_nbytes - plain.variant.kept_nbytes)
+                table.append((option, kept, tried.cost - plain.cost))
+        for option in menu.front:
+            table.append((option, base + (option.nbytes or 0), option.cost or 0.0))
+        return table
+
+    def _descend(self) -> None:
+        """From the best found on, at each place the cheapest option that still fits."""
+        for _ in range(2):
+            start = self.best()
+            if start is None:
+                return
+            by_cost = sorted(self._menus, key=lambda m: -_dearest(start.combination[m.place]))
+            for menu in by_cost:
+                best = self.best()
+                assert best is not None
+                others = self._beside(menu.place, best)
+                self.trial({**others, menu.place: menu.plain})
+                for option in menu.known:
+                    self.trial({**others, menu.place: option})
+                self._front(menu, others)
+            if self.best() is start:
+                return
+
+    # -- some calls only ---------------------------------------------------------------------
+
+    def _split(self) -> None:
+        """At places of several calls: the first of them under one option, the others under another.
+
+        The first ones, since what the later calls keep is free again when the backward pass comes
+        to them. Of options that fit at all calls and options that do not, as many calls as needed
+        get the first.
+        """
+        for menu in self._menus:
+            place = menu.place
+            if place.calls < 2 or not place.can_split:
+                continue
+            best = self.best()
+            if best is None:
+                return
+            others = self._beside(place, best)
+            alone = [(o, self.known({**others, place: o})) for o in menu.options]
+            known = [(o, t) for o, t in alone if t is not None]
+            fitting = [(o, t) for o, t in known if self._fits(t)]
+            not_fitting = [(o, t) for o, t in known if not self._fits(t)]
+            pairs = [
+                (_guess(a, b, self._budget), heavy, light, a, b)
+                for heavy, a in fitting
+                for light, b in not_fitting
+                if b.cost < a.cost
+            ]
+            for guess, heavy, light, _, _ in sorted(pairs, key=lambda pair: pair[0]):
+                best = self.best()
+                if best is None or guess > best.cost:
+                    break
+                self._bisect(place, heavy, light, others)
+
+    def _bisect(
+        self,
+        place: Place,
+        heavy: Option,
+        light: Option,
+        others: Mapping[Place, Option | Runs],
+    ) -> None:
+        """The fewest first calls that have to be under `heavy`."""
+        low, high = 0, place.calls  # high fits
+        while high - low > 1:
+            middle = (low + high) // 2
+            runs = ((heavy, middle), (light, place.calls - middle))
+            tried = self.trial({**others, place: runs})
+            if tried is None:
+                return
+            if self._fits(tried):
+                high = middle
+            else:
+                low = middle
+
+
+def _key(runs: Combination) -> Hashable:
+    """The same for options that are written alike."""
+    return tuple(
+        (option.choice is None, option.changed, option.policy, option.values, count)
+        for each in runs.values()
+        for option, count in each
+    )
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for body in op.bodies:
+            yield from _blocks(body)
+
+
+def choices(runs: Combination) -> Choices:
+    """What `Variants` take."""
+    return {
+        place: tuple(option.choice for option, count in each for _ in range(count))
+        for place, each in runs.items()
+        if place.kind == "checkpoint" or any(option.choice is not None for option, _ in each)
+    }
+
+
+def _dearest(runs: Runs) -> float:
+    return max(option.cost or 0.0 for option, _ in runs)
+
+
+def _guess(heavy: Tried, light: Tried, budget: int) -> float:
+    """The cost of a mixture, if peak and cost go evenly with the number of calls."""
+    share = (light.peak - budget) / max(light.peak - heavy.peak, 1)
+    return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)

@@ -1,0 +1,106 @@
+"""Where a policy goes: the words of `--at` -> places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxresid.errors import InputsError
+from jaxresid.inspector.choices import Choice, Choices, Place, everywhere
+from jaxresid.nearest import nearest
+
+WORDS = ("all-sites", "scan-bodies", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Some places that get the same policy.
+
+    Attributes:
+      at: `all-sites`, `scan-bodies`, `whole`, or the one place.
+      cleared: checkpoints that have to go first, since the policy is to stand instead of them.
+    """
+
+    at: str
+    places: tuple[Place, ...]
+    cleared: tuple[Place, ...] = ()
+
+    def choices(self, choice: Choice | None) -> Choices:
+        """The choice at every call of these places."""
+        made = {place: everywhere(place, None) for place in self.cleared}
+        for place in self.places:
+            if choice is not None or place.kind == "checkpoint":
+                made[place] = everywhere(place, choice)
+        return made
+
+
+def spot(places: Sequence[Place], at: str | None) -> Spot:
+    """The places that a user means.
+
+    Args:
+      places: all there are.
+      at: one of `WORDS`, or a place by its function, `model.py:42`, or both as it is printed; None:
+        the checkpoints that the code has, else the bodies of its scans, else everything.
+
+    Raises:
+      InputsError: there is no such place; it lists those that there are.
+    """
+    sites = tuple(p for p in places if p.kind == "checkpoint")
+    scans = tuple(p for p in places if p.kind == "scan")
+    wholes = tuple(p for p in places if p.kind == "whole")
+    if at is None:
+        at = "all-sites" if sites else "scan-bodies" if scans else "whole"
+        if at == "whole" and not wholes:
+            raise InputsError(
+                "this training step has neither a checkpoint nor a scan in what it differentiates,"
+                " and its loss cannot be wrapped from outside; compare the loss function itself"
+            )
+    if at == "all-sites":
+        return Spot(at, _some(sites, "no checkpoint is in the function", places))
+    if at == "scan-bodies":
+        return Spot(at, _some(scans, "the function has no scan of several trips", places), sites)
+    if at == "whole":
+        if not wholes:
+            raise InputsError(
+                "a training step's loss cannot be wrapped from outside; compare the loss function"
+                f" itself, or choose {_listed(places)}"
+            )
+        return Spot(at, wholes, sites)
+    found = [p for p in places if _is_meant(p, at)]
+    if not found:
+        named = [n for p in places for n in (str(p), p.function)]
+        near = nearest(at, [*WORDS, *named])
+        hint = f"; did you mean {near}?" if near else ""
+        raise InputsError(f"no place {at!r}{hint}; there are {_listed(places)}")
+    if len({(str(p), p.kind) for p in found}) > 1:
+        which = ", ".join(dict.fromkeys(f"{p} [{p.kind}]" for p in found))
+        raise InputsError(f"{at!r} means several places: {which}; write one as it is printed here")
+    inside = () if found[0].kind == "checkpoint" else sites
+    return Spot(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
+
+
+def _is_meant(place: Place, at: str) -> bool:
+    if at in (str(place), f"{place} [{place.kind}]"):
+        return True
+    if at == place.function and place.kind != "whole":
+        return True
+    file, _, line = at.rpartition(":")
+    where = place.location
+    return (
+        where is not None
+        and line == str(where.line)
+        and (where.file == file or where.file.endswith(f"/{file}"))
+    )
+
+
+def _some(found: tuple[Place, ...], otherwise: str, places: Sequence[Place]) -> tuple[Place, ...]:
+    if not found:
+        raise InputsError(f"{otherwise}; choose {_listed(places)}")
+    return found
+
+
+def _listed(places: Sequence[Place]) -> str:
+    words = {"checkpoint": "all-sites", "scan": "scan-bodies", "whole": "whole"}
+    kinds = [words[kind] for kind in words if any(p.kind == kind for p in places)]
+    sites = [f"{p} [{p.kind}]" for p in places if p.kind != "whole"]
+    return ", ".join([*kinds, *sites])

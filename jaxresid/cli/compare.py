@@ -1,0 +1,91 @@
+"""`jaxresid compare`."""
+
+from __future__ import annotations
+
+import click
+
+from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
+
+
+@click.command()
+@target_options
+@output_options(("text", "json"))
+@click.option(
+    "--at",
+    metavar="PLACE",
+    help="Where the policies go: all-sites (the checkpoints in the code), scan-bodies, whole, or a"
+    " place such as model.py:42.  [default: the first of these that there is]",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="MODULE:POLICY",
+    help="A policy of yours besides JAX's. Repeat for more.",
+)
+@click.option(
+    "--device",
+    metavar="CHIP",
+    help="The chip to estimate the time on: v5p, h100, ...; a name that there is none of lists"
+    " them.  [default: v5p]",
+)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Run each on the local device, with random inputs, and compare times and gradients.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rounds of --measure.  [default: 10]",
+)
+def compare(
+    options: TargetOptions,
+    format_: str,
+    output: str | None,
+    at: str | None,
+    policies: tuple[str, ...],
+    device: str | None,
+    measure: bool,
+    rounds: int | None,
+) -> int:
+    """Compare checkpoint policies for TARGET: what each keeps, its peak memory, what it recomputes.
+
+    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
+    is traced with no checkpoint, as it is written, with each of JAX's policies, with the
+    checkpoint_names that occur in it, and with policies of yours. Nothing runs without --measure.
+    Exits 0; 2 where something went wrong, which a policy of yours that fails is as well.
+    """
+    if rounds is not None and not measure:
+        raise click.UsageError("--rounds are those of --measure, which is not given")
+    from jaxresid.advice.chips import DEFAULT, chip
+
+    chosen = chip(device) if device is not None else DEFAULT
+    with working(f"tracing {options.target}") as say:
+        found, request = subject_of(options)
+        from jaxresid.advice.compare import Measure, comparison, dynamic, load_policy
+        from jaxresid.inspector import _jax
+
+        inputs = request.inputs
+        leaves = _jax.import_jax().tree.leaves((inputs.args, inputs.kwargs)) if measure else []
+        result = comparison(
+            found,
+            at=at,
+            policies=[load_policy(reference) for reference in policies],
+            device=chosen.name,
+            measure=Measure(dynamic(found, leaves), rounds or 10) if measure else None,
+            progress=say,
+        )
+    if format_ == "json":
+        text = result.to_json()
+    else:
+        from jaxresid.render.compare import render_comparison
+
+        text = rendered(render_comparison(result, encoding_of(output)), output)
+    write(text, output)
+    failed = [row for row in result.rows if row.policy in policies and row.error]
+    for row in failed:
+        click.echo(f"jaxresid: error: --policy {row.policy}: {row.error}", err=True)
+    return EXIT_FAILED if failed else 0

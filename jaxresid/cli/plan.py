@@ -1,0 +1,112 @@
+"""`jaxresid plan`."""
+
+from __future__ import annotations
+
+import click
+
+from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.retracing import verify
+from jaxresid.cli.running import encoding_of, rendered, working, write
+from jaxresid.units import parse_bytes
+
+
+def _budget(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    try:
+        nbytes = parse_bytes(value)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+    if nbytes <= 0:
+        raise click.BadParameter(f"{value!r} leaves no room; write a size such as 12GiB or 800MB")
+    return nbytes
+
+
+@click.command()
+@target_options
+@output_options(("text", "json"))
+@click.option(
+    "--budget",
+    required=True,
+    callback=_budget,
+    metavar="SIZE",
+    help="What the peak has to fit into: 12GiB, 800MB, 4096.",
+)
+@click.option(
+    "--offload",
+    is_flag=True,
+    help="Values may be moved to the host; the least estimated time is sought, transfers included,"
+    " in place of the fewest recomputed FLOPs.",
+)
+@click.option(
+    "--device",
+    metavar="CHIP",
+    help="The chip to estimate the time on: v5p, h100, ...; a name that there is none of lists"
+    " them.  [default: v5p]",
+)
+@click.option("--diff", "diff_", is_flag=True, help="Print the edit of the source as a diff.")
+@click.option(
+    "--write",
+    "write_",
+    is_flag=True,
+    help="Edit the source: only if the edited code, traced again, gives the promised figures.",
+)
+def plan(
+    options: TargetOptions,
+    format_: str,
+    output: str | None,
+    budget: int,
+    offload: bool,
+    device: str | None,
+    diff_: bool,
+    write_: bool,
+) -> int:
+    """Plan the checkpoints of TARGET: the cheapest way to fit its peak memory into a budget.
+
+    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
+    is traced, not run. Says which places to checkpoint, with which policy, which values to save,
+    and the code to write. Exits 0 where it fits, 1 where nothing does, 2 where something went
+    wrong.
+    """
+    if diff_ and write_:
+        raise click.UsageError("--diff shows the edit and --write makes it: choose one")
+    if diff_ and format_ != "text":
+        raise click.UsageError(f"--diff prints a diff, which is no {format_}")
+    from jaxresid.advice.chips import DEFAULT, chip
+
+    chosen = chip(device) if device is not None else DEFAULT
+    with working(f"tracing {options.target}") as say:
+        found, _ = subject_of(options)
+        from jaxresid.advice.plan import planned
+
+        result = planned(
+            found,
+            budget,
+            offload=offload,
+            device=chosen.name,
+            writable=diff_ or write_,
+            progress=say,
+        )
+        from jaxresid.advice import writing
+
+        edits: tuple[writing.FileEdit, ...] = ()
+        if result.fits and (diff_ or write_):
+            edits = writing.edits(result, found)
+        if edits:
+            say("tracing the edited code")
+            verify(result, edits, options)
+    from jaxresid.render.plan import render_plan, verdict_text
+
+    if write_ and edits:
+        writing.write(edits)
+    if diff_:
+        text = writing.diff(edits)
+        click.echo(f"jaxresid: {verdict_text(result)}", err=True)
+    elif format_ == "json":
+        text = result.to_json()
+    else:
+        text = rendered(render_plan(result, encoding_of(output)), output)
+    if text:
+        write(text, output)
+    if write_:
+        written = ", ".join(edit.shown for edit in edits) or "nothing"
+        click.echo(f"jaxresid: {written} written", err=True)
+    return 0 if result.fits else 1

@@ -1,0 +1,409 @@
+"""A comparison of policies for a terminal: the table, the frontier, and what to take from it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from jaxresid.model import Comparison, Row, Timing
+from jaxresid.render.columns import Unit, bytes_unit, flops_unit
+from jaxresid.render.cost import added_text, at_least
+from jaxresid.render.frontier import Point, plot, plotted
+from jaxresid.render.heading import heading
+from jaxresid.render.policies import Names, lines, policy_text
+from jaxresid.render.sparkline import can_encode
+from jaxresid.render.words import ACCURACY, percent
+from jaxresid.render.wrapping import Flow
+from jaxresid.units import format_bytes
+
+_FIRST = ("none", "as-written")
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+_NO_LETTER = "."
+_PLACES = 6
+_GAP = "  "
+_NAME_WIDTH = 20  # where less is left for the policies, they stand above their figures
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Rows with the same figures: one line of the table.
+
+    Attributes:
+      letter: what the plot calls it.
+      row: the one that is shown; `same` are the others.
+    """
+
+    letter: str
+    row: Row
+    same: tuple[Row, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return (self.row, *self.same)
+
+    @property
+    def pareto(self) -> bool:
+        return any(r.pareto for r in self.rows)
+
+    @property
+    def knee(self) -> bool:
+        return any(r.knee for r in self.rows)
+
+    @property
+    def name(self) -> str:
+        """The letter and the policy: `C dots_saveable`."""
+        return f"{self.letter} {policy_text(self.row.policy)}".strip(f"{_NO_LETTER} ")
+
+
+def entries(comparison: Comparison) -> tuple[Entry, ...]:
+    """The rows with figures: no checkpoint and the code as written first, then by peak, highest
+    first. Rows that do not differ in any figure are one entry."""
+    groups: dict[Hashable, list[Row]] = {}
+    for row in sorted((r for r in comparison.rows if r.error is None), key=_order):
+        groups.setdefault(_figures(row), []).append(row)
+    letters = (*_LETTERS, *_NO_LETTER * len(groups))
+    return tuple(
+        Entry(letter, group[0], tuple(group[1:]))
+        for letter, group in zip(letters, groups.values(), strict=False)
+    )
+
+
+def takeaways(comparison: Comparison) -> tuple[str, ...]:
+    """What to take from the figures, one sentence each."""
+    found = entries(comparison)
+    plain = next((e for e in found if _holds(e, "none")), None)
+    bare = plain.row if plain is not None else None
+    knee = next((e for e in found if e.knee), None)
+    frontier = [e for e in found if e.pareto]
+    sentences = []
+    if knee is not None:
+        sentences.append(f"knee: {knee.name}: {_bargain(knee.row, bare)}")
+    if frontier:
+        lowest = min(frontier, key=lambda e: e.row.peak_nbytes or 0)
+        if plain is not None and lowest.row.peak_nbytes == plain.row.peak_nbytes:
+            if len(found) > 1:
+                sentences.append("no policy lowers the peak of this function")
+        elif lowest is not knee:
+            sentences.append(f"lowest peak: {lowest.name}: {_bargain(lowest.row, bare)}")
+    written = next((e for e in found if _holds(e, "as-written")), None)
+    if written is not None and written is not plain:
+        better = [e for e in frontier if _beats(e.row, written.row)]
+        if better:
+            best = min(better, key=lambda e: e.row.peak_nbytes or 0)
+            sentences.append(f"{written.name}: {best.name} {_advantage(best.row, written.row)}")
+    return tuple(sentences)
+
+
+def remarks(comparison: Comparison) -> tuple[str, ...]:
+    """What the figures are, and how good the estimates measured."""
+    found = ["Peak, FLOPs and time est. are estimates: the time from the chip's published figures."]
+    if comparison.measured_on is not None:
+        rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]
+        times = f", {max(rounds)} rounds: median (lowest-highest)" if rounds else ""
+        found.append(f"Measured on {comparison.measured_on}{times}, against no checkpoint.")
+    uncosted = sorted({name for row in comparison.rows for name in row.uncosted})
+    if uncosted:
+        found.append(
+            f"No FLOPs known for {', '.join(uncosted)}: recompute is at least what stands there,"
+            " shares and times are about that."
+        )
+    accuracy = ACCURACY[comparison.profile]
+    return (*found, f"The peak was {accuracy[0].lower()}{accuracy[1:]}")
+
+
+def gradients_text(comparison: Comparison) -> str:
+    """`gradients agree in all 9 ...`; nothing where none was compared or one differs."""
+    compared = [
+        (r.measured.gradient_error, r.measured.tolerance)
+        for r in comparison.rows
+        if r.measured is not None and r.measured.gradient_error is not None
+    ]
+    if not compared or not all(error <= tolerance for error, tolerance in compared):  # NaN too
+        return ""
+    error, tolerance = max(compared)
+    return (
+        f"gradients agree in all {len(compared)} that ran: largest relative difference"
+        f" {error:.1e}, tolerance {tolerance:.0e}"
+    )
+
+
+def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> RenderableType:
+    """The whole text; `encoding` is that of the stream it is for."""
+    found = entries(comparison)
+    parts: list[RenderableType] = [heading(comparison.target, comparison.jax), *_where(comparison)]
+    if found:
+        parts += [Text(), _Table(comparison, found, encoding)]
+        parts.append(Flow(_legend(found), separator=" · ", style="dim", indent=2))
+    failed = [row for row in comparison.rows if row.error is not None]
+    if failed:
+        parts += [Text(), *_failed(failed)]
+    points = tuple(_points(found))
+    if plotted(points):
+        parts += [Text(), _Plot(points, _bytes_unit(found), encoding)]
+    sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
+    if not found:
+        sentences.append("no policy gave figures")
+    parts += [Text(), *(Names(Text(s, "bold")) for s in sentences)]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in comparison.warnings]
+    parts += [Text(remark, style="dim") for remark in remarks(comparison) if found]
+    return Group(*parts)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Prints the comparison to stdout, or into the notebook's cell."""
+    console = Console(highlight=False)
+    console.print(render_comparison(comparison, console.encoding))
+
+
+def _order(row: Row) -> tuple[int, int, int]:
+    first = _FIRST.index(row.policy) if row.policy in _FIRST else len(_FIRST)
+    return first, -(row.peak_nbytes or 0), row.recompute_flops or 0
+
+
+def _figures(row: Row) -> Hashable:
+    """What two rows have to share to be one."""
+    return (
+        *(row.kept_nbytes, row.host_nbytes, row.peak_nbytes, row.recompute_flops),
+        *(row.time_fraction, row.uncosted, row.measured, row.measure_error),
+    )
+
+
+def _holds(entry: Entry, policy: str) -> bool:
+    return any(row.policy == policy for row in entry.rows)
+
+
+def _beats(row: Row, other: Row) -> bool:
+    """Whether a row is better in peak or recompute and worse in neither."""
+    mine, theirs = _costs(row), _costs(other)
+    return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+
+def _costs(row: Row) -> tuple[int, int]:
+    return row.peak_nbytes or 0, row.recompute_flops or 0
+
+
+def _bargain(row: Row, plain: Row | None) -> str:
+    peak = f"peak {format_bytes(row.peak_nbytes or 0)}"
+    if plain is not None and plain.peak_nbytes != row.peak_nbytes:
+        peak += f" instead of {format_bytes(plain.peak_nbytes or 0)}"
+    added = added_text(row.recompute_flops or 0, row.recompute_fraction or 0.0, row.uncosted)
+    return f"{peak}, {added}"
+
+
+def _advantage(row: Row, other: Row) -> str:
+    parts = []
+    if _costs(row)[0] < _costs(other)[0]:
+        peaks = (format_bytes(r.peak_nbytes or 0) for r in (row, other))
+        parts.append("has a lower peak ({} instead of {})".format(*peaks))
+    if _costs(row)[1] < _costs(other)[1]:
+        shares = (_share(r) for r in (row, other))
+        parts.append("recomputes less ({} of the FLOPs instead of {})".format(*shares))
+    return " and ".join(parts)
+
+
+def _share(row: Row) -> str:
+    return f"{'about ' * bool(row.uncosted)}{percent(row.recompute_fraction or 0, 1)}"
+
+
+def _where(comparison: Comparison) -> Iterator[RenderableType]:
+    places = list(comparison.places[:_PLACES])
+    more = len(comparison.places) - len(places)
+    if more:
+        places.append(f"and {more} more")
+    at = Text.assemble(("policies at ", "dim"), (comparison.at, "bold"))
+    yield Flow([at, *places], separator="  ", indent=2)
+    yield Text(
+        f"memory with profile {comparison.profile}, time on device {comparison.device}",
+        style="dim",
+    )
+
+
+def _legend(found: Sequence[Entry]) -> list[str]:
+    without_host = "without host memory " * any(e.row.host_nbytes for e in found)
+    legend = ["no checkpoint and as written first, then by peak, highest first"]
+    if any(e.pareto for e in found):
+        legend.append(f"* no other {without_host}has a lower peak for less recompute")
+    if any(e.knee for e in found):
+        legend.append("[ ] the knee: saving more gets dear")
+    return legend
+
+
+def _failed(failed: Sequence[Row]) -> Iterator[RenderableType]:
+    """One line for each error, after the policies that have it."""
+    groups: dict[str, list[str]] = {}
+    for row in failed:
+        groups.setdefault(" ".join((row.error or "").split()), []).append(policy_text(row.policy))
+    yield Text("without figures", style="bold")
+    for error, policies in groups.items():
+        yield Names(Text.assemble((", ".join(policies), "yellow"), f": {error}"))
+
+
+def _points(found: Sequence[Entry]) -> Iterator[Point]:
+    for e in found:
+        r = e.row
+        if r.peak_nbytes is not None and r.recompute_fraction is not None:
+            yield Point(r.recompute_fraction, r.peak_nbytes, e.letter, e.pareto, e.knee)
+
+
+def _bytes_unit(found: Sequence[Entry]) -> Unit:
+    return bytes_unit(
+        n for e in found for n in (e.row.peak_nbytes, e.row.kept_nbytes, e.row.host_nbytes) if n
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """The frontier in the width that there is."""
+
+    points: Sequence[Point]
+    unit: Unit
+    encoding: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        peaks = sorted(p.peak for p in self.points)
+        recomputes = sorted(p.recompute for p in self.points)
+        drawn, hidden = plot(
+            self.points,
+            (self.unit.text(peaks[0]), self.unit.text(peaks[-1])),
+            (percent(recomputes[0], 1), percent(recomputes[-1], 1)),
+            options.max_width,
+            self.encoding,
+        )
+        yield Text(f"peak, {self.unit.name}", style="cyan")
+        yield from drawn
+        under = ["recompute, % of the FLOPs without checkpoint"]
+        if hidden:
+            under.append(f"behind others: {' '.join(hidden)}")
+        yield Flow(under, separator="; ", style="dim")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Two lines of heading, and one text per entry; as wide as the widest, to the right."""
+
+    heading: tuple[str, str]
+    texts: tuple[str, ...]
+    style: str = ""
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (*self.heading, *self.texts)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Figures to the left, policies to the right in what is left of the width."""
+
+    comparison: Comparison
+    entries: Sequence[Entry]
+    encoding: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = _columns(self.entries, self.encoding)
+        width = sum(c.width + len(_GAP) for c in columns)
+        beside = options.max_width - width >= _NAME_WIDTH
+        for i in range(2):
+            line = Text(style="dim")
+            for column in columns:
+                line.append(column.heading[i].rjust(column.width) + _GAP)
+            line.append("policy" * (beside and i == 1))
+            line.rstrip()
+            yield line
+        for i, e in enumerate(self.entries):
+            mark, *figures = (_cell(column, i) for column in columns)
+            if e.pareto:
+                mark.stylize("bold green")
+            names, notes = list(_names(e, self.comparison.at)), list(_notes(e.row))
+            if beside:
+                yield _hung(Text().join([mark, *figures]), [*names, *notes], options.max_width)
+            else:
+                yield _hung(mark, names, options.max_width)
+                yield Text(" " * mark.cell_len) + Text().join(figures)
+                if notes:
+                    yield _hung(Text(" " * mark.cell_len), notes, options.max_width)
+
+
+def _cell(column: _Column, i: int) -> Text:
+    return Text(column.texts[i].rjust(column.width) + _GAP, style=column.style)
+
+
+def _hung(start: Text, texts: Sequence[Text], width: int) -> Text:
+    """Texts under each other to the right of a start."""
+    left = start.cell_len
+    first, *rest = (line for text in texts for line in lines(text, width - left))
+    return Text("\n").join([start + first, *(Text(" " * left) + line for line in rest)])
+
+
+def _columns(found: Sequence[Entry], encoding: str) -> list[_Column]:
+    rows = [e.row for e in found]
+    unit = _bytes_unit(found)
+    flops = flops_unit(r.recompute_flops or 0 for r in rows)
+    times = "×" if can_encode("×", encoding) else "x"
+
+    def of_bytes(name: str, values: Sequence[int | None], style: str = "") -> _Column:
+        return _Column((name, unit.name), tuple(unit.text(v or 0) for v in values), style)
+
+    columns = [_Column(("", ""), tuple(_mark(e) for e in found))]
+    columns.append(of_bytes("peak", [r.peak_nbytes for r in rows], "cyan"))
+    columns.append(of_bytes("kept", [r.kept_nbytes for r in rows]))
+    if any(r.host_nbytes for r in rows):
+        columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
+    columns.append(_recompute(rows, flops))
+    columns.append(_Column(("time", "est."), tuple(_time(r, times) for r in rows)))
+    if any(r.measured for r in rows):
+        texts = tuple(_ratio(r.measured, times) if r.measured else "" for r in rows)
+        columns.append(_Column(("", "measured"), texts))
+    return columns
+
+
+def _mark(entry: Entry) -> str:
+    letter = f"[{entry.letter}]" if entry.knee else f" {entry.letter} "
+    return letter + ("*" if entry.pareto else " ")
+
+
+def _recompute(rows: Sequence[Row], unit: Unit) -> _Column:
+    """FLOPs and their share in one column."""
+    flops = [at_least(r.uncosted) + unit.text(r.recompute_flops or 0) for r in rows]
+    shares = [percent(r.recompute_fraction, 1) if r.recompute_fraction else "" for r in rows]
+    wide, narrow = max(map(len, (*flops, unit.name))), max(map(len, (*shares, "%")))
+    texts = [
+        f"{f:>{wide}} {s:>{narrow}}".rstrip().ljust(wide + 1 + narrow)
+        for f, s in zip(flops, shares, strict=True)
+    ]
+    units = f"{unit.name:>{wide}} {'%':>{narrow}}"
+    return _Column(("recompute", units), tuple(texts))
+
+
+def _time(row: Row, times: str) -> str:
+    return "" if row.time_fraction is None else f"{times}{1 + row.time_fraction:.2f}"
+
+
+def _ratio(timing: Timing, times: str) -> str:
+    return f"{times}{timing.ratio:.2f} ({timing.low:.2f}-{timing.high:.2f})"
+
+
+def _names(entry: Entry, at: str) -> Iterator[Text]:
+    """The policy, and those that come to the same."""
+    for i, row in enumerate(entry.rows):
+        text = Text("" if i == 0 else "= ", style="dim" if i else "")
+        text.append(policy_text(row.policy), style="bold" if i == 0 and entry.pareto else "")
+        if row.at != at and row.policy not in _FIRST:
+            text.append(f" at {row.at}", style="dim")
+        yield text
+
+
+def _notes(row: Row) -> Iterator[Text]:
+    """What went wrong when it was measured."""
+    if row.measure_error is not None:
+        error = " ".join(row.measure_error.split())
+        yield Text(f"not measured: {error}", style="yellow")
+    timing = row.measured
+    if timing is not None and timing.agrees is False:
+        yield Text(
+            f"gradients differ by {timing.gradient_error:.1e} (tolerance {timing.tolerance:.0e})",
+            style="bold red",
+        )

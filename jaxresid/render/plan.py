@@ -1,0 +1,212 @@
+"""A plan for a terminal: whether it fits, what it costs, what to do at each place, the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.render.cost import added_text, at_least
+from jaxresid.render.heading import heading
+from jaxresid.render.policies import Names
+from jaxresid.render.sparkline import can_encode
+from jaxresid.render.words import ACCURACY, percent, place_text, short_path
+from jaxresid.render.wrapping import Flow
+from jaxresid.units import format_bytes, format_flops
+
+_KINDS = {
+    "checkpoint": "checkpointed already",
+    "scan": "loop body",
+    "call": "called",
+    "whole": "the whole of it",
+}
+
+
+def verdict_text(plan: Plan) -> str:
+    """`fits 12.00 GiB: peak about 11.20 GiB, ...`, or by how much nothing does; one sentence."""
+    budget, peak = format_bytes(plan.budget_nbytes), format_bytes(plan.peak_nbytes)
+    if not plan.fits:
+        over = format_bytes(plan.floor_nbytes - plan.budget_nbytes)
+        floor = format_bytes(plan.floor_nbytes)
+        return f"nothing fits {budget}: the lowest peak found is {floor}, {over} too much"
+    cost = added_text(plan.recompute_flops, plan.recompute_fraction, plan.uncosted)
+    as_is = "" if any(site.changed for site in plan.sites) else " as it is written"
+    return f"fits {budget}{as_is}: peak about {peak}, {cost}"
+
+
+def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
+    """Peaks in bytes, and what they are of: `as it is written, 1.00 GiB too much`."""
+    names: dict[int, list[str]] = {}
+    for nbytes, name in (
+        (plan.plain_nbytes, "without any checkpoint"),
+        (plan.written_nbytes, "as it is written"),
+        *(((plan.peak_nbytes, "with this plan"),) if plan.fits else ()),
+        (plan.floor_nbytes, "the lowest found"),
+    ):
+        names.setdefault(nbytes, []).append(name)
+    return tuple(
+        (nbytes, f"{' and '.join(same)}, {_room(nbytes, plan)}") for nbytes, same in names.items()
+    )
+
+
+def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
+    """What the function keeps and recomputes with the plan, and the estimate of its time."""
+    bound = at_least(plan.uncosted)
+    about = "about " if bound else ""
+    share = f" ({about}{percent(plan.recompute_fraction, 1)})" if plan.recompute_flops else ""
+    parts = [f"kept {format_bytes(plan.kept_nbytes)}"]
+    if plan.host_nbytes or plan.offload:
+        parts.append(f"host {format_bytes(plan.host_nbytes)}")
+    parts.append(f"recompute {bound}{format_flops(plan.recompute_flops)}{share}")
+    if plan.time_fraction is not None:
+        parts.append(f"time est. {times}{1 + plan.time_fraction:.2f} on {plan.device}")
+    return tuple(parts)
+
+
+def site_parts(site: PlannedSite) -> tuple[str, ...]:
+    """`layer`, `model.py:49`, `loop body`, `×48 trips`."""
+    times = ""
+    if site.calls > 1:
+        times = f"×{site.calls} calls"
+    if site.trips not in (1, site.calls):
+        times += f"{', ' if times else '×'}{site.trips} trips"
+    location = place_text(site.location) if site.location else ""
+    return tuple(part for part in (site.function, location, _KINDS[site.kind], times) if part)
+
+
+def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
+    """What becomes of a place's calls: `calls 1-20: no checkpoint`, each with its part."""
+    texts, first = [], 1
+    for part in site.parts:
+        last = first + part.calls - 1
+        which = f"call{'s' * (last > first)} {first}{f'-{last}' * (last > first)}: "
+        texts.append((which * (len(site.parts) > 1) + _treatment(part), part))
+        first = last + 1
+    return tuple(texts)
+
+
+def value_text(value: PlannedValue) -> str:
+    """`'qkv', the output of model.py:42 block: x @ wqkv`, or that it has the name already."""
+    where = value.expression
+    if where is None:
+        return f"{value.name!r}, named in the code"
+    code = " ".join(where.code.split())
+    return f"{value.name!r}: name the output of {_place(where)} {where.function}  {code}".rstrip()
+
+
+def search_text(plan: Plan) -> str:
+    """Whether something cheaper may have been missed."""
+    tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
+    if not plan.fits:
+        return f"{tried}; {'proven: none fits' if plan.proven else 'not every choice was'}."
+    if plan.proven:
+        return f"Proven: nothing cheaper among these choices fits ({tried})."
+    return f"{tried}, not every choice: something cheaper may fit."
+
+
+def helps(plan: Plan) -> str:
+    """What else brings the peak down, where no checkpoint does."""
+    offload = "" if plan.offload else "--offload, which moves values to the host; "
+    return f"What may help: {offload}a smaller batch; more devices to shard over."
+
+
+def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
+    """The whole text; `encoding` is that of the stream it is for."""
+    times = "×" if can_encode("×", encoding) else "x"
+    verdict = Names(verdict_text(plan), style="bold green" if plan.fits else "bold red")
+    parts: list[RenderableType] = [heading(plan.target, plan.jax), verdict, _peaks(plan)]
+    parts.append(Flow(figure_parts(plan, times), indent=2))
+    if not plan.fits:
+        parts.append(Text(helps(plan)))
+    parts += [Text(), *_sites(plan)]
+    if plan.code:
+        parts += [Text(), Text("code to write", style="bold")]
+        # Not wrapped: it is there to be copied.
+        parts += [Text(b, "green", no_wrap=True, overflow="ignore") for b in plan.code]
+    parts.append(Text())
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
+    parts += [Text(remark, style="dim") for remark in _remarks(plan)]
+    return Group(*parts)
+
+
+def print_plan(plan: Plan) -> None:
+    """Prints the plan to stdout, or into the notebook's cell."""
+    console = Console(highlight=False)
+    console.print(render_plan(plan, console.encoding), crop=False)
+
+
+def _room(nbytes: int, plan: Plan) -> str:
+    over = nbytes - plan.budget_nbytes
+    return f"{format_bytes(over)} too much" if over > 0 else f"{format_bytes(-over)} to spare"
+
+
+def _peaks(plan: Plan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    for nbytes, what in peak_rows(plan):
+        style = "bold" if nbytes <= plan.budget_nbytes else ""
+        table.add_row(Text(format_bytes(nbytes), style="cyan"), Text(what, style=style))
+    return table
+
+
+def _treatment(part: PlannedPart) -> str:
+    if not part.checkpointed:
+        return "no checkpoint"
+    if part.policy is None:
+        return "checkpoint without a policy: everything is recomputed"
+    return f"checkpoint, policy {part.policy}"
+
+
+def _place(expression: Expression) -> str:
+    place = f"{short_path(expression.file)}:{expression.line}"
+    last = expression.end_line
+    return f"{place}-{last}" if last > expression.line else place
+
+
+def _sites(plan: Plan) -> Iterator[RenderableType]:
+    count = len(plan.sites)
+    changed = sum(site.changed for site in plan.sites)
+    todo = f"{changed} to change" if changed else "nothing to change"
+    if not count:
+        yield Text("nothing to change", style="bold")
+        return
+    title = f"{count} place{'s' * (count != 1)}"
+    aim = "" if plan.fits else " for the lowest peak"
+    yield Text.assemble((title, "bold"), (f"  {todo}{aim}", "dim"))
+    for site in plan.sites:
+        style = "bold yellow" if site.changed else "bold"
+        function, *others = site_parts(site)
+        action = Text("change" if site.changed else "leave", style=style)
+        head = [action, Text(function, style="bold"), *map(Text, others)]
+        yield Flow(head, separator="  ", indent=2)
+        for text, part in part_texts(site):
+            yield Padding(Names(text), (0, 0, 0, 2))
+            if part.values:
+                yield Padding(_values(part), (0, 0, 0, 4))
+
+
+def _values(part: PlannedPart) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    for value in part.values:
+        table.add_row(
+            Text(value.action),
+            Text(format_bytes(value.nbytes), style="cyan"),
+            Names(value_text(value)),
+        )
+    return table
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    yield search_text(plan)
+    if plan.uncosted:
+        yield f"No FLOPs known for {', '.join(plan.uncosted)}: the recompute is at least that."
+    accuracy = ACCURACY[plan.profile]
+    yield f"Peaks are estimates, profile {plan.profile}. {accuracy}"

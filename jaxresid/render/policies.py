@@ -1,0 +1,56 @@
+"""Policies as text: their names are long, and break where a reader would break them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+# How a policy reads where its name in JSON would be taken for something else: to JAX a policy of
+# None is a checkpoint that saves nothing.
+_WORDS = {"none": "no checkpoint", "as-written": "as written"}
+
+
+def policy_text(policy: str) -> str:
+    """`no checkpoint`, `as written`, `dots_saveable`."""
+    return _WORDS.get(policy, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Text with long names in it; further lines are indented."""
+
+    text: str | Text
+    style: str = ""
+    indent: int = 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = Text(self.text, self.style) if isinstance(self.text, str) else self.text
+        yield Text("\n").join(lines(text, options.max_width, self.indent))
+
+
+def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
+    """The text in lines of a width: broken at spaces, within a word after `_`, `(`, `,`, `.`, `:`,
+    and anywhere in what is longer still."""
+    found, rest, before = [], text, ""
+    while len(rest) > (room := max(width - len(before), 1)):
+        end = _break(rest.plain, room, width - indent)
+        line, rest = rest[:end], rest[end:]
+        line.rstrip()
+        found.append(Text(before) + line)
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        before = " " * indent
+    return [*found, Text(before) + rest]
+
+
+def _break(text: str, room: int, whole: int) -> int:
+    """Where to break a text that is longer than there is room; words of at most `whole` characters
+    are not broken."""
+    space = text.rfind(" ", 1, room + 1)
+    word = re.match(r"\S*", text[space + 1 :])
+    if space > 0 and word is not None and len(word.group()) <= whole:
+        return space
+    within = [m.end() for m in re.finditer(r"[_(,.:]+", text[:room])]
+    return max(within[-1] if within else 0, space) or room

@@ -1,0 +1,396 @@
+"""Plans: against brute force over the same choices, and against every policy of a comparison."""
+
+import itertools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxresid
+from jaxresid.advice.plan import planned
+from jaxresid.advice.solver import Program, together
+from jaxresid.errors import InputsError
+from jaxresid.inspector import subject
+from jaxresid.inspector.candidates import saving
+from jaxresid.inspector.choices import Choice, everywhere
+from jaxresid.inspector.cost import eqn_cost
+from jaxresid.inspector.naming import nameable
+from jaxresid.inspector.recompute import graph
+from jaxresid.inspector.subjects import variants_of
+
+# What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share
+# of all FLOPs.
+SLACK = 5e-4
+WIDTH, HIDDEN, BATCH = 64, 256, 128
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def body(x, p):
+    h = jnp.sin(x @ p["a"])
+    g = jnp.tanh(h @ p["b"])
+    return x + g @ p["c"], None
+
+
+def scanned(stacked, x):
+    x, _ = jax.lax.scan(body, x, stacked)
+    return jnp.sum(x**2)
+
+
+def scanned_inputs(layers=8):
+    shapes = {"a": (WIDTH, HIDDEN), "b": (HIDDEN, HIDDEN), "c": (HIDDEN, WIDTH)}
+    return {k: f32(layers, *s) for k, s in shapes.items()}, f32(BATCH, WIDTH)
+
+
+def layer(x, p):
+    h = jnp.sin(x @ p["a"])
+    u = jnp.sin(h) * h
+    return x + u @ p["c"]
+
+
+def unrolled(layers, x):
+    for p in layers:
+        x = layer(x, p)
+    return jnp.sum(x**2)
+
+
+def checkpointed(layers, x):
+    for p in layers:
+        x = jax.checkpoint(layer)(x, p)
+    return jnp.sum(x**2)
+
+
+def unrolled_inputs(layers):
+    return [{"a": f32(WIDTH, HIDDEN), "c": f32(HIDDEN, WIDTH)} for _ in range(layers)], f32(
+        BATCH, WIDTH
+    )
+
+
+def traced(fun, args):
+    found = subject(fun, args, {}, mode="function")
+    return found, variants_of(found)
+
+
+def place_of(variants, kind):
+    return next(p for p in variants.places() if p.kind == kind)
+
+
+def budgets(tried, count):
+    """From just below the lowest peak to just above the highest."""
+    low, high = min(t[0] for t in tried), max(t[0] for t in tried)
+    return [low - 1] + [low + (high - low) * i // (count - 1) for i in range(count)]
+
+
+def cheapest(tried, budget):
+    return min((cost for peak, cost in tried if peak <= budget), default=None)
+
+
+def by_name(variants, found, plain):
+    """Peak and recomputed FLOPs of every subset of the values that a scan's body can name."""
+    place = place_of(variants, "scan")
+    expressions = list(
+        dict.fromkeys(n.expression for n in nameable(variants.body(place), found.frames))
+    )
+    tried = [(plain.peak_nbytes, 0)]
+    for size in range(len(expressions) + 1):
+        for chosen in itertools.combinations(expressions, size):
+            names = tuple((e, f"n{i}") for i, e in enumerate(chosen))
+            policy = saving([n for _, n in names]).policy if names else None
+            made = variants.variant({place: everywhere(place, Choice(policy, names))})
+            tried.append((made.peak_nbytes, (made.cost - plain.cost).flops))
+    return tried
+
+
+@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+def test_values_of_a_scan_equal_brute_force(profile):
+    found = subject(scanned, scanned_inputs(), {}, mode="function", profile=profile)
+    variants = variants_of(found)
+    plain = variants.variant({})
+    tried = by_name(variants, found, plain)
+    assert len(tried) == 2**6 + 1
+    for budget in budgets(tried, 8):
+        best, plan = cheapest(tried, budget), planned(found, budget)
+        if best is None:
+            continue
+        assert plan.fits
+        assert plan.recompute_flops <= best + SLACK * plain.cost.flops
+        assert plan.peak_nbytes <= budget
+
+
+@pytest.mark.parametrize("fun", [checkpointed, unrolled])
+def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
+    found, variants = traced(fun, unrolled_inputs(5))
+    place = place_of(variants, "call" if fun is unrolled else "checkpoint")
+    plain = variants.variant({place: everywhere(place, None)})
+    tried = []
+    for policy in (None, jax.checkpoint_policies.dots_saveable):
+        for bits in itertools.product((False, True), repeat=place.calls):
+            made = variants.variant({place: tuple(Choice(policy) if b else None for b in bits)})
+            tried.append((made.peak_nbytes, (made.cost - plain.cost).flops))
+    for budget in budgets(tried, 7)[1:]:
+        plan = planned(found, budget)
+        assert plan.fits
+        # Twice: a plan leaves the last calls as they are, not the first one, which is worth up to
+        # 0.02 % of these FLOPs.
+        assert plan.recompute_flops <= cheapest(tried, budget) + 2 * SLACK * plain.cost.flops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [16, 64])
+def test_a_chain_of_identical_layers_checkpoints_as_few_as_fit(layers):
+    """Of identical layers the known optimum is the fewest that make it fit."""
+    found, variants = traced(checkpointed, unrolled_inputs(layers))
+    place = place_of(variants, "checkpoint")
+    plain = variants.variant({place: everywhere(place, None)})
+    everything = variants.variant({})
+
+    def first(count):
+        made = (Choice(None),) * count + (None,) * (layers - count)
+        return variants.variant({place: made})
+
+    for share in (0.25, 0.6):
+        budget = int(plain.peak_nbytes * (1 - share) + everything.peak_nbytes * share)
+        low, high = 0, layers
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if first(middle).peak_nbytes <= budget else (middle, high)
+        optimum = (first(high).cost - plain.cost).flops
+        plan = planned(found, budget)
+        assert plan.fits
+        assert plan.recompute_flops <= optimum + SLACK * plain.cost.flops
+
+
+def test_the_frontier_is_monotone_in_the_budget():
+    found, variants = traced(scanned, scanned_inputs())
+    plain = variants.variant({})
+    place = place_of(variants, "scan")
+    floor = variants.variant({place: everywhere(place, Choice(None))}).peak_nbytes
+    plans = [planned(found, floor + (plain.peak_nbytes - floor) * i // 6) for i in range(7)]
+    for tight, loose in itertools.pairwise(plans):
+        assert tight.peak_nbytes <= loose.peak_nbytes
+        # A budget more may buy a plan that is simpler to write for next to nothing.
+        assert loose.recompute_flops <= tight.recompute_flops + SLACK * plain.cost.flops
+    assert plans[-1].recompute_flops == 0
+
+
+@pytest.mark.parametrize(
+    ("fun", "args"),
+    [
+        (scanned, scanned_inputs()),
+        (unrolled, unrolled_inputs(4)),
+        (checkpointed, unrolled_inputs(4)),
+    ],
+)
+def test_no_policy_of_a_comparison_is_cheaper_at_the_same_peak(fun, args):
+    found, _ = traced(fun, args)
+    for at in (None, "whole"):
+        rows = jaxresid.compare(fun, *args, at=at, mode="function").rows
+        for row in rows:
+            if row.error or row.host_nbytes:
+                continue
+            plan = planned(found, row.peak_nbytes)
+            assert plan.fits, row
+            assert plan.recompute_flops <= row.recompute_flops + SLACK * _flops(plan), row
+
+
+def _flops(plan):
+    """Those without any checkpoint."""
+    if not plan.recompute_flops:
+        return 0
+    return plan.recompute_flops / plan.recompute_fraction
+
+
+def test_the_promise_is_what_the_written_code_gives():
+    """The plan applied by hand, to the code, as a user would write it."""
+    floor = jaxresid.plan(scanned, *scanned_inputs(), budget=1).floor_nbytes
+    plans = [jaxresid.plan(scanned, *scanned_inputs(), budget=floor + i * 2**18) for i in range(8)]
+    plan = next(plan for plan in plans if plan.sites[0].parts[0].values)
+    (site,) = plan.sites
+    (part,) = site.parts
+    names = {v.expression.code: v.name for v in part.values}
+
+    def name(code, value):
+        return jax.ad_checkpoint.checkpoint_name(value, names[code]) if code in names else value
+
+    def written_body(x, p):
+        h = name('jnp.sin(x @ p["a"])', jnp.sin(name('x @ p["a"]', x @ p["a"])))
+        g = name('jnp.tanh(h @ p["b"])', jnp.tanh(name('h @ p["b"]', h @ p["b"])))
+        return name('x + g @ p["c"]', x + name('g @ p["c"]', g @ p["c"])), None
+
+    def written(stacked, x):
+        policy = eval(f"jax.checkpoint_policies.{part.policy}")
+        step = jax.checkpoint(written_body, policy=policy, prevent_cse=False)
+        x, _ = jax.lax.scan(step, x, stacked)
+        return jnp.sum(x**2)
+
+    report = jaxresid.inspect(written, *scanned_inputs(), mode="function")
+    assert plan.peak_nbytes == report.peak.nbytes
+    assert plan.kept_nbytes == report.totals.computed_nbytes
+    assert plan.recompute_flops == report.cost.recompute.flops
+
+
+def test_nothing_fits():
+    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1KiB")
+    assert not plan.fits
+    assert plan.peak_nbytes == plan.floor_nbytes > plan.budget_nbytes
+    assert plan.floor_nbytes < plan.plain_nbytes
+
+
+def test_what_fits_as_it_is_stays():
+    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1TiB")
+    assert plan.fits
+    assert plan.sites == ()
+    assert plan.recompute_flops == 0
+    assert plan.peak_nbytes == plan.plain_nbytes == plan.written_nbytes
+
+
+def test_a_checkpoint_that_is_not_needed_goes():
+    plan = jaxresid.plan(checkpointed, *unrolled_inputs(3), budget="1TiB")
+    (site,) = plan.sites
+    assert site.changed
+    assert [part.checkpointed for part in site.parts] == [False]
+    assert plan.recompute_flops == 0
+
+
+def test_writable_treats_all_calls_alike():
+    args = unrolled_inputs(6)
+    found, variants = traced(checkpointed, args)
+    place = place_of(variants, "checkpoint")
+    plain = variants.variant({place: everywhere(place, None)})
+    budget = (plain.peak_nbytes * 3 + variants.variant({}).peak_nbytes) // 4
+    mixed, alike = planned(found, budget), planned(found, budget, writable=True)
+    assert [len(site.parts) for site in mixed.sites] == [2]
+    assert all(len(site.parts) == 1 for site in alike.sites)
+    assert mixed.recompute_flops < alike.recompute_flops
+    assert alike.peak_nbytes <= budget
+
+
+def test_offloading_reaches_below_the_floor():
+    floor = jaxresid.plan(scanned, *scanned_inputs(), budget="1KiB").floor_nbytes
+    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1KiB", offload=True)
+    assert plan.floor_nbytes <= floor
+    fits = jaxresid.plan(scanned, *scanned_inputs(), budget=floor, offload=True)
+    assert fits.fits
+
+
+@pytest.mark.parametrize("budget", ["12 apples", "", "GiB", "-3MiB", 0, -1])
+def test_a_budget_that_is_none(budget):
+    with pytest.raises(InputsError, match="budget"):
+        jaxresid.plan(scanned, *scanned_inputs(), budget=budget)
+
+
+def test_the_integer_program_equals_brute_force():
+    """The front of one body, over all subsets of what it can save."""
+    found, variants = traced(scanned, scanned_inputs())
+    made = graph(
+        variants.body(place_of(variants, "scan")), found.frames, lambda e: eqn_cost(e).flops
+    )
+    program = Program(made)
+    numbers = range(len(made.saveables))
+    every = [
+        program.choosing(frozenset(chosen), frozenset())
+        for size in range(len(numbers) + 1)
+        for chosen in itertools.combinations(numbers, size)
+    ]
+    front, complete = program.front(100)
+    assert complete
+    for limit in sorted({c.nbytes for c in every}):
+        best = min(c.cost for c in every if c.nbytes <= limit)
+        assert program.cheapest(limit).cost == pytest.approx(best, rel=1e-6)
+    for choosing in front:
+        assert not any(c.nbytes <= choosing.nbytes and c.cost < choosing.cost - 1 for c in every)
+
+
+def test_the_graph_costs_what_jax_recomputes():
+    """For every subset of the dots of a body, against differentiating it again."""
+    found, variants = traced(scanned, scanned_inputs())
+    place = place_of(variants, "scan")
+    made = graph(variants.body(place), found.frames, lambda e: eqn_cost(e).matmul_flops)
+    plain = variants.variant({})
+    program = Program(made)
+    for size in range(4):
+        for chosen in itertools.combinations(range(len(made.saveables)), size):
+            names = tuple((made.saveables[c].expression, f"n{c}") for c in chosen)
+            policy = saving([n for _, n in names]).policy if names else None
+            variant = variants.variant({place: everywhere(place, Choice(policy, names))})
+            added = (variant.cost - plain.cost).matmul_flops
+            assert program.choosing(frozenset(chosen), frozenset()).cost * place.trips == added
+
+
+def test_several_places_are_chosen_together():
+    # 0 is to do without; only the two cheap ones together stay under the limit.
+    costs = [[0, 5, 9], [0, 4, 20], [0, 1, 2]]
+    weights = [[0, -5, -6], [0, -5, -9], [0, -1, -2]]
+    for limit in (-1, -7, -10, -11, -17, -18):
+        fitting = [
+            (sum(c[i] for c, i in zip(costs, pick, strict=True)))
+            for pick in itertools.product(range(3), repeat=3)
+            if sum(w[i] for w, i in zip(weights, pick, strict=True)) <= limit
+        ]
+        picked = together(costs, weights, limit, [])
+        if not fitting:
+            assert picked is None
+            continue
+        assert sum(c[i] for c, i in zip(costs, picked, strict=True)) == min(fitting)
+    one = together([[0, 1], [0, 1]], [[0, -1], [0, -1]], -2, [(0, 1)])
+    assert one is None
+
+
+def test_two_stages_are_planned_together():
+    def encoder(p, x):
+        return jnp.sin(jnp.sin(x @ p) @ p.T)
+
+    def decoder(p, x):
+        return jnp.tanh(jnp.sin(x @ p) @ p.T)
+
+    def head(x):
+        return jnp.sum(jnp.sin(x) ** 2)
+
+    def loss(ps, x):
+        a, b = ps
+        x, _ = jax.lax.scan(lambda x, p: (encoder(p, x), None), x, a)
+        x, _ = jax.lax.scan(lambda x, p: (decoder(p, x), None), x, b)
+        return head(x)
+
+    args = (f32(6, WIDTH, HIDDEN), f32(3, WIDTH, HIDDEN)), f32(BATCH, WIDTH)
+    found, variants = traced(loss, args)
+    one, two = [p for p in variants.places() if p.kind == "scan"]
+    plain = variants.variant({})
+    nothing = Choice(None)
+    tried = []
+    for first, second in itertools.product((None, nothing), repeat=2):
+        chosen = {p: (c,) for p, c in ((one, first), (two, second)) if c}
+        made = variants.variant(chosen)
+        tried.append((made.peak_nbytes, (made.cost - plain.cost).flops))
+    for budget in sorted(peak for peak, _ in tried):
+        plan = planned(found, budget)
+        assert plan.fits
+        assert plan.recompute_flops <= cheapest(tried, budget) + SLACK * plain.cost.flops
+
+
+def test_a_step_is_planned_as_its_loss_is():
+    def step(stacked, x):
+        gradients = jax.grad(scanned)(stacked, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, stacked, gradients)
+
+    args = scanned_inputs()
+    found = subject(step, args, {}, mode="step")
+    variants = variants_of(found)
+    plain = variants.variant({})
+    place = place_of(variants, "scan")
+    nothing = variants.variant({place: everywhere(place, Choice(None))})
+    for share in (0.1, 0.7):
+        budget = int(nothing.peak_nbytes + share * (plain.peak_nbytes - nothing.peak_nbytes))
+        plan = planned(found, budget)
+        assert plan.fits
+        assert plan.peak_nbytes <= budget
+        assert 0 < plan.recompute_flops <= (nothing.cost - plain.cost).flops
+    assert plan.recompute_flops < (nothing.cost - plain.cost).flops  # with most of it to spare
+
+
+def test_plans_are_values():
+    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1TiB")
+    assert replace(plan, tried=0) != plan

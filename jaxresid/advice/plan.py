@@ -18,7 +18,7 @@ from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import PROFILES
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.subjects import variants_of
-from jaxresid.model import Cost, Plan, PlannedPart, PlannedSite
+from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import parse_bytes
 
 # A value smaller than this share of the budget is not worth a name; nor is what spares less than
@@ -168,17 +168,6 @@ def _planned(
         uncosted=shown.variant.cost.uncosted,
         warnings=subject.warnings,
     )
-
-
-def recompute(subject: Subject) -> Cost:
-    """What the code as written costs more than without its checkpoints, as a plan counts it."""
-    variants = variants_of(subject)
-    with uncollected():
-        sites = [p for p in variants.places() if p.kind == "checkpoint"]
-        written = variants.variant({})
-        if not sites:
-            return Cost()
-        return written.cost - variants.variant({p: everywhere(p, None) for p in sites}).cost
 
 
 def _places(variants: Variants) -> list[Place]:

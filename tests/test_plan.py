@@ -339,33 +339,26 @@ def test_several_places_are_chosen_together():
     assert one is None
 
 
-def test_two_stages_are_planned_together():
-    def encoder(p, x):
-        return jnp.sin(jnp.sin(x @ p) @ p.T)
+def stages(ps, x):
+    """Three loops whose bodies keep, and recompute, differently much for each byte."""
+    a, b, c = ps
+    x, _ = jax.lax.scan(lambda x, p: (x + jnp.sin(jnp.sin(x @ p) @ p.T), None), x, a)
+    x, _ = jax.lax.scan(lambda x, p: (x + jnp.tanh(jnp.sin(x) @ p), None), x, b)
+    x, _ = jax.lax.scan(lambda x, p: (jnp.sin(jnp.cos(jnp.sin(x) * p)), None), x, c)
+    return jnp.sum(x**2)
 
-    def decoder(p, x):
-        return jnp.tanh(jnp.sin(x @ p) @ p.T)
 
-    def head(x):
-        return jnp.sum(jnp.sin(x) ** 2)
-
-    def loss(ps, x):
-        a, b = ps
-        x, _ = jax.lax.scan(lambda x, p: (encoder(p, x), None), x, a)
-        x, _ = jax.lax.scan(lambda x, p: (decoder(p, x), None), x, b)
-        return head(x)
-
-    args = (f32(6, WIDTH, HIDDEN), f32(3, WIDTH, HIDDEN)), f32(BATCH, WIDTH)
-    found, variants = traced(loss, args)
-    one, two = [p for p in variants.places() if p.kind == "scan"]
-    plain = variants.variant({})
-    nothing = Choice(None)
-    tried = []
-    for first, second in itertools.product((None, nothing), repeat=2):
-        chosen = {p: (c,) for p, c in ((one, first), (two, second)) if c}
-        made = variants.variant(chosen)
+def test_several_stages_equal_brute_force():
+    shapes = f32(6, WIDTH, HIDDEN), f32(5, WIDTH, WIDTH), f32(7, WIDTH)
+    found, variants = traced(stages, (shapes, f32(BATCH, WIDTH)))
+    scans = [p for p in variants.places() if p.kind == "scan"]
+    assert len(scans) == 3
+    options = (None, Choice(None), Choice(jax.checkpoint_policies.dots_saveable))
+    plain, tried = variants.variant({}), []
+    for picked in itertools.product(options, repeat=3):
+        made = variants.variant({p: (c,) for p, c in zip(scans, picked, strict=True) if c})
         tried.append((made.peak_nbytes, (made.cost - plain.cost).flops))
-    for budget in sorted(peak for peak, _ in tried):
+    for budget in budgets(tried, 7)[1:]:
         plan = planned(found, budget)
         assert plan.fits
         assert plan.recompute_flops <= cheapest(tried, budget) + SLACK * plain.cost.flops

@@ -166,6 +166,20 @@ def _line(code):
     return f"tests/test_compare.py:{next(i for i, t in enumerate(lines, 1) if code in t)}"
 
 
+def test_a_policy_around_everything_replaces_the_checkpoints_inside():
+    def bare(w, x):
+        x = jnp.sin(jnp.sin(x @ w) @ w)
+        return jnp.sum(jnp.cos(jnp.cos(x @ w) @ w) ** 2)
+
+    args = f32(8, 8), f32(4, 8)
+    rows = rows_of(two_sites, *args, at="whole")
+    for name, policy in (("nothing_saveable", None), ("dots_saveable", cp.dots_saveable)):
+        written = jax.checkpoint(bare, policy=policy)
+        report = jaxresid.inspect(written, *args, mode="function")
+        assert rows[name].kept_nbytes == report.totals.computed_nbytes
+        assert rows[name].recompute_flops == report.cost.recompute.flops
+
+
 def test_a_place_that_is_not_there_lists_those_that_are():
     with pytest.raises(InputsError, match=r"no place 'decoder'.*all-sites, whole.*\(one\)"):
         jaxresid.compare(two_sites, f32(8, 8), f32(4, 8), at="decoder", mode="function")

@@ -225,6 +225,21 @@ def test_a_policy_that_fails_is_a_row_of_its_own(policy, said):
     assert rows["dots_saveable"].error is None
 
 
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, prim, *_, **__):
+        return prim.name == "dot_general"
+
+
+def test_a_policy_without_a_hash():
+    rows = rows_of(two_sites, f32(8, 8), f32(4, 8), policies={"mine": Unhashable()})
+    # Without jax_remat3 JAX's own complaint, of differentiating any code with it.
+    assert rows["mine"].error in (None, "TypeError: unhashable type: 'Unhashable'")
+    if rows["mine"].error is None:
+        assert rows["mine"].kept_nbytes == rows["dots_saveable"].kept_nbytes
+
+
 def test_an_own_policy_is_compared():
     def dots(prim, *_, **__):
         return prim.name == "dot_general"

@@ -28,7 +28,7 @@ from jaxresid.inspector.regions import regions
 from jaxresid.inspector.rewriting import Regroup, Replace, rewritten
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.tracing import Trace, retrace
+from jaxresid.inspector.tracing import BackwardError, Trace, retrace
 from jaxresid.model import Expression, Location
 
 
@@ -152,7 +152,8 @@ class FunctionVariants:
         except JaxresidError:
             raise
         except Exception as e:
-            raise InputsError(summary(e.__cause__ or e)) from e
+            cause = e.__cause__ if isinstance(e, BackwardError) else e
+            raise InputsError(summary(cause or e)) from e
 
     def measured(self, traced: Trace) -> Variant:
         """The figures of a trace."""
@@ -224,6 +225,11 @@ class FunctionVariants:
         return found
 
 
+def _key(choice: Choice) -> tuple[int, Any]:
+    """The same for equal choices; a policy may be an object that has no hash."""
+    return id(choice.policy), choice.names
+
+
 def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: Place) -> None:
     known = eqns.setdefault(id(eqn), what)
     if known is not what:
@@ -240,12 +246,17 @@ class Checkpointing:
         self._frames = frames
         self._made: dict[Any, tuple[Any, Any]] = {}
         self._bodies: dict[Any, Any] = {}
-        self.remat = functools.cache(self._remat)
-        self.loop = functools.cache(self._loop)
+        self._replaces: dict[Any, Replace] = {}
+
+    def remat(self, choice: Choice) -> Replace:
+        """A remat eqn -> the same under another choice."""
+        return self._replaces.setdefault(("remat", _key(choice)), self._remat(choice))
+
+    def loop(self, choice: Choice) -> Replace:
+        """A scan -> the same with its body checkpointed."""
+        return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
 
     def _remat(self, choice: Choice) -> Replace:
-        """A remat eqn -> the same under another choice."""
-
         def replace(eqn: Any) -> Any:
             held = _jax.params(eqn)["jaxpr"]
             body = self._named(_jax.open_jaxpr(held), choice)
@@ -256,12 +267,10 @@ class Checkpointing:
         return replace
 
     def _loop(self, choice: Choice) -> Replace:
-        """A scan -> the same with its body checkpointed."""
-
         def replace(eqn: Any) -> Any:
             held = _jax.params(eqn)["jaxpr"]
             body = self._once(
-                ("loop", choice),
+                ("loop", _key(choice)),
                 _jax.open_jaxpr(held),
                 lambda body: self.wrapped(body, choice, prevent_cse=False),
             )
@@ -295,7 +304,7 @@ class Checkpointing:
     def _named(self, body: Any, choice: Choice) -> Any:
         if not choice.names:
             return body
-        return self._once(choice, body, lambda body: named(body, choice.names, self._frames))
+        return self._once(_key(choice), body, lambda body: named(body, choice.names, self._frames))
 
     def _once(self, key: Any, body: Any, make: Callable[[Any], Any]) -> Any:
         found = self._made.get((key, id(body)))

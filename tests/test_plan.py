@@ -318,6 +318,11 @@ def test_the_graph_costs_what_jax_recomputes():
             variant = variants.variant({place: everywhere(place, Choice(policy, names))})
             added = (variant.cost - plain.cost).matmul_flops
             assert program.choosing(frozenset(chosen), frozenset()).cost * place.trips == added
+    # What the backward pass alone needs, 1 - tanh**2, runs once with a checkpoint and without.
+    every = graph(variants.body(place), found.frames, lambda e: eqn_cost(e).flops)
+    nothing = variants.variant({place: everywhere(place, Choice(None))})
+    added = (nothing.cost - plain.cost).flops
+    assert Program(every).choosing(frozenset(), frozenset()).cost * place.trips == added
 
 
 def test_several_places_are_chosen_together():

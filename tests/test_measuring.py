@@ -204,7 +204,9 @@ def test_without_a_baseline_there_are_times_alone(monkeypatch):
 
 
 INTERRUPTED = f"""
-import os, sys
+import os, signal, sys
+# Whoever starts the tests in the background may have told them to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, {str(ROOT)!r})
 from jaxresid.advice import bench_process, measuring

@@ -346,7 +346,7 @@ def test_linen_modules_keep_the_names_of_their_parameters(old, new):
             "Block.__call__",
             "nnx.remat takes constants by position: pass train so",
         ),
-        (CALL, "block(p, x)  #", "Unknown.__call__", "which library Unknown.__call__"),
+        (CALL, "block(p, x)  #", "Nowhere.__call__", "which library Nowhere.__call__"),
         (LINEN.replace("Block()(x", "made()(x"), "made()(x + 1", "Block.__call__", "by hand"),
     ],
 )

@@ -7,8 +7,8 @@ import ast
 from jaxresid.advice.located import (
     calls_at,
     checkpointed_name,
-    imported,
     last_name,
+    related,
     sites_reached,
 )
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
@@ -79,18 +79,9 @@ def _sites(file: Rewriting) -> list[tuple[Rewriting, Site]]:
 
 
 def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site]]:
-    """The checkpoints of the user's loaded files that this one imports, or that import it."""
-    found: list[tuple[Rewriting, Site]] = []
-    for path in files.modules():
-        try:
-            other = files.at(path, 1)
-        except UnwritableError:
-            continue
-        if other is file or not any(mark in other.old for mark in _MARKS):
-            continue
-        if str(other.path) in imported(file.facts) or str(file.path) in imported(other.facts):
-            found += _sites(other)
-    return found
+    """The checkpoints of the files that have to do with this one."""
+    others = [o for o in related(files, file) if any(mark in o.old for mark in _MARKS)]
+    return [site for other in others for site in _sites(other)]
 
 
 def remove_checkpoint(file: Rewriting, site: Site) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from jaxresid.advice.rewriting import Rewriting, Rewritings
+from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.linter import modules
 from jaxresid.linter.facts import Facts, Site
 from jaxresid.linter.names import External, Origin
@@ -117,7 +117,30 @@ def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] |
     return (there, node) if node is not None else None
 
 
-def imported(facts: Facts) -> frozenset[str]:
+def related(files: Rewritings, file: Rewriting) -> tuple[Rewriting, ...]:
+    """The other loaded files of the user's that a file imports, they and what they import in turn,
+    and those that import it."""
+    loaded = {path: files.at(path, 1) for path in files.modules() if _is_read(files, path)}
+    found: dict[str, Rewriting] = {}
+    wanted = [file]
+    while wanted:
+        for path in _imported(wanted.pop().facts) & loaded.keys() - found.keys():
+            found[path] = loaded[path]
+            wanted.append(loaded[path])
+    here = str(file.path)
+    found |= {path: other for path, other in loaded.items() if here in _imported(other.facts)}
+    return tuple(other for other in found.values() if other is not file)
+
+
+def _is_read(files: Rewritings, path: str) -> bool:
+    try:
+        files.at(path, 1)
+    except UnwritableError:
+        return False
+    return True
+
+
+def _imported(facts: Facts) -> set[str]:
     """The files of the loaded modules that a file imports, whole or names of."""
     found = set()
     for bindings in facts.names.root.bindings.values():
@@ -126,7 +149,7 @@ def imported(facts: Facts) -> frozenset[str]:
                 path = getattr(sys.modules.get(module), "__file__", None)
                 if isinstance(path, str):
                     found.add(path)
-    return frozenset(found)
+    return found
 
 
 def checkpointed_name(facts: Facts, site: Site) -> str:
@@ -154,22 +177,24 @@ def module_library(files: Rewritings, file: Rewriting, function: str) -> str | N
                 return known
     if any(f.name == owner for f in facts.names.functions if not isinstance(f, ast.Lambda)):
         return "jax"  # a function inside a function
-    found = {_library(cls) for cls in _classes(files, owner)}
+    found = {_library(cls) for cls in _classes(files, file, owner)}
     if not found and any(cls.name == owner and not cls.bases for cls in facts.names.classes):
         return "jax"
     return found.pop() if len(found) == 1 else None
 
 
-def _classes(files: Rewritings, name: str) -> list[type]:
-    """The loaded classes of a name that are the user's own, each where it is defined."""
-    found = []
+def _classes(files: Rewritings, file: Rewriting, name: str) -> list[type]:
+    """The loaded classes of a name that are the user's own, each where it is defined: those of
+    files that have to do with this one, else all."""
+    found: dict[str, list[type]] = {}
     for module in list(sys.modules.values()):
         value: Any = getattr(module, "__dict__", {}).get(name)
-        if isinstance(value, type) and value.__module__ == getattr(module, "__name__", None):
-            path = getattr(module, "__file__", None)
-            if path is not None and files.is_writable(path):
-                found.append(value)
-    return found
+        path = getattr(module, "__file__", None)
+        is_defined = isinstance(value, type) and value.__module__ == module.__name__
+        if is_defined and path is not None and files.is_writable(path):
+            found.setdefault(path, []).append(value)
+    near = {str(other.path) for other in (file, *related(files, file))} & found.keys()
+    return [cls for path in near or found for cls in found[path]]
 
 
 def _library(cls: type) -> str:

@@ -300,9 +300,9 @@ def test_nnx_modules_of_a_class_that_is_elsewhere():
     sys.modules["elsewhere"] = module = type(sys)("elsewhere")
     base = type("Module", (), {"__module__": "flax.nnx.module"})
     module.__file__ = os.path.abspath("elsewhere.py")
-    module.Block = type("Block", (base,), {"__module__": "elsewhere"})
+    module.Zeppelin = type("Zeppelin", (base,), {"__module__": "elsewhere"})
     try:
-        new = one(text, "block[0](x)", "Block.__call__")
+        new = one(text, "block[0](x)", "Zeppelin.__call__")
     finally:
         del sys.modules["elsewhere"]
     assert "x = nnx.remat(type(block[0]).__call__)(block[0], x)\n" in new

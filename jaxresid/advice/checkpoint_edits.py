@@ -80,8 +80,15 @@ def _sites(file: Rewriting) -> list[tuple[Rewriting, Site]]:
 
 def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site]]:
     """The checkpoints of the files that have to do with this one."""
-    others = [o for o in related(files, file) if any(mark in o.old for mark in _MARKS)]
-    return [site for other in others for site in _sites(other)]
+    found: list[tuple[Rewriting, Site]] = []
+    for path in related(files, file):
+        try:
+            other = files.at(path, 1)
+        except UnwritableError:
+            continue
+        if any(mark in other.old for mark in _MARKS):
+            found += _sites(other)
+    return found
 
 
 def remove_checkpoint(file: Rewriting, site: Site) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
-from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.rewriting import Rewriting, Rewritings
 from jaxresid.linter import modules
 from jaxresid.linter.facts import Facts, Site
 from jaxresid.linter.names import External, Origin
@@ -117,27 +118,34 @@ def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] |
     return (there, node) if node is not None else None
 
 
-def related(files: Rewritings, file: Rewriting) -> tuple[Rewriting, ...]:
+def related(files: Rewritings, file: Rewriting) -> tuple[str, ...]:
     """The other loaded files of the user's that a file imports, they and what they import in turn,
-    and those that import it."""
-    loaded = {path: files.at(path, 1) for path in files.modules() if _is_read(files, path)}
-    found: dict[str, Rewriting] = {}
-    wanted = [file]
-    while wanted:
-        for path in _imported(wanted.pop().facts) & loaded.keys() - found.keys():
-            found[path] = loaded[path]
-            wanted.append(loaded[path])
+    and those that import it. Who imports whom is read off the loaded modules, not their source."""
+    loaded = {
+        path: module
+        for module in list(sys.modules.values())
+        if isinstance(path := getattr(module, "__file__", None), str)
+    }
+    paths = set(files.modules())
     here = str(file.path)
-    found |= {path: other for path, other in loaded.items() if here in _imported(other.facts)}
-    return tuple(other for other in found.values() if other is not file)
+    found: set[str] = set()
+    wanted = _imported(file.facts) & paths
+    while wanted:
+        path = wanted.pop()
+        found.add(path)
+        wanted |= (_files_of(loaded[path]) & paths) - found
+    found |= {path for path in paths if here in _files_of(loaded[path])}
+    return tuple(sorted(found - {here}))
 
 
-def _is_read(files: Rewritings, path: str) -> bool:
-    try:
-        files.at(path, 1)
-    except UnwritableError:
-        return False
-    return True
+def _files_of(module: Any) -> set[str]:
+    """The files of the modules that a module holds, or things of."""
+    names = {
+        getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None)
+        for value in list(vars(module).values())
+    }
+    paths = (getattr(sys.modules.get(n), "__file__", None) for n in names if isinstance(n, str))
+    return {path for path in paths if isinstance(path, str)}
 
 
 def _imported(facts: Facts) -> set[str]:
@@ -193,7 +201,7 @@ def _classes(files: Rewritings, file: Rewriting, name: str) -> list[type]:
         is_defined = isinstance(value, type) and value.__module__ == module.__name__
         if is_defined and path is not None and files.is_writable(path):
             found.setdefault(path, []).append(value)
-    near = {str(other.path) for other in (file, *related(files, file))} & found.keys()
+    near = {str(file.path), *related(files, file)} & found.keys() if len(found) > 1 else set()
     return [cls for path in near or found for cls in found[path]]
 
 

@@ -295,8 +295,8 @@ def test_marks_are_among_rows_without_host_bytes():
 @pytest.mark.parametrize(
     ("module", "plain", "checkpointed"),
     [
-        ("nnx_model", "loss", "loss_remat"),
-        ("equinox_model", "loss", "loss_remat"),
+        pytest.param("nnx_model", "loss", "loss_remat", marks=pytest.mark.slow),
+        pytest.param("equinox_model", "loss", "loss_remat", marks=pytest.mark.slow),
         ("linen_model", "loss_scan", "loss_scan_remat"),
         ("nnx_model", "loss_scan", "loss_scan_remat"),
         ("equinox_model", "loss_scan", "loss_scan_remat"),

@@ -389,6 +389,18 @@ def test_a_step_is_planned_as_its_loss_is():
     assert plan.recompute_flops < (nothing.cost - plain.cost).flops  # with most of it to spare
 
 
+def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
+    def failing(*_):
+        raise TypeError("no derivative")
+
+    monkeypatch.setattr("jaxresid.advice.plan.graph", failing)
+    floor = jaxresid.plan(scanned, *scanned_inputs(), budget=1).floor_nbytes
+    plan = jaxresid.plan(scanned, *scanned_inputs(), budget=floor)
+    assert plan.fits
+    assert not plan.proven
+    assert [w for w in plan.warnings if "only JAX's policies were tried" in w]
+
+
 def test_plans_are_values():
     plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1TiB")
     assert replace(plan, tried=0) != plan

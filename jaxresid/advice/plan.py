@@ -113,7 +113,8 @@ def _planned(
     each = (lambda eqn: eqn_seconds(eqn, on)) if offload else (lambda eqn: costs.of_eqn(eqn).flops)
     moved = (lambda nbytes: 2 * transfer_seconds(nbytes, on)) if offload else None
     taken_names = _names(variants, places)
-    menus = []
+    menus: list[Menu] = []
+    warnings = list(subject.warnings)
     for place in places:
         tell(f"looking at {place}")
         least = int(budget_nbytes * _WORTH_A_NAME / place.trips)
@@ -122,7 +123,14 @@ def _planned(
         is_searched = (place.kind != "whole" or len(places) == 1) and (
             offload or plain.peak_nbytes > budget_nbytes
         )
-        made = _graph(variants, place, subject, each, least) if is_searched else None
+        made = None
+        if is_searched:
+            made = _graph(variants, place, subject, each, least)
+            if made is None:
+                warnings.append(
+                    f"at {place} only JAX's policies were tried: its body cannot be differentiated"
+                    " by itself, so what its values are worth is not known"
+                )
         names = _names(variants, [place])
         step = _STEP if len(places) > 2 else 0.0
         menus.append(menu(place, made, names, taken_names, moved, subject.frames.cwd, step))
@@ -166,7 +174,7 @@ def _planned(
         tried=len(search.tried),
         code=tuple(code(site) for site in planned_sites if site.changed),
         uncosted=shown.variant.cost.uncosted,
-        warnings=subject.warnings,
+        warnings=tuple(warnings),
     )
 
 

@@ -1,7 +1,12 @@
-"""The SPEC of `--arg` and `--kwarg`: array types, and containers and literals around them.
+"""The SPEC of `--arg` and `--kwarg`: array types, and containers and literals around them; and the
+axes of `--mesh`.
 
     f32[64,512]   bf16[8,128]   i32[]   key[]   float32[3]
     {"w": f32[4,4], "b": f32[4]}   [f32[2], None, 3, "adam"]   (f32[2], True)
+    f32[64,512]@data,model   f32[64,512]@None,model   f32[64,512]@(data,model),None   f32[8]@()
+
+After `@` stands, dim by dim as in a `jax.sharding.PartitionSpec`, what the array is split over. It
+ends where the dims do, before a dtype with its `[`, and before what can be no axis.
 
 Parsing needs no jax: an array becomes an `ArraySpec`, everything else the Python value itself.
 """
@@ -9,11 +14,14 @@ Parsing needs no jax: an array becomes an `ArraySpec`, everything else the Pytho
 from __future__ import annotations
 
 import ast
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.errors import SpecError
+from jaxresid.errors import InputsError, SpecError
+from jaxresid.nearest import did_you_mean
 
 # Short names as jaxprs print them -> the names that jax.numpy knows.
 _SHORT_DTYPES = {
@@ -37,7 +45,7 @@ _TOKEN = re.compile(
       (?P<string>[rb]?"(?:[^"\\]|\\.)*"|[rb]?'(?:[^'\\]|\\.)*')
     | (?P<number>[+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?j?)
     | (?P<name>[+-]?[A-Za-z_][A-Za-z_0-9]*)
-    | (?P<mark>[\[\](){}:,])
+    | (?P<mark>[\[\](){}:,@])
     )""",
     re.VERBOSE,
 )
@@ -46,10 +54,16 @@ _CONSTANTS = {"None": None, "True": True, "False": False}
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """An abstract array: a dtype name that `jax.numpy` knows (or `key`) and a shape."""
+    """An abstract array.
+
+    Attributes:
+      dtype: a name that `jax.numpy` knows, or `key`.
+      split: the mesh axes that the first dims are split over, dim by dim; the others are whole.
+    """
 
     dtype: str
     shape: tuple[int, ...]
+    split: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +73,47 @@ class _Token:
     column: int
 
 
-def parse_spec(text: str) -> Any:
+def parse_spec(text: str, axes: Mapping[str, int] | None = None) -> Any:
     """The value of a SPEC: `ArraySpec`s inside Python containers and literals.
+
+    Args:
+      axes: names and sizes of the mesh's axes; None: there is no mesh.
 
     Raises:
       SpecError: naming the place that does not parse.
     """
-    parser = _Parser(text)
+    parser = _Parser(text, axes)
     value = parser.value()
     parser.end()
     return value
 
 
+def parse_axes(text: str) -> dict[str, int]:
+    """The axes of `data=4,model=2`, in this order.
+
+    Raises:
+      InputsError: it reads otherwise.
+    """
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = (p.strip() for p in part.partition("="))
+        if not name.isidentifier() or name in _CONSTANTS or not re.fullmatch(r"[1-9]\d*", size):
+            raise InputsError(
+                f"--mesh {text!r}: {part.strip()!r} is not AXIS=SIZE; write e.g. data=4,model=2"
+            )
+        if name in axes:
+            raise InputsError(f"--mesh {text!r} has the axis {name} twice")
+        axes[name] = int(size)
+    return axes
+
+
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, axes: Mapping[str, int] | None) -> None:
         self.text = text
+        self.axes = axes
         self.tokens = _tokens(text)
         self.at = 0
+        self.depth = 0  # of the containers around
 
     def fail(self, reason: str, token: _Token | None = None) -> SpecError:
         column = (token or self.peek()).column
@@ -129,11 +167,13 @@ class _Parser:
 
     def items(self, close: str, what: str) -> list[Any]:
         values: list[Any] = []
+        self.depth += 1
         while not self.accept(close):
             values.append(self.value())
             if not self.accept(","):
                 self.expect(close, f"or ',' in the {what}")
                 break
+        self.depth -= 1
         return values
 
     def tuple_or_value(self) -> Any:
@@ -143,6 +183,7 @@ class _Parser:
 
     def pairs(self) -> list[tuple[Any, Any]]:
         pairs: list[tuple[Any, Any]] = []
+        self.depth += 1
         while not self.accept("}"):
             token = self.take()
             if token.kind not in ("string", "number"):
@@ -153,6 +194,7 @@ class _Parser:
             if not self.accept(","):
                 self.expect("}", "or ',' in the dict")
                 break
+        self.depth -= 1
         return pairs
 
     def array(self, token: _Token) -> ArraySpec:
@@ -173,7 +215,71 @@ class _Parser:
             if not self.accept(","):
                 self.expect("]", "or ',' in the shape")
                 break
-        return ArraySpec(dtype, tuple(dims))
+        return ArraySpec(dtype, tuple(dims), self.split(tuple(dims)))
+
+    def split(self, shape: tuple[int, ...]) -> tuple[tuple[str, ...], ...]:
+        mark = self.peek()
+        if not self.accept("@"):
+            return ()
+        if self.axes is None:
+            raise self.fail("what stands after @ are axes of a mesh; add --mesh, as data=4", mark)
+        if [t.text for t in self.tokens[self.at : self.at + 2]] == ["(", ")"]:
+            self.at += 2
+            return ()
+        entries: list[tuple[str, ...]] = []
+        used: set[str] = set()
+        while True:
+            first = self.peek()
+            entry = self.entry(used)
+            if len(entries) == len(shape):
+                raise self.fail(f"{len(shape)} dims have no room for another entry", first)
+            parts = math.prod(self.axes[name] for name in entry)
+            if shape[len(entries)] % parts:
+                over = " and ".join(f"{name}={self.axes[name]}" for name in entry)
+                raise self.fail(
+                    f"dim {len(entries)} of size {shape[len(entries)]} cannot be split evenly over"
+                    f" {over}",
+                    first,
+                )
+            entries.append(entry)
+            if not (self.peek().text == "," and self.has_entry(self.at + 1, entries, shape)):
+                return tuple(entries)
+            self.at += 1
+
+    def has_entry(self, at: int, entries: list[tuple[str, ...]], shape: tuple[int, ...]) -> bool:
+        """Whether the token at `at` goes on with a split, and not with what is around it."""
+        token, after = self.tokens[at], self.tokens[min(at + 1, len(self.tokens) - 1)]
+        # At the top nothing is around it: one entry too many is no other value.
+        if len(entries) >= len(shape) and self.depth:
+            return False
+        if token.text == "(":
+            return after.kind == "name" and after.text in (self.axes or ())
+        return token.kind == "name" and after.text != "[" and token.text not in ("True", "False")
+
+    def entry(self, used: set[str]) -> tuple[str, ...]:
+        """What one dim is split over."""
+        if self.peek().kind == "name" and self.peek().text == "None":
+            self.take()
+            return ()
+        if not self.accept("("):
+            return (self.axis(used),)
+        names = [self.axis(used)]
+        while self.accept(","):
+            names.append(self.axis(used))
+        self.expect(")", "after the axes of one dim")
+        return tuple(names)
+
+    def axis(self, used: set[str]) -> str:
+        token = self.take()
+        axes = self.axes or {}
+        if token.kind != "name" or token.text not in axes:
+            what = f"{token.text!r} is no axis" if token.text else "an axis is missing"
+            listed = f"--mesh has {', '.join(axes)}"
+            raise self.fail(f"{what}; {listed}{did_you_mean(token.text, axes)}", token)
+        if token.text in used:
+            raise self.fail(f"the axis {token.text} splits another dim already", token)
+        used.add(token.text)
+        return token.text
 
     def dimension(self) -> int:
         token = self.take()

@@ -1,6 +1,8 @@
 """What every test of the inspector needs: the CPU backend, and the JAX that runs."""
 
+import importlib.util
 import os
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -18,3 +20,16 @@ def jax_version():
 def one_minus_square(jax_version):
     """Whether tanh keeps `one_minus_square` alone (0.11.2) or `tanh` and `sub` (before)."""
     return jax_version >= (0, 11, 2)
+
+
+# No test may find, or leave, what another run has compiled.
+_COMPILED = tempfile.TemporaryDirectory(prefix="jaxresid-tests-")
+os.environ["JAXRESID_CACHE_DIR"] = _COMPILED.name
+
+
+def pytest_collection_modifyitems(items):
+    if importlib.util.find_spec("libtpu") is None:
+        reason = "libtpu is not installed; pip install 'jaxresid[tpu]' to compile for a TPU"
+        for item in items:
+            if item.get_closest_marker("tpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,8 +1,6 @@
 """The accelerator profile: each rule on a program whose answer can be counted, and whole models
 against the TPU compiler where libtpu is installed."""
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,7 +10,8 @@ import jaxresid
 from jaxresid.inspector.kernels_accelerator import Kernel, kernels
 from jaxresid.inspector.layouts_accelerator import stored_nbytes
 from jaxresid.inspector.liveness import timeline
-from jaxresid.inspector.program import Block, Value, value_and_gradients
+from jaxresid.inspector.ops import Block, Value
+from jaxresid.inspector.program import value_and_gradients
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.tracing import arguments, trace
 
@@ -434,9 +433,7 @@ AHEAD_OF_TIME = [
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="compiles for a TPU: needs libtpu"
-)
+@pytest.mark.tpu
 @pytest.mark.skipif(
     tuple(int(n) for n in jax.__version__.split(".")[:2]) < (0, 12),
     reason="the figures are those of the compiler that JAX 0.12 comes with",

@@ -689,7 +689,9 @@ def test_json_keeps_the_schema():
 
 def test_json_of_the_cost():
     cost = Phases(
-        Cost(1, 2, 3, 4, 5, ("ffi_call",)), Cost(10, 20, 30, 40, 50), Cost(notes=("one trip",))
+        Cost(1, 2, 3, 4, 5, ("ffi_call",), collectives=(("psum", 6),)),
+        Cost(10, 20, 30, 40, 50, collectives=(("psum", 60),)),
+        Cost(notes=("one trip",)),
     )
     assert json.loads(report_json(dataclasses.replace(REPORT, cost=cost)))["cost"] == {
         "forward_flops": 6,
@@ -700,6 +702,7 @@ def test_json_of_the_cost():
         "elementwise_flops": 33,
         "transcendentals": 44,
         "nbytes": 55,
+        "collectives": {"psum": 66},
         "uncosted": ["ffi_call"],
         "notes": ["one trip"],
         "phases": {

@@ -669,6 +669,7 @@ def test_json_of_a_comparison():
         "places": ["gpt.py:49 (layer) ×12 trips"],
         "measured_on": "cpu",
         "warnings": ["w"],
+        "mesh": None,
     }
     assert knee == {
         "policy": "dots_with_no_batch_dims_saveable",
@@ -685,6 +686,8 @@ def test_json_of_a_comparison():
         "uncosted": [],
         "measured": None,
         "measure_error": None,
+        "offloading": None,
+        "compiled": [],
     }
     assert timed["measured"] == {
         "seconds": pytest.approx(0.11),
@@ -699,7 +702,7 @@ def test_json_of_a_comparison():
     assert timed["uncosted"] == ["f"]
     assert {k for k, v in failed.items() if v is None} == {
         *("kept_nbytes", "host_nbytes", "peak_nbytes", "recompute_flops", "recompute_fraction"),
-        *("time_fraction", "measured", "measure_error"),
+        *("time_fraction", "measured", "measure_error", "offloading"),
     }
     assert failed["error"].startswith("the policy bad")
 

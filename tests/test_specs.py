@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxresid.errors import SpecError
-from jaxresid.specs import ArraySpec, parse_spec
+from jaxresid.errors import InputsError, SpecError
+from jaxresid.specs import ArraySpec, parse_axes, parse_spec
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,75 @@ def test_says_where_it_fails(text, column, reason):
     assert caught.value.column == column
     assert shown == f"  {text}"
     assert caret.index("^") == column + 2
+
+
+AXES = {"data": 4, "model": 2}
+
+
+def split(*entries, shape=(8, 8)):
+    return ArraySpec("float32", shape, entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("f32[8,8]@data,model", split(("data",), ("model",))),
+        ("f32[8,8] @ data", split(("data",))),
+        ("f32[8,8]@None,model", split((), ("model",))),
+        ("f32[8,8]@(data,model),None", split(("data", "model"), ())),
+        ("f32[8,8]@()", split()),
+        ("f32[]@()", split(shape=())),
+        (
+            '{"w": f32[8,8]@data, "b": f32[8]@model}',
+            {"w": split(("data",)), "b": split(("model",), shape=(8,))},
+        ),
+        ("[f32[8]@data, None, 3]", [split(("data",), shape=(8,)), None, 3]),
+        ("[f32[8,8]@data, f32[8,8]]", [split(("data",)), split()]),
+        ("[f32[8,8]@data, (1, 2), True]", [split(("data",)), (1, 2), True]),
+        ("(f32[8,8]@(),)", (split(),)),
+    ],
+)
+def test_parses_a_split(text, value):
+    assert parse_spec(text, AXES) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "reason"),
+    [
+        ("f32[8,8]@dta", 9, "'dta' is no axis; --mesh has data, model; did you mean `data`?"),
+        ("f32[8,8]@", 9, "an axis is missing"),
+        ("f32[8,8]@data,data", 14, "the axis data splits another dim already"),
+        ("f32[8]@data,model", 12, "1 dims have no room for another entry"),
+        ("f32[8,6]@None,data", 14, "dim 1 of size 6 cannot be split evenly over data=4"),
+        ("f32[4,8]@(data,model)", 9, "cannot be split evenly over data=4 and model=2"),
+        ("f32[8,8]@(data", 14, "expected ')'"),
+        ("f32[8]@data]", 11, "unexpected ']'"),
+    ],
+)
+def test_says_what_is_wrong_with_a_split(text, column, reason):
+    with pytest.raises(SpecError) as error:
+        parse_spec(text, AXES)
+    assert error.value.column == column
+    assert reason in str(error.value)
+
+
+def test_a_split_needs_a_mesh():
+    with pytest.raises(SpecError, match="add --mesh"):
+        parse_spec("f32[8]@data")
+
+
+def test_the_axes_of_a_mesh():
+    assert parse_axes("data=4, model=2") == {"data": 4, "model": 2}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "data", "data=", "data=0", "data=x", "=4", "None=2", "a=2,,b=2"]
+)
+def test_what_is_no_mesh(text):
+    with pytest.raises(InputsError, match="is not AXIS=SIZE"):
+        parse_axes(text)
+
+
+def test_an_axis_stands_once():
+    with pytest.raises(InputsError, match="twice"):
+        parse_axes("a=2,a=2")

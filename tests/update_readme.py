@@ -2,11 +2,13 @@
 
     python tests/update_readme.py
 
-Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output.
+Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output;
+those under `<!-- tpu -->` compile for a TPU, and keep theirs where libtpu is not installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -23,7 +25,7 @@ _BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```console\n\$ (.*)\n((?:.*\n)*?)```\
 
 @dataclass(frozen=True)
 class Block:
-    """A command of README; `mark` is `install`, `test` or None, `output` what it printed."""
+    """A command of README; `mark` is `install`, `test`, `tpu` or None, `output` what it printed."""
 
     mark: str | None
     command: str
@@ -60,18 +62,24 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 
 def output(command: str) -> str:
     done = run(command)
-    found_something = (
-        command.startswith(("jaxresid lint", "jaxresid check")) and done.returncode == 1
-    )
+    answers = ("jaxresid lint", "jaxresid check", "jaxresid compile")  # by their exit code
+    found_something = command.startswith(answers) and done.returncode == 1
     if done.returncode and not found_something:
         raise SystemExit(f"{command}\n{done.stderr}")
     # print_saved_residuals prints absolute paths; a reader's differ.
     return done.stdout.replace(f"{ROOT}{os.sep}", "")
 
 
+def timeless(text: str) -> str:
+    """An output without what differs from one run to the next."""
+    took = re.compile(r" in \d+\.\d s by (.*?)(?:, from the cache)?$", re.MULTILINE)
+    return took.sub(r" by \1", text)
+
+
 def updated(text: str) -> str:
+    shown = {None, "tpu"} if importlib.util.find_spec("libtpu") else {None}
     for block in reversed(blocks(text)):
-        if block.mark is None:
+        if block.mark in shown:
             start, end = block.span
             text = text[:start] + output(block.command) + text[end:]
     return _RULES.sub(lambda m: m[1] + rule_table() + m[3], text)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.advice import frontier
 from jaxresid.advice.chips import DEFAULT, Chip, chip
+from jaxresid.advice.compile import (
+    Program,
+    Settings,
+    compiled_rows,
+    places_of,
+    residuals_of,
+    warnings_of,
+)
 from jaxresid.advice.drawing import draws
 from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
@@ -18,12 +27,14 @@ from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.offloading import kept_by, offloading
 from jaxresid.inspector.peak import PROFILES
 from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.running import runnable
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Comparison, Row
 from jaxresid.targets import load
+from jaxresid.xla.cache import Cache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
 Progress = Callable[[str], None]
@@ -41,6 +52,14 @@ class Measure:
     rounds: int = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """What to compile the variants for, and how."""
+
+    ons: Sequence[str]
+    settings: Settings
+
+
 def compare(
     fun: Callable[..., Any],
     *args: Any,
@@ -49,10 +68,12 @@ def compare(
     device: str = DEFAULT.name,
     measure: bool = False,
     rounds: int = 10,
+    compile: str | Sequence[str] = (),
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     profile: str = PROFILES[0],
     mode: str = MODES[0],
+    mesh: Any = None,
     **kwargs: Any,
 ) -> Comparison:
     """`fun(*args, **kwargs)` and its gradients under every policy worth considering.
@@ -65,21 +86,27 @@ def compare(
       device: the chip whose published figures the time is estimated from, `v5p`.
       measure: also run each on the local device, with random inputs where `args` are abstract.
       rounds: of the measurement.
-      fun, args, argnums, has_aux, profile, mode, kwargs: as those of `jaxresid.inspect`.
+      compile: places to compile each for, `cpu` or `tpu:v5e:2x4`, as those of `jaxresid.compile`.
+      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or there is no such place or device.
     """
+    ons = places_of((compile,) if isinstance(compile, str) else compile) if compile else ()
     if not isinstance(policies, Mapping):
         policies = {description(p) or "None": p for p in policies}
-    found = subject(fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode)
+    found = subject(
+        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
+    )
     leaves = _jax.import_jax().tree.leaves((args, kwargs)) if measure else ()
+    settings = Settings(cache=Cache(default_directory()))
     return comparison(
         found,
         at=at,
         policies=tuple(policies.items()),
         device=device,
         measure=Measure(dynamic(found, leaves), rounds) if measure else None,
+        compile=Compile(ons, settings) if ons else None,
     )
 
 
@@ -110,6 +137,7 @@ def comparison(
     policies: Sequence[tuple[str, Any]] = (),
     device: str = DEFAULT.name,
     measure: Measure | None = None,
+    compile: Compile | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """As `compare`, of a traced function.
@@ -126,7 +154,7 @@ def comparison(
     with uncollected():
         variants = variants_of(subject)
         where = spot(variants.places(), at)
-        table = _Table(subject, variants, where, chosen, progress or (lambda _: None))
+        table = Table(subject, variants, where, chosen, progress or (lambda _: None))
         table.add(NONE, where.choices(None))
         table.add(WRITTEN, {})
         for label, policy in policies:
@@ -134,6 +162,10 @@ def comparison(
         for each in candidates(table.names()):
             table.add(each.text, where.choices(Choice(each.policy)))
     rows = _marked(table.rows)
+    warnings = subject.warnings
+    if compile is not None:
+        rows = _compiled(rows, table, compile, progress)
+        warnings += warnings_of(compile.settings)
     timed: Measured | None = None
     if measure is not None:
         runs = [Run(label, runnable(v.trace)) for label, v in table.variants.items()]
@@ -156,9 +188,29 @@ def comparison(
         at=where.at,
         places=tuple(described(place) for place in where.places),
         rows=rows,
-        warnings=subject.warnings,
+        warnings=warnings,
         measured_on=timed.device if timed else None,
+        mesh=subject.mesh,
     )
+
+
+def _compiled(
+    rows: Sequence[Row], table: Table, compile: Compile, progress: Progress | None
+) -> tuple[Row, ...]:
+    """The rows with what XLA says of their variants."""
+    variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
+    frames, found = table.subject.frames, list(rows)
+    with uncollected():
+        programs = [
+            Program(
+                rows[i].policy, v.trace, residuals_of(v.trace, frames, v.program), v.peak_nbytes
+            )
+            for i, v in variants
+        ]
+    said = compiled_rows(programs, compile.ons, compile.settings, progress)
+    for (i, _), compiled in zip(variants, said, strict=True):
+        found[i] = replace(found[i], compiled=compiled)
+    return tuple(found)
 
 
 def described(place: Place) -> str:
@@ -168,14 +220,15 @@ def described(place: Place) -> str:
     return f"{place} ×{place.trips} trips" if place.trips > 1 else str(place)
 
 
-class _Table:
-    """The rows of a comparison as they come in."""
+class Table:
+    """The rows of a comparison as they come in, and the variants that they are about."""
 
     def __init__(
         self, subject: Subject, variants: Variants, where: Spot, chip: Chip, progress: Progress
     ) -> None:
         self.rows: list[Row] = []
         self.variants: dict[str, Variant] = {}
+        self.subject = subject
         self._made = variants
         self._where = where
         self._chip = chip
@@ -187,6 +240,10 @@ class _Table:
         if sites:
             self._plain = variants.variant({p: (None,) * p.calls for p in sites})
         self._plain_seconds = seconds(self._plain.program, chip, subject.profile).total
+        self._frames = subject.frames
+        self._kept_without = functools.cache(
+            lambda: kept_by(self._plain.trace, self._frames, self._plain.program)
+        )
 
     def names(self) -> tuple[str, ...]:
         """The checkpoint_names at the places, in program order."""
@@ -212,7 +269,8 @@ class _Table:
             self.rows.append(Row(label, self._where.at, error=summary(e)))
             return
         self.variants[label] = variant
-        self.rows.append(self._row(label, variant))
+        without_effect = not variant.host_nbytes and self._offers(label, choices)
+        self.rows.append(self._row(label, variant, without_effect))
 
     def _variant(self, label: str, choices: Choices) -> Variant:
         if not choices:
@@ -221,7 +279,18 @@ class _Table:
             return self._plain
         return self._made.variant(choices)
 
-    def _row(self, label: str, variant: Variant) -> Row:
+    def _offers(self, label: str, choices: Choices) -> bool:
+        """Whether a policy offloads anything."""
+        chosen = [(place, c.policy) for place, made in choices.items() for c in made[:1] if c]
+        if label == WRITTEN:
+            sites = [p for p in self._made.places() if p.kind == "checkpoint"]
+            chosen = [(place, place.policy) for place in sites]
+        return any(
+            answers(policy, eqns_in(self._made.body(place)), str(place)).offloads
+            for place, policy in chosen
+        )
+
+    def _row(self, label: str, variant: Variant, without_effect: bool) -> Row:
         added = variant.cost - self._plain.cost
         taken = seconds(variant.program, self._chip, self._profile)
         plain = self._plain_seconds
@@ -237,6 +306,12 @@ class _Table:
             else 0.0,
             time_fraction=(taken.total - plain) / plain if plain else 0.0,
             uncosted=variant.cost.uncosted,
+            offloading=offloading(
+                variant.program,
+                lambda: kept_by(variant.trace, self._frames, variant.program),
+                self._kept_without,
+                without_effect=without_effect,
+            ),
         )
 
 

@@ -40,6 +40,7 @@ def plan(
     has_aux: bool = False,
     profile: str = PROFILES[0],
     mode: str = MODES[0],
+    mesh: Any = None,
     **kwargs: Any,
 ) -> Plan:
     """How `fun(*args, **kwargs)` and its gradients fit into `budget` with the least recomputation.
@@ -49,7 +50,7 @@ def plan(
       offload: values may also be moved to host memory; then the estimated time on `device` is
         minimised, transfers included, instead of the recomputed FLOPs.
       writable: only what `jaxresid plan --write` can write: all calls of a place alike.
-      fun, args, argnums, has_aux, profile, mode, kwargs: as those of `jaxresid.inspect`.
+      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or the budget or the device is not understood.
@@ -59,7 +60,9 @@ def plan(
             budget = parse_bytes(budget)
         except ValueError as e:
             raise InputsError(f"budget: {e}") from None
-    found = subject(fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode)
+    found = subject(
+        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
+    )
     return planned(found, budget, offload=offload, device=device, writable=writable)
 
 

@@ -7,7 +7,8 @@ profile's decision, as for the peak. Kernels run one after another; a loop takes
 body, a while loop one trip, a cond its slower branch. An evaluation of exp and the like counts as
 one operation of the vector unit. Transfers between device and host memory run beside the kernels,
 as XLA's latency-hiding scheduler arranges them, both directions over the link one after the other;
-the program takes the longer of the two.
+the program takes the longer of the two. Of a program that is split over a mesh it is the time of
+one device, which does its share.
 
 Not in it: launches, idle units, caches, what a chip does not reach of its peak, and communication
 between devices.
@@ -21,28 +22,20 @@ from typing import Any
 
 from jaxresid.advice.chips import Chip
 from jaxresid.inspector import _jax, contractions
+from jaxresid.inspector.collectives import COLLECTIVES
 from jaxresid.inspector.cost import eqn_cost
-from jaxresid.inspector.extents import nbytes
 from jaxresid.inspector.flops import RULES
 from jaxresid.inspector.nesting import nests
-from jaxresid.inspector.program import Block, Op, Program, Value
+from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program import Program
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.traffic import ADDS, PUTS, TAKES
+from jaxresid.inspector.transfers import entering, moves
 from jaxresid.model import Cost
 
 _WHILE = "while: trips unknown, counted once"
 _COND = "cond: the slower branch"
 
-# They wait for other devices, at rates that are not in the table.
-_COMMUNICATION = frozenset(
-    f"{name}{end}"
-    for name in (
-        *("all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "pmax", "pmin"),
-        *("ppermute", "psum", "psum_invariant", "ragged_all_to_all", "reduce_scatter"),
-        *("pbroadcast", "psum2", "unreduced_psum", "unreduced_reduce_scatter"),
-    )
-    for end in ("", "_start")
-)
 # Of their first operand they read or write a part.
 _PARTS = TAKES | PUTS.keys() | ADDS.keys()
 _PRECISIONS = {"HIGHEST": 2, "HIGH": 1, "F32_F32_F32": 2, "BF16_BF16_F32_X3": 1}
@@ -182,7 +175,7 @@ class _Walk:
             for v in op.results:
                 makers[v] = op
             if op.name == "device_put":
-                moved = self._moved_nbytes(op)
+                moved = sum(move.nbytes for move in moves(op, self._hosted))
                 if moved:
                     total.transfers += transfer_seconds(moved, self.chip)
         arrays = {v: self.profile.nbytes(v, lowered) for v in block.inputs}
@@ -200,10 +193,7 @@ class _Walk:
 
     def _bodies(self, kernel: Op, op: Op) -> tuple[_Sum, int]:
         """A loop's body with its trips, or a cond's slower branch."""
-        if op.nest is not None:
-            for i, v in zip(op.nest.operands, op.bodies[0].inputs, strict=True):
-                if self._is_on_host(op.operands[i]):
-                    self._hosted.add(v)
+        self._hosted |= entering(op, self._hosted)
         each = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
             nest = kernel.nest if i == 0 else None
@@ -271,7 +261,8 @@ class _Walk:
         if cost.uncosted or cost.notes:
             self.uncosted.update(cost.uncosted)
             self.notes.update(dict.fromkeys(cost.notes))
-        if op.name in _COMMUNICATION:
+        # They wait for other devices, at rates that are not in the table.
+        if op.name in COLLECTIVES:
             self.uncosted.add(op.name)
         matmul: float | None = 0.0
         if cost.matmul_flops or cost.conv_flops:
@@ -280,27 +271,8 @@ class _Walk:
             matmul = _matmul_seconds(op.eqn, cost, wider.dtype, self.chip)
             if matmul is None:
                 self.uncosted.add(f"{op.name} {wider.dtype}")
-        work = self._works[op] = matmul or 0.0, _vector_ops(cost)
+        work = self._works[op] = (matmul or 0.0) / op.devices, _vector_ops(cost) // op.devices
         return work
-
-    def _is_on_host(self, value: Value) -> bool:
-        return value.memory == "host" or value in self._hosted
-
-    def _moved_nbytes(self, op: Op) -> int:
-        """Bytes that a device_put moves between device and host memory.
-
-        Until 0.7.1 avals do not tell where they are; a device_put that names a memory is then
-        taken to move.
-        """
-        total = 0
-        for var, before, after in zip(op.eqn.invars, op.operands, op.results, strict=True):
-            if hasattr(var.aval, "memory_space"):
-                moves = self._is_on_host(before) != self._is_on_host(after)
-            else:
-                moves = _jax.moved_to(op.eqn) is not None
-            if moves:
-                total += nbytes(var)
-        return total
 
 
 def _taken_nbytes(op: Op) -> int:

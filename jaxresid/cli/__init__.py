@@ -16,6 +16,8 @@ _COMMANDS = {
     "check": "jaxresid.cli.check",
     "compare": "jaxresid.cli.compare",
     "plan": "jaxresid.cli.plan",
+    "sweep": "jaxresid.cli.sweep",
+    "compile": "jaxresid.cli.compile",
     "lint": "jaxresid.cli.lint",
     "explain": "jaxresid.cli.explain",
     "rules": "jaxresid.cli.explain",
@@ -41,7 +43,7 @@ class _Lazy(click.Group):
 def cli() -> None:
     """What a JAX backward pass keeps, which line keeps it, and which checkpoint is misplaced.
 
-    `report`, `check`, `split`, `compare` and `plan` trace functions on abstract inputs: nothing is
-    computed, nothing is allocated, but for `compare --measure`. `lint` reads source and runs none
-    of it.
+    `report`, `check`, `split`, `compare`, `plan`, `compile` and `sweep` trace functions on abstract
+    inputs: nothing is computed, nothing is allocated, but for `compare --measure`. `lint` reads
+    source and runs none of it.
     """

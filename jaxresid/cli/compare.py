@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import click
 
+from jaxresid.cli.compiling import (
+    CompilingOptions,
+    compile_options,
+    places_here,
+    say_errors,
+    settings,
+)
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
 from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
 
@@ -41,6 +48,7 @@ from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, wr
     metavar="N",
     help="Rounds of --measure.  [default: 10]",
 )
+@compile_options
 def compare(
     options: TargetOptions,
     format_: str,
@@ -50,22 +58,26 @@ def compare(
     device: str | None,
     measure: bool,
     rounds: int | None,
+    ons: tuple[str, ...],
+    compiling: CompilingOptions,
 ) -> int:
     """Compare checkpoint policies for TARGET: what each keeps, its peak memory, what it recomputes.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
     is traced with no checkpoint, as it is written, with each of JAX's policies, with the
-    checkpoint_names that occur in it, and with policies of yours. Nothing runs without --measure.
-    Exits 0; 2 where something went wrong, which a policy of yours that fails is as well.
+    checkpoint_names that occur in it, and with policies of yours. Nothing runs without --measure;
+    with --compile each is compiled, and the table says which of them fit. Exits 0; 2 where
+    something went wrong, which a policy of yours that fails is as well.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds are those of --measure, which is not given")
     from jaxresid.advice.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT
+    places = places_here(ons, measure=measure)
     with working(f"tracing {options.target}") as say:
         found, request = subject_of(options)
-        from jaxresid.advice.compare import Measure, comparison, dynamic, load_policy
+        from jaxresid.advice.compare import Compile, Measure, comparison, dynamic, load_policy
         from jaxresid.inspector import _jax
 
         inputs = request.inputs
@@ -76,6 +88,7 @@ def compare(
             policies=[load_policy(reference) for reference in policies],
             device=chosen.name,
             measure=Measure(dynamic(found, leaves), rounds or 10) if measure else None,
+            compile=Compile(places, settings(compiling)) if places else None,
             progress=say,
         )
     if format_ == "json":
@@ -88,4 +101,5 @@ def compare(
     failed = [row for row in result.rows if row.policy in policies and row.error]
     for row in failed:
         click.echo(f"jaxresid: error: --policy {row.policy}: {row.error}", err=True)
-    return EXIT_FAILED if failed else 0
+    compiled = [each for row in result.rows for each in row.compiled]
+    return EXIT_FAILED if say_errors("--compile", compiled) or failed else 0

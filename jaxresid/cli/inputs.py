@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxresid.errors import InputsError, SpecError
-from jaxresid.specs import parse_spec
+from jaxresid.cli import batches
+from jaxresid.errors import InputsError, SpecError, TargetError
+from jaxresid.specs import parse_axes, parse_spec
 from jaxresid.targets import Loaded, default_inputs, load, load_reference
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ MODES = ("auto", "function", "step")
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """The options as given; a command without the last two looks at the function itself."""
+    """The options as given; a command without --mode and --profile looks at the function itself."""
 
     target: str
     inputs: str | None
@@ -39,6 +41,8 @@ class TargetOptions:
     has_aux: bool
     mode: str = "function"
     profile: str = PROFILES[0]
+    mesh: str | None = None
+    mesh_mode: str | None = None
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +87,19 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="SPEC",
         help="One positional argument: f32[64,512], key[], '{\"w\": f32[4,4]}', or a Python"
-        " literal, which is static. Repeat for more.",
+        " literal, which is static; with --mesh f32[64,512]@data,model. Repeat for more.",
+    )
+    @click.option(
+        "--mesh",
+        metavar="AXIS=SIZE,...",
+        help="Split the arrays over a mesh of devices, which need not be there: data=4,model=2."
+        " Bytes are then one device's.",
+    )
+    @click.option(
+        "--mesh-mode",
+        type=click.Choice(("auto", "explicit")),
+        help="auto: the compiler splits what is computed. explicit: the types do, as over axes of"
+        " jax.sharding.AxisType.Explicit.  [default: auto]",
     )
     @click.option("--kwarg", multiple=True, metavar="NAME=SPEC", help="One keyword argument.")
     @click.option(
@@ -151,10 +167,17 @@ def inspected(options: TargetOptions) -> Inspection:
     Raises:
       JaxresidError: whatever is wrong with the target, its inputs or its trace.
     """
-    from jaxresid.inspector import inspection
-
     request = requested(options)
-    return inspection(request.fun, request.inputs.args, request.inputs.kwargs, **request.given)
+    from jaxresid.inspector import inspection
+    from jaxresid.xla.cache import Cache, default_directory
+
+    # Only a mesh has something compiled.
+    cache = Cache(default_directory())
+    found = inspection(
+        request.fun, request.inputs.args, request.inputs.kwargs, **request.given, cache=cache
+    )
+    warnings = (*found.report.warnings, *cache.warnings)
+    return replace(found, report=replace(found.report, warnings=warnings))
 
 
 def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
@@ -170,8 +193,11 @@ def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
     return found, request
 
 
-def requested(options: TargetOptions) -> Request:
+def requested(options: TargetOptions, batch: int | None = None) -> Request:
     """Loads the target and makes its arguments abstract.
+
+    Args:
+      batch: handed to the function that makes the inputs, if it is one that does.
 
     Raises:
       JaxresidError: whatever is wrong with the target or its inputs.
@@ -180,42 +206,85 @@ def requested(options: TargetOptions) -> Request:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     _check_combination(options)
     # Parsed first: a typo in a SPEC is found without importing anything.
-    args = [_spec("--arg", text) for text in options.arg]
-    kwargs = dict(_kwarg(text) for text in options.kwarg)
+    axes = None if options.mesh is None else parse_axes(options.mesh)
+    args = [_spec("--arg", text, axes) for text in options.arg]
+    kwargs = dict(_kwarg(text, axes) for text in options.kwarg)
+    if axes is not None:
+        _make_room(axes)
     from jaxresid.inspector import _jax
 
     _jax.import_jax()
     from jaxresid.inspector import abstract
 
-    loaded = load(options.target)
+    mesh = None if axes is None else _jax.new_mesh(axes, explicit=options.mesh_mode == "explicit")
+
+    loaded = _loaded(options.target)
     fun: Callable[..., Any] = loaded.fun
     make: Callable[[], Any] | None = None
     warnings: list[str] = []
-    if options.build:
-        make = loaded.fun
-        fun, inputs = abstract.from_build(loaded.fun, options.target)
-    elif options.inputs:
-        make = load_reference(options.inputs, loaded.module)
-        inputs = _from_reference(options, make)
-    elif args or kwargs:
-        inputs, warnings = abstract.from_specs(args, kwargs)
-    else:
-        make = default_inputs(loaded)
-        if make is not None:
+    with _jax.in_mesh(mesh):
+        if options.build:
+            make = batches.sized(loaded.fun, batch)
+            fun, inputs = abstract.from_build(make, options.target)
+        elif options.inputs:
+            make = batches.sized(load_reference(options.inputs, loaded.module), batch)
             inputs = _from_reference(options, make)
-        elif _required(loaded.fun) or _signature(loaded.fun) is None:
-            raise InputsError(_missing(options.target, loaded))
+        elif args or kwargs:
+            inputs, warnings = abstract.from_specs(args, kwargs, mesh)
         else:
-            inputs, warnings = abstract.from_specs((), {})
+            make = default_inputs(loaded)
+            if make is not None:
+                make = batches.sized(make, batch)
+                inputs = _from_reference(options, make)
+            elif _required(loaded.fun) or _signature(loaded.fun) is None:
+                raise InputsError(_missing(options.target, loaded))
+            else:
+                inputs, warnings = abstract.from_specs((), {})
     given = {
         "argnums": options.argnums,
         "has_aux": options.has_aux,
         "mode": options.mode,
         "profile": options.profile,
+        "mesh": _as_given(mesh, inputs, options),
         "name": options.target,
         "warnings": warnings,
     }
     return Request(fun, inputs, make, given)
+
+
+def _loaded(target: str) -> Loaded:
+    """The target; of a module that makes a mesh of more devices than there are, what helps."""
+    try:
+        return load(target)
+    except TargetError as e:
+        if "umber of devices" not in str(e):
+            raise
+        raise TargetError(
+            f"{e}\n  for a mesh of 8 devices that need not be there, set JAX_PLATFORMS=cpu and"
+            " JAX_NUM_CPU_DEVICES=8"
+        ) from e
+
+
+def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
+    """The mesh of --mesh; that of the inputs' own shardings, where it is the same but for a mode
+    that was not asked for.
+
+    Raises:
+      InputsError: the inputs are split over another one.
+    """
+    from jaxresid.inspector import _jax
+    from jaxresid.inspector.tracing import mesh_of
+
+    own = mesh_of(_jax.import_jax().tree.leaves((inputs.args, inputs.kwargs)))
+    if mesh is None or own is None:
+        return mesh
+    if _jax.axes_of(own) != _jax.axes_of(mesh):
+        axes = ",".join(f"{name}={size}" for name, size in _jax.axes_of(own).items())
+        raise InputsError(
+            f"--mesh {options.mesh} is not the mesh that the inputs are split over, {axes}; leave"
+            " it out, or give that one"
+        )
+    return own if options.mesh_mode is None else mesh
 
 
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
@@ -233,6 +302,14 @@ def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
     return abstract.from_function(make, name)
 
 
+def _make_room(axes: Mapping[str, int]) -> None:
+    """As many CPU devices as a mesh has, for a JAX that is not loaded yet."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    known = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    count = max(math.prod(axes.values()), int(known) if known.isdigit() else 1)
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(count)
+
+
 def _check_combination(options: TargetOptions) -> None:
     given = [
         name
@@ -245,6 +322,8 @@ def _check_combination(options: TargetOptions) -> None:
     ]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other: inputs come from one")
+    if options.mesh_mode is not None and options.mesh is None:
+        raise click.UsageError("--mesh-mode is that of --mesh, which is not given")
     if options.concrete_inputs and given not in ([], ["--inputs"]):
         raise click.UsageError(f"--concrete-inputs goes with --inputs, not with {given[0]}")
 
@@ -260,18 +339,18 @@ def _argnums(
         raise click.BadParameter(f"{value!r} is not a list of positions; write e.g. 0,2") from None
 
 
-def _spec(option: str, text: str) -> Any:
+def _spec(option: str, text: str, axes: Mapping[str, int] | None) -> Any:
     try:
-        return parse_spec(text)
+        return parse_spec(text, axes)
     except SpecError as e:
         raise InputsError(f"{option}: {e}") from e
 
 
-def _kwarg(text: str) -> tuple[str, Any]:
+def _kwarg(text: str, axes: Mapping[str, int] | None) -> tuple[str, Any]:
     name, found, spec = text.partition("=")
     if not found or not name.isidentifier():
         raise InputsError(f"--kwarg {text!r} is not NAME=SPEC; write e.g. mask=bool[64]")
-    return name, _spec(f"--kwarg {name}", spec)
+    return name, _spec(f"--kwarg {name}", spec, axes)
 
 
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import click
 
+from jaxresid.cli.compiling import (
+    CompilingOptions,
+    compile_options,
+    places_here,
+    say_errors,
+    settings,
+)
 from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
-from jaxresid.cli.running import encoding_of, rendered, working, write
+from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
 from jaxresid.errors import InputsError
 from jaxresid.render.rows import GROUPS, View
 from jaxresid.units import parse_bytes
@@ -37,6 +44,7 @@ def _min_bytes(context: click.Context, parameter: click.Parameter, value: str) -
     help="Leave out smaller rows: 4096, 1MiB, 2GB.",
 )
 @click.option("--all", "all_", is_flag=True, help="Show every row; arguments and literals too.")
+@compile_options
 def report(
     options: TargetOptions,
     format_: str,
@@ -45,22 +53,35 @@ def report(
     top: int | None,
     min_bytes: int,
     all_: bool,
-) -> None:
+    ons: tuple[str, ...],
+    compiling: CompilingOptions,
+) -> int:
     """Report what the backward pass of TARGET keeps, what it costs, its peak memory, and what each
     checkpoint in it is worth.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step.
     Only the text format is grouped and cut; json holds every residual, jax prints the lines of
-    jax.ad_checkpoint's own print_saved_residuals with our totals under them.
+    jax.ad_checkpoint's own print_saved_residuals with our totals under them. With --compile XLA's
+    own figures are a section of their own. Exits 0; 2 where something went wrong.
     """
+    if ons and format_ == "jax":
+        raise click.UsageError(
+            "-f jax prints the lines of jax alone; --compile goes with the others"
+        )
     view = View(
         group_by=group_by,
         top=top if top is not None or all_ else 20,
         min_bytes=min_bytes,
         all=all_,
     )
-    with working(f"tracing {options.target}"):
+    places = places_here(ons)
+    with working(f"tracing {options.target}") as say:
         found = inspected(options)
+        result = found.report
+        if places:
+            from jaxresid.advice.compile import report_compiled
+
+            result = report_compiled(found, places, settings(compiling), say)
         if format_ == "jax":
             from jaxresid.inspector.saved import saved_residual_lines
 
@@ -73,13 +94,14 @@ def report(
     if format_ == "json":
         from jaxresid.render.json import report_json
 
-        text = report_json(found.report)
+        text = report_json(result)
     elif format_ == "jax":
         from jaxresid.render.totals import totals_lines
 
-        text = "\n".join([*lines, *totals_lines(found.report)])
+        text = "\n".join([*lines, *totals_lines(result)])
     else:
         from jaxresid.render.text import render_report
 
-        text = rendered(render_report(found.report, view, encoding_of(output)), output)
+        text = rendered(render_report(result, view, encoding_of(output)), output)
     write(text, output)
+    return EXIT_FAILED if say_errors("--compile", result.compiled) else 0

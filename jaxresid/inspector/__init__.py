@@ -9,18 +9,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax, steps
-from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector import _jax, meshes, steps
+from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.peak import PROFILES, Places, peak, profile_named
 from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
@@ -34,14 +36,20 @@ from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
     Computed,
     Cost,
+    Finding,
     JaxInfo,
     Mark,
+    Mesh,
+    Offloading,
     Peak,
     Phases,
     Report,
     Residual,
     Target,
 )
+
+if TYPE_CHECKING:
+    from jaxresid.xla.cache import Cache
 
 MODES = ("auto", "function", "step")
 
@@ -56,6 +64,11 @@ class Subject:
     frames: Frames
     profile: Profile
     warnings: tuple[str, ...]
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """What it is split over, before any compiler was asked how; None: it is of one device."""
+        return meshes.described(self.trace.arguments.mesh)
 
     @property
     def target(self) -> Target:
@@ -86,6 +99,7 @@ def inspect(
     has_aux: bool = False,
     profile: str = PROFILES[0],
     mode: str = MODES[0],
+    mesh: Any = None,
     **kwargs: Any,
 ) -> Report:
     """What the backward pass of `fun(*args, **kwargs)` keeps, costs and takes.
@@ -102,6 +116,11 @@ def inspect(
       profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
       mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
         gradients that it computes itself; `auto` tells from what it does.
+      mesh: what it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of axes and
+        their sizes, as many of this process's CPU devices; arguments without a sharding are on all
+        of it. None: the mesh of the arguments' own shardings. Bytes are then one device's. Where
+        the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see how the
+        residuals are split.
       **kwargs: its keyword arguments.
 
     Raises:
@@ -110,7 +129,7 @@ def inspect(
       MissingJaxError: jax is missing or older than 0.7.
     """
     return inspection(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode
+        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
     ).report
 
 
@@ -123,13 +142,22 @@ def inspection(
     has_aux: bool = False,
     profile: str = PROFILES[0],
     mode: str = MODES[0],
+    mesh: Any = None,
     name: str | None = None,
     warnings: Sequence[str] = (),
+    cache: Cache | None = None,
 ) -> Inspection:
-    """As `inspect`, keeping the jaxprs. `name` is the target as the user wrote it."""
+    """As `inspect`, keeping the jaxprs.
+
+    Args:
+      name: the target as the user wrote it.
+      cache: of what is compiled for a mesh.
+    """
     with uncollected():
-        found = _traced_subject(fun, args, kwargs, argnums, has_aux, profile, mode, name, warnings)
-        return _inspected(found)
+        found = _traced_subject(
+            fun, args, kwargs, argnums, has_aux, profile, mode, mesh, name, warnings
+        )
+        return _inspected(found, cache)
 
 
 def subject(
@@ -141,12 +169,15 @@ def subject(
     has_aux: bool = False,
     profile: str = PROFILES[0],
     mode: str = MODES[0],
+    mesh: Any = None,
     name: str | None = None,
     warnings: Sequence[str] = (),
 ) -> Subject:
     """Traces as `inspection` does, and leaves it at that."""
     with uncollected():
-        return _traced_subject(fun, args, kwargs, argnums, has_aux, profile, mode, name, warnings)
+        return _traced_subject(
+            fun, args, kwargs, argnums, has_aux, profile, mode, mesh, name, warnings
+        )
 
 
 @contextlib.contextmanager
@@ -170,6 +201,7 @@ def _traced_subject(
     has_aux: bool,
     profile: str,
     mode: str,
+    mesh: Any,
     name: str | None,
     warnings: Sequence[str],
 ) -> Subject:
@@ -181,7 +213,7 @@ def _traced_subject(
     chosen = profile_named(profile)
     name = name or _name_of(fun)
     frames = Frames(own=own_code(fun))
-    call = arguments(fun, args, kwargs, argnums)
+    call = arguments(fun, args, kwargs, argnums, meshes.meshed(mesh))
     if mode == "step" and (has_aux or argnums is not None):
         given = "has_aux" if has_aux else "argnums"
         raise InputsError(f"a training step differentiates by itself: {given} goes with functions")
@@ -208,19 +240,27 @@ def _traced_subject(
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
 
 
-def _inspected(subject: Subject) -> Inspection:
+def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
     traced, frames, profile = subject.trace, subject.frames, subject.profile
     if isinstance(traced, StepTrace):
         return _step(subject, traced)
-    found = residuals(traced, frames)
+    mesh = subject.mesh
+    if mesh is not None and mesh.mode == "auto" and mesh.size > 1:
+        traced, reason = meshes.split_by_compiler(traced, cache)
+        if reason is None:
+            mesh = replace(mesh, source="compiler")
+        else:
+            subject = replace(subject, warnings=(*subject.warnings, reason))
+        subject = replace(subject, trace=traced)
     program = value_and_gradients(traced)
+    found = residuals(traced, frames, program)
     estimate = peak(program, profile, Places(frames))
     if has_checkpoints(traced, frames):
         worths = worth(traced, frames, profile, found, program, estimate)
     else:
         cost = Phases(jaxpr_cost(traced.forward), jaxpr_cost(traced.backward), Cost())
         worths = Worth((), cost)
-    return _inspection(subject, subject.target, found, worths, estimate)
+    return _inspection(subject, subject.target, found, worths, program, estimate, mesh)
 
 
 def _step_of(
@@ -240,12 +280,12 @@ def _step_of(
 
 def _step(subject: Subject, step: StepTrace) -> Inspection:
     """The inspection of a training step."""
-    found = step_residuals(step, subject.frames)
     program = step_program(step)
+    found = step_residuals(step, subject.frames, program)
     estimate = peak(program, subject.profile, Places(subject.frames))
     worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
     target = Target(subject.name, differentiated_in(program), "step")
-    return _inspection(subject, target, found, worths, estimate)
+    return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
 
 
 def differentiated_in(step: Program) -> tuple[str, ...]:
@@ -258,8 +298,12 @@ def _inspection(
     target: Target,
     found: tuple[Residual, ...],
     worths: Worth,
+    program: Program,
     estimate: Peak,
+    mesh: Mesh | None,
 ) -> Inspection:
+    frames = subject.frames
+    said = host_findings(found, program, worths.offers, Places(frames), estimate.nbytes)
     report = Report(
         target=target,
         jax=subject.jax,
@@ -268,12 +312,44 @@ def _inspection(
         peak=estimate,
         checkpoints=worths.checkpoints,
         warnings=subject.warnings,
+        offloading=_offloading(found, worths, program, frames, said),
+        findings=said,
+        mesh=mesh,
     )
-    return Inspection(subject.fun, report, subject.trace, subject.frames)
+    return Inspection(subject.fun, report, subject.trace, frames)
 
 
-def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
-    """The residuals of a trace, in the order of the vjp function's leaves."""
+def _offloading(
+    found: tuple[Residual, ...],
+    worths: Worth,
+    program: Program,
+    frames: Frames,
+    said: Sequence[Finding],
+) -> Offloading | None:
+    """Where the residuals are; None where nothing is in host memory, nor meant to be."""
+    kept, plain = kept_of(found), worths.plain
+    without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
+    if isinstance(plain, int):
+        return total_offloading(program, kept, plain, without_effect=without_effect)
+    return offloading(
+        program,
+        lambda: kept,
+        lambda: kept if plain is None else kept_by(plain, frames, value_and_gradients(plain)),
+        without_effect=without_effect,
+    )
+
+
+def residuals(
+    traced: Trace, frames: Frames, program: Program | None = None
+) -> tuple[Residual, ...]:
+    """The residuals of a trace, in the order of the vjp function's leaves.
+
+    Args:
+      program: that of the trace, where there is one already; it knows what is split over a mesh.
+    """
+    if program is None and traced.arguments.mesh is not None:
+        program = value_and_gradients(traced)
+    values = {} if program is None else program.values
     forward, backward = traced.forward, traced.backward
     sites, primal = None, None
     if has_checkpoints(traced, frames):
@@ -288,7 +364,7 @@ def residuals(traced: Trace, frames: Frames) -> tuple[Residual, ...]:
     found = []
     for var, inside in zip(traced.kept, traced.read, strict=True):
         made = provenance(ahead, top, var, paths)
-        aval = aval_of(var)
+        aval = aval_on(values, var)
         if made.memory == "host":
             aval = replace(aval, memory="host")
         marks = list(made.marks)

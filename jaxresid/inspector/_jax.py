@@ -1,20 +1,23 @@
 """Every difference between JAX versions, each with the version that needs it.
 
-The only module that may import `jax._src`. At present nothing needs it: jaxprs, eqns, params and
-tracebacks are reached from `jax.stages.Traced`, which is public. Primitives are known by name,
-never by import, since the module that holds them moves between versions.
+The only module that may import `jax._src`, and only to compile what is lowered already: jaxprs,
+eqns, params and tracebacks are reached from `jax.stages.Traced`, which is public. Primitives are
+known by name, never by import, since the module that holds them moves between versions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
+import io
+import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxresid.errors import MissingJaxError
+from jaxresid.errors import InputsError, MissingJaxError
 
 MINIMUM = (0, 7)
 
@@ -277,3 +280,190 @@ def moved_to(eqn: Any) -> str | None:
         if kind is not None:  # TransferToMemoryKind until 0.7.1, MemorySpace since
             return "host" if "host" in str(kind).lower() else "device"
     return None
+
+
+def topology_devices(topology: str) -> tuple[Any, ...]:
+    """The devices of a TPU topology, `v5e:2x4`, none of which has to be there.
+
+    Raises:
+      Exception: what libtpu says against it.
+    """
+    from jax.experimental import topologies
+
+    found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    return tuple(found.devices)
+
+
+def bytecode(lowered: Any) -> tuple[bytes, int]:
+    """A `jax.stages.Lowered` as StableHLO bytecode with debug locations, and how many devices it is
+    split over."""
+    operation = lowered.compiler_ir("stablehlo").operation
+    buffer = io.BytesIO()
+    operation.write_bytecode(buffer)
+    return buffer.getvalue(), operation.attributes["mhlo.num_partitions"].value
+
+
+def without_locations(code: bytes) -> str:
+    """StableHLO bytecode as text, the same wherever in a file the program's lines stand."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    with mlir.make_ir_context():
+        return str(ir.Module.parse(code).operation.get_asm(enable_debug_info=False))
+
+
+def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> Any:
+    """The executable of StableHLO, text or bytecode, partitioned over devices of one client.
+
+    What `Lowered.compile` ends in; that one needs the function, and at its lowering devices of the
+    platform.
+
+    Raises:
+      Exception: what the compiler says against it.
+    """
+    import numpy as np
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jax._src.lib.mlir import ir
+
+    client = devices[0].client
+    options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array([[device.id for device in devices]]),
+        env_options_overrides=dict(flags),
+        backend=client,
+    )
+    # For what is only described nothing can be loaded; the CPU's compiles no other way until 0.10.
+    is_described = type(client).__name__ == "CompileOnlyPyClient"
+    compile = client.compile if is_described else client.compile_and_load
+    with mlir.make_ir_context():
+        module = ir.Module.parse(code)
+        inputs, outputs = (_unspecified(module, which) for which in ("arg_attrs", "res_attrs"))
+        # As `jax.jit` sets them: XLA may split what the program says nothing about.
+        build = options.executable_build_options
+        build.allow_spmd_sharding_propagation_to_parameters = inputs
+        build.allow_spmd_sharding_propagation_to_output = outputs
+        if b"mhlo.sharding" in code and hasattr(build, "use_shardy_partitioner"):
+            build.use_shardy_partitioner = False  # nor did what lowered it
+        options.parameter_is_tupled_arguments = client.platform == "tpu" and len(inputs) > 2000
+        given = {
+            "executable_devices": xla_client.DeviceList(tuple(devices)),
+            "compile_options": options,
+        }
+        try:
+            return compile(module, **given)
+        except TypeError:  # 0.7 takes the bytes themselves
+            return compile(code, **given)
+
+
+def _unspecified(module: Any, attributes: str) -> list[bool]:
+    """For each parameter or result of a module whether its sharding is the compiler's choice."""
+    main = next(op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
+    if attributes not in main.attributes:  # of none anything is said
+        types = main.attributes["function_type"].value
+        return [True] * len(types.inputs if attributes == "arg_attrs" else types.results)
+    found = []
+    for each in main.attributes[attributes]:
+        given = [str(each[n]) for n in ("sdy.sharding", "mhlo.sharding") if n in each]
+        found.append(not given or "?" in given[0])  # a dimension left open
+    return found
+
+
+def axes_of(mesh: Any) -> dict[str, int]:
+    """The axes of a Mesh or an AbstractMesh with their sizes, in order."""
+    return {str(name): int(size) for name, size in mesh.shape.items()}
+
+
+def is_explicit(mesh: Any) -> bool:
+    """Whether the types say over every axis of a mesh how each value is split."""
+    return all(str(kind).endswith("Explicit") for kind in mesh.axis_types)
+
+
+def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
+    """A mesh of CPU devices, of as many as it takes; if there are too few and no backend has
+    started yet, JAX is asked for more.
+
+    Raises:
+      InputsError: there are too few.
+    """
+    import numpy as np
+
+    jax = import_jax()
+    count = math.prod(axes.values())
+    if jax.config.jax_num_cpu_devices < count:
+        with contextlib.suppress(RuntimeError):  # a backend has started
+            jax.config.update("jax_num_cpu_devices", count)
+    devices = jax.devices("cpu")
+    if len(devices) < count:
+        raise InputsError(
+            f"a mesh of {count} devices is traced on as many CPU devices, and JAX started with"
+            f" {len(devices)} here; set JAX_NUM_CPU_DEVICES={count} before it is imported"
+        )
+    kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
+    shaped = np.array(devices[:count]).reshape(tuple(axes.values()))
+    return jax.sharding.Mesh(shaped, tuple(axes), axis_types=(kind,) * len(axes))
+
+
+def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context in which PartitionSpecs speak of a mesh; without one (None) nothing changes."""
+    jax = import_jax()
+    if mesh is None:
+        return contextlib.nullcontext()
+    if not isinstance(mesh, jax.sharding.Mesh):
+        use = getattr(jax.sharding, "use_abstract_mesh", None)  # 0.7.2
+        return contextlib.nullcontext() if use is None else use(mesh)
+    use = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # the former since 0.7.1
+    return use(mesh)  # type: ignore[no-any-return]
+
+
+def split_of(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...] | None:
+    """The mesh axes that a NamedSharding splits each dim over; None of another one."""
+    spec = getattr(sharding, "spec", None)
+    return None if spec is None else spec_split(spec, rank)
+
+
+def spec_split(spec: Any, rank: int) -> tuple[tuple[str, ...], ...]:
+    """As `split_of`, of a PartitionSpec."""
+    entries = [_entry(e) for e in tuple(spec)]
+    return tuple((*entries, *[()] * rank)[:rank])
+
+
+def _entry(entry: Any) -> tuple[str, ...]:
+    if isinstance(entry, str):
+        return (entry,)
+    # None, or UNCONSTRAINED.
+    return tuple(str(name) for name in entry) if isinstance(entry, tuple) else ()
+
+
+def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
+    """How an aval's type says that it is split; None where the type does not say, which it does
+    over explicit axes only."""
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    if mesh is None or mesh.empty or not is_explicit(mesh):
+        return None
+    return split_of(sharding, len(aval.shape))
+
+
+def host_results(eqn: Any) -> tuple[int, ...]:
+    """Of a jit eqn those results that its `out_shardings` put in host memory; their avals do not
+    tell."""
+    asked = params(eqn).get("out_shardings", ())
+    return tuple(i for i, s in enumerate(asked) if getattr(s, "memory_kind", None) == "pinned_host")
+
+
+def as_host_put(var: Any, like: Any) -> Any:
+    """The eqn that moves a value like a variable to host memory; its input and its output are new
+    variables.
+
+    Args:
+      like: an eqn whose line it is said to stand at.
+    """
+    jax = import_jax()
+    host = next(
+        s for s in params(like)["out_shardings"] if getattr(s, "memory_kind", None) == "pinned_host"
+    )
+    traced = jax.make_jaxpr(lambda x: jax.device_put(x, host))(var.aval)
+    return open_jaxpr(traced).eqns[0].replace(source_info=like.source_info)

@@ -13,12 +13,18 @@ from jaxresid.inspector.tracing import Static
 from jaxresid.specs import ArraySpec
 
 
-def from_specs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[str]]:
-    """Parsed SPECs -> arguments, and warnings. Literals in them are static, floats too."""
+def from_specs(
+    args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None
+) -> tuple[Inputs, list[str]]:
+    """Parsed SPECs -> arguments, and warnings. Literals in them are static, floats too.
+
+    Args:
+      mesh: the one whose axes the SPECs speak of.
+    """
     warnings: list[str] = []
     return Inputs(
-        tuple(_structs(a, warnings) for a in args),
-        {name: _structs(a, warnings) for name, a in kwargs.items()},
+        tuple(_structs(a, mesh, warnings) for a in args),
+        {name: _structs(a, mesh, warnings) for name, a in kwargs.items()},
     ), list(dict.fromkeys(warnings))
 
 
@@ -118,22 +124,26 @@ def _describe(value: Any) -> str:
     return f"a value of type {type(value).__name__}{length}"
 
 
-def _structs(value: Any, warnings: list[str]) -> Any:
+def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
     """SPEC values -> arguments; Python floats become static by wrapping."""
     if isinstance(value, ArraySpec):
-        return _struct(value, warnings)
+        return _struct(value, mesh, warnings)
     if isinstance(value, dict):
-        return {k: _structs(v, warnings) for k, v in value.items()}
+        return {k: _structs(v, mesh, warnings) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_structs(v, warnings) for v in value)
+        return type(value)(_structs(v, mesh, warnings) for v in value)
     return Static(value) if isinstance(value, float | complex) else value
 
 
-def _struct(spec: ArraySpec, warnings: list[str]) -> Any:
+def _struct(spec: ArraySpec, mesh: Any, warnings: list[str]) -> Any:
     jax = _jax.import_jax()
+    entries = [axes or None for axes in spec.split]
+    sharding = None
+    if mesh is not None:
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*entries))
     if spec.dtype == "key":
         key = jax.eval_shape(lambda: jax.random.key(0))
-        return jax.ShapeDtypeStruct(spec.shape, key.dtype)
+        return jax.ShapeDtypeStruct(spec.shape, key.dtype, sharding=sharding)
     try:
         dtype = jax.numpy.dtype(spec.dtype)
     except TypeError:
@@ -144,4 +154,4 @@ def _struct(spec: ArraySpec, warnings: list[str]) -> Any:
             f"{dtype} inputs are {canonical} here, since jax_enable_x64 is off"
             " (set JAX_ENABLE_X64=1)"
         )
-    return jax.ShapeDtypeStruct(spec.shape, canonical)
+    return jax.ShapeDtypeStruct(spec.shape, canonical, sharding=sharding)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
 from jaxresid.inspector import _jax
+from jaxresid.inspector.ops import Value
 from jaxresid.model import Aval
 
 
@@ -19,6 +22,27 @@ def aval_of(var: Any) -> Aval:
     name, itemsize = _dtype(dtype)
     shape = tuple(int(d) for d in aval.shape)
     return Aval(name, shape, itemsize, "host" if _jax.memory_space(aval) == "host" else "device")
+
+
+def aval_on(values: Mapping[Any, Value], var: Any) -> Aval:
+    """As `aval_of`, with the part of it that one device holds.
+
+    Args:
+      values: of the variables on a mesh, see `program.Program.values`; without one there are none.
+    """
+    aval = aval_of(var)
+    value = None if _jax.is_literal(var) else values.get(var)
+    if value is None or value.whole is None:
+        return aval
+    return replace(aval, shard=value.shape, spec=value.spec)
+
+
+def aval_of_value(value: Value) -> Aval:
+    """The aval of a program's value, with the part of it that one device holds."""
+    memory: Literal["device", "host"] = "host" if value.memory == "host" else "device"
+    if value.whole is None:
+        return Aval(value.dtype, value.shape, value.itemsize, memory)
+    return Aval(value.dtype, value.whole, value.itemsize, memory, value.shape, value.spec)
 
 
 @functools.cache

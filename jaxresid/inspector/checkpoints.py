@@ -17,6 +17,7 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.host_findings import Offer, offers
 from jaxresid.inspector.inlining import without
 from jaxresid.inspector.kept import kept
 from jaxresid.inspector.levels import Level, Levels
@@ -34,10 +35,18 @@ from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The checkpoints of a function, and the cost of its passes in the light of them."""
+    """The checkpoints of a function, and the cost of its passes in the light of them.
+
+    Attributes:
+      offers: those that offload something.
+      plain: what the function keeps without any checkpoint; None: the same. Of a training step the
+        bytes, as a total alone.
+    """
 
     checkpoints: tuple[Checkpoint, ...]
     cost: Phases
+    offers: tuple[Offer, ...] = ()
+    plain: Trace | int | None = None
 
 
 def worth(
@@ -79,6 +88,7 @@ def worth(
     for site in found:
         other = removed(site.eqns)
         plain = other if len(found) == 1 else None
+        without_it = value_and_gradients(other)
         facts = Facts(
             site=site,
             answers=said[site],
@@ -86,15 +96,16 @@ def worth(
             around=around(site, found),
             figures=figures,
             without=Figures(
-                kept(other, frames)[0],
-                peak_nbytes(value_and_gradients(other), profile),
+                kept(other, frames, without_it)[0],
+                peak_nbytes(without_it, profile),
                 _cost(other),
             ),
             peak_location=estimate.location,
         )
         judged.append(judge(facts, findings(facts, residuals, written, program, places)))
     plain = plain or removed({eqn for site in found for eqn in site.eqns})
-    return Worth(tuple(judged), _phases(plain, figures.cost))
+    offered = offers([s for s in found if said[s].offloads], jaxpr, is_step=False)
+    return Worth(tuple(judged), _phases(plain, figures.cost), offered, plain)
 
 
 def check_policies(primal: Any, frames: Frames) -> None:

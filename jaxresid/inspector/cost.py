@@ -2,7 +2,8 @@
 
 A scan counts its trips, a while loop one (its trips are unknown; a note says so), a cond its dearer
 branch (a note), a call what it calls. A `shard_map` counts all devices of the axes that it is
-manual over, so that a program costs the same however it is split. What nobody reads costs nothing,
+manual over, so that a program costs the same however it is split; of its collectives the results on
+one device are summed up. What nobody reads costs nothing,
 inside calls and scans too, since `jit` drops it. A primitive without a rule is listed in
 `Cost.uncosted`; its bytes are counted.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.extents import size
+from jaxresid.inspector.collectives import COLLECTIVES
+from jaxresid.inspector.extents import nbytes, size
 from jaxresid.inspector.flops import RULES
 from jaxresid.inspector.nesting import Nest, nests
 from jaxresid.inspector.traffic import traffic
@@ -61,10 +63,12 @@ def flat_cost(eqn: Any) -> Cost | None:
 
     None if the primitive is unknown.
     """
-    rule = RULES.get(_jax.primitive_name(eqn))
+    name = _jax.primitive_name(eqn)
+    rule = RULES.get(name)
     if rule is not None:
         cost = rule(eqn)
-        return cost if cost.nbytes else _with_traffic(cost, eqn)
+        cost = cost if cost.nbytes else _with_traffic(cost, eqn)
+        return replace(cost, collectives=_exchanged(eqn)) if name in COLLECTIVES else cost
     return Cost() if nests(eqn) or _holds_known(eqn) else None
 
 
@@ -92,8 +96,7 @@ class Costs:
         name = _jax.primitive_name(eqn)
         rule = RULES.get(name)
         if rule is not None:
-            cost = rule(eqn)
-            return cost if cost.nbytes else _with_traffic(cost, eqn)
+            return flat_cost(eqn) or Cost()
         params = _jax.params(eqn)
         if name in _APPLIED:
             return self._applied(eqn, name, params)
@@ -111,22 +114,28 @@ class Costs:
             return _dearer(costs)
         (nest,), (cost,) = found, costs
         if name == "shard_map":
-            return cost * _devices(params)
+            return replace(cost * devices_of(params), collectives=cost.collectives)
         return cost if nest.length is None else cost * nest.length
 
     def _sum(self, eqns: Iterable[tuple[Any, Wanted]]) -> Cost:
         # Sums of plain numbers: a Cost per addition would take longer than all rules together.
+        exchanged: dict[str, int] = {}
         matmul = conv = elementwise = transcendentals = moved = 0
         uncosted: set[str] = set()
         notes: dict[str, None] = {}
         for eqn, wanted in eqns:
-            rule = RULES.get(_jax.primitive_name(eqn))
+            name = _jax.primitive_name(eqn)
+            rule = RULES.get(name)
             if rule is None:
                 cost = self.of_eqn(eqn, wanted)
                 moved += cost.nbytes
+                found = cost.collectives
             else:
                 cost = rule(eqn)
                 moved += cost.nbytes or traffic(eqn)
+                found = _exchanged(eqn) if name in COLLECTIVES else ()
+            for kind, count in found:
+                exchanged[kind] = exchanged.get(kind, 0) + count
             matmul += cost.matmul_flops
             conv += cost.conv_flops
             elementwise += cost.elementwise_flops
@@ -134,7 +143,14 @@ class Costs:
             uncosted.update(cost.uncosted)
             notes.update(dict.fromkeys(cost.notes))
         return Cost(
-            matmul, conv, elementwise, transcendentals, moved, tuple(sorted(uncosted)), (*notes,)
+            matmul,
+            conv,
+            elementwise,
+            transcendentals,
+            moved,
+            tuple(sorted(uncosted)),
+            (*notes,),
+            tuple(sorted(exchanged.items())),
         )
 
     def _applied(self, eqn: Any, name: str, params: Any) -> Cost:
@@ -216,7 +232,13 @@ def _with_traffic(cost: Cost, eqn: Any) -> Cost:
         traffic(eqn),
         cost.uncosted,
         cost.notes,
+        cost.collectives,
     )
+
+
+def _exchanged(eqn: Any) -> tuple[tuple[str, int], ...]:
+    """A collective with the bytes of its results."""
+    return ((_jax.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
 
 def _dearer(branches: list[Cost]) -> Cost:
@@ -229,7 +251,7 @@ def _dearer(branches: list[Cost]) -> Cost:
     )
 
 
-def _devices(params: Any) -> int:
+def devices_of(params: Any) -> int:
     """Devices along the axes that a shard_map makes manual; named `manual_axes` until 0.9."""
     axes = params.get("newly_manual_axes", params.get("manual_axes"))
     return math.prod(params["mesh"].shape[axis] for axis in axes)

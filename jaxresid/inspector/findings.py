@@ -24,9 +24,10 @@ WORTH_SAYING = 0.01
 def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple[Finding, ...]:
     """The findings of a function, those of its checkpoints first.
 
-    Of a training step, widened residuals and offloads are not looked for.
+    Of a training step, widened residuals are not looked for.
     """
     found = [f for checkpoint in report.checkpoints for f in checkpoint.findings]
+    found += report.findings
     if isinstance(traced, StepTrace):
         written = traced.jaxpr
     else:

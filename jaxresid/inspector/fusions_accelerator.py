@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from jaxresid.inspector.layouts_accelerator import cuts_tiles
-from jaxresid.inspector.program import Block, Op, Value
+from jaxresid.inspector.ops import Block, Op, Value
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "bitcast_convert_type"})
 _ELEMENTWISE = frozenset(
@@ -119,7 +119,14 @@ def is_view(op: Op) -> bool:
 
 def leads_on(op: Op) -> bool:
     """Whether the op is computed inside what reads it, unless there is a reason against it."""
-    return is_elementwise(op) or op.name in _MOVES or is_view(op)
+    return is_elementwise(op) or (op.name in _MOVES and not _is_fetched(op)) or is_view(op)
+
+
+def _is_fetched(op: Op) -> bool:
+    """Whether the op brings a value from one memory into another: no reader can do that itself."""
+    return op.name == "device_put" and any(
+        a.memory != b.memory for a, b in zip(op.operands, op.results, strict=True)
+    )
 
 
 def _readers(block: Block) -> dict[Value, list[Op]]:

@@ -21,7 +21,7 @@ from jaxresid.inspector.fusions_accelerator import (
 from jaxresid.inspector.layouts_accelerator import layouts, stored_nbytes
 from jaxresid.inspector.narrowing_accelerator import narrowed
 from jaxresid.inspector.nesting import Nest
-from jaxresid.inspector.program import Block, Op, Value
+from jaxresid.inspector.ops import Block, Op, Value
 
 # These write over their first operand.
 _OVERWRITING = SCATTERS | {"dynamic_update_slice"}
@@ -211,6 +211,7 @@ class _Writer:
                 op.phase,
                 op.bodies,
                 op.nest,
+                op.devices,
                 tuple(overwrites),
             )
         )

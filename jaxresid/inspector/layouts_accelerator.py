@@ -11,7 +11,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from jaxresid.inspector.program import Block, Op, Value, all_ops
+from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program import all_ops
 
 _ROWS, _LANES = 8, 128
 # Smaller arrays stay on the chip.

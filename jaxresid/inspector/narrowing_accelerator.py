@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxresid.inspector.fusions_accelerator import Fusions, is_multiplied
-from jaxresid.inspector.program import Block, Op, Value
+from jaxresid.inspector.ops import Block, Op, Value
 
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 _MOVES = frozenset(
@@ -20,8 +20,10 @@ _MOVES = frozenset(
 )
 
 _PIECES = frozenset({"split", "slice"})
-# Calls into a library, which write the type they are asked for.
-_AS_GIVEN = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve", "while"})
+# Calls into a library and copies, which write the type they are asked for.
+_AS_GIVEN = frozenset(
+    {"gather", "sort", "fft", "cholesky", "triangular_solve", "while", "device_put"}
+)
 
 
 def narrowed(block: Block, plan: Callable[[Block], Fusions]) -> frozenset[Value]:

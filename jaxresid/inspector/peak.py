@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
 
+from jaxresid.inspector.avals import aval_of_value
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
+from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
-from jaxresid.inspector.program import Block, Context, Op, Program, Value, all_ops
+from jaxresid.inspector.program import Program, all_ops
 from jaxresid.inspector.provenance import TRANSPARENT
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
-from jaxresid.model import Aval, Live, Location, Peak
+from jaxresid.model import Live, Location, Peak
 
 PROFILES = ("accelerator", "cpu")
 _CURVE = 200
@@ -78,8 +79,7 @@ def peak(program: Program, profile: Profile, places: Places) -> Peak:
         outputs_nbytes=_outputs(program),
         temporaries_nbytes=found.peak_nbytes,
         aliased_nbytes=_aliased(program),
-        host_nbytes=found.host_nbytes
-        + sum(v.nbytes for v in program.block.inputs if v.memory == "host"),
+        host_nbytes=_outside(program, "host") + found.host_nbytes,
         live=live,
         breakdown=tuple(sorted(breakdown.items(), key=lambda item: -item[1])),
         curve=curve,
@@ -88,28 +88,28 @@ def peak(program: Program, profile: Profile, places: Places) -> Peak:
     )
 
 
-def _outside(program: Program) -> int:
-    return _arguments(program) + _outputs(program) - _aliased(program)
+def _outside(program: Program, memory: str = "device") -> int:
+    return _arguments(program, memory) + _outputs(program, memory) - _aliased(program, memory)
 
 
-def _arguments(program: Program) -> int:
-    return sum(v.nbytes for v in program.block.inputs if v.memory == "device")
+def _arguments(program: Program, memory: str = "device") -> int:
+    return sum(v.nbytes for v in program.block.inputs if v.memory == memory)
 
 
-def _outputs(program: Program) -> int:
+def _outputs(program: Program, memory: str = "device") -> int:
     """Every output is a buffer of its own, one that is returned twice as well."""
-    return sum(v.size * v.itemsize for v in program.block.outputs if v.memory == "device")
+    return sum(v.size * v.itemsize for v in program.block.outputs if v.memory == memory)
 
 
-def _aliased(program: Program) -> int:
+def _aliased(program: Program, memory: str = "device") -> int:
     """Bytes of donated arguments that an output of their shape and type takes over."""
     donated: dict[tuple[tuple[int, ...], str], int] = {}
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
-        if role.donated and v.memory == "device":
+        if role.donated and v.memory == memory:
             donated[v.shape, v.dtype] = donated.get((v.shape, v.dtype), 0) + 1
     total = 0
     for v in program.block.outputs:
-        if donated.get((v.shape, v.dtype), 0) > 0 and v.memory == "device":
+        if donated.get((v.shape, v.dtype), 0) > 0 and v.memory == memory:
             donated[v.shape, v.dtype] -= 1
             total += v.size * v.itemsize
     return total
@@ -121,7 +121,7 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
     each: list[Live] = []
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if v.nbytes and v.memory == "device" and not role.donated:
-            each.append(Live(role.kind, v.nbytes, _aval(v), path=role.path))
+            each.append(Live(role.kind, v.nbytes, aval_of_value(v), path=role.path))
     made = {v: op for op in program.block.ops for v in op.results}
     for v, role in zip(program.block.outputs, program.outputs, strict=True):
         if v.memory != "device" or not v.size * v.itemsize:
@@ -133,7 +133,7 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
             Live(
                 role.kind,
                 v.size * v.itemsize,
-                _aval(v),
+                aval_of_value(v),
                 primitive=op.name if op else None,
                 path=role.path,
                 location=places.location(op) if op else None,
@@ -168,7 +168,7 @@ def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: 
     return Live(
         kind,
         buffer.nbytes,
-        _aval(buffer.value),
+        aval_of_value(buffer.value),
         primitive=op.name,
         location=places.location(op),
         phase=buffer.op.phase,
@@ -247,8 +247,3 @@ def _curve(found: Timeline, outside: int) -> tuple[tuple[int, ...], int]:
     curve = tuple(max(values[a:b]) for a, b in itertools.pairwise(edges))
     at = next(i for i in range(stretches) if edges[i] <= max(found.at, 0) < edges[i + 1])
     return curve, at
-
-
-def _aval(value: Value) -> Aval:
-    memory: Literal["device", "host"] = "host" if value.memory == "host" else "device"
-    return Aval(value.dtype, value.shape, value.itemsize, memory)

@@ -1,4 +1,4 @@
-"""Names that nothing has, names that no policy wants, offloads that move nothing."""
+"""Names that nothing has, names that no policy wants."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import answers, description, means_nothing, wanted
 from jaxresid.inspector.sites import Site, sites
-from jaxresid.model import Computed, Finding, Location, Mark, Report
+from jaxresid.model import Finding, Location, Report
 from jaxresid.nearest import did_you_mean
 
 
 def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Finding, ...]:
-    """The findings about checkpoint_names and about policies that offload.
+    """The findings about checkpoint_names.
 
     Args:
       written: the jaxpr in which the checkpoints stand.
@@ -31,8 +31,7 @@ def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Findi
     levels, top = Levels(frames), Level(written)
     found = sites(levels, top, backward=is_step) if has_sites else ()
     defined = _defined(levels, top)
-    offload = () if is_step else tuple(_offload_without_effect(report, found))
-    return (*_unmet(found, defined), *_unused(found, named, defined, frames), *offload)
+    return (*_unmet(found, defined), *_unused(found, named, defined, frames))
 
 
 def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
@@ -115,47 +114,3 @@ def _unused(
 def _is_own(location: Location, frames: Frames) -> bool:
     file = os.path.join(frames.cwd, location.file)
     return bool(frames.kind(file, location.function) == "user")
-
-
-def _offload_without_effect(report: Report, found: Sequence[Site]) -> Iterator[Finding]:
-    moved: set[str | None] = set()
-    for residual in report.residuals:
-        if Mark.OFFLOADED in residual.marks and isinstance(residual.origin, Computed):
-            moved.add(residual.origin.name)
-    for site in found:
-        if site.is_nested:
-            continue  # the checkpoint around it decides
-        offers = [
-            eqn
-            for call in site.calls[:1]
-            for eqn in eqns_in(call.jaxpr)
-            if not nests(eqn) and answers(site.policy, [eqn], str(site)).offloads
-        ]
-        names = sorted({_name_of(eqn) for eqn in offers} - {""})
-        if not offers or (moved and not set(names) - moved):
-            continue
-        left = [n for n in names if n not in moved]
-        what = ", ".join(repr(n) for n in left) or "what it matches"
-        staying = [
-            r for r in report.residuals if isinstance(r.origin, Computed) and r.origin.name in left
-        ]
-        because = (
-            "it stays in device memory"
-            if staying
-            else "the backward pass does not need that value, or it leaves the checkpoint as its"
-            " output"
-        )
-        nbytes = sum(r.nbytes for r in staying)
-        yield Finding(
-            "offload-without-effect",
-            f"the policy of the checkpoint of `{site.function}` offloads {what}, and no residual"
-            f" of that name is in host memory: {because}",
-            site.location,
-            help="name the value where it enters the checkpointed function, and offload to"
-            " 'pinned_host'",
-            measured={"names": left, "device_nbytes": nbytes},
-        )
-
-
-def _name_of(eqn: Any) -> str:
-    return str(_jax.params(eqn)["name"]) if _jax.primitive_name(eqn) == "name" else ""

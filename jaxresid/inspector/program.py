@@ -9,14 +9,16 @@ can be looked up when it is asked for.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.nesting import Nest, nests
+from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.phases import BACKWARD, RECOMPUTE, phase_of
+from jaxresid.inspector.sharding import Sharding, per_device
+from jaxresid.inspector.splits import Split
 from jaxresid.inspector.tracing import Trace
 
 # More readers than this of one value are not fused; a bound on the search.
@@ -26,81 +28,6 @@ UNWRAPPED = "unwrapped"  # recomputed by a checkpoint that counts as gone
 
 # Results that are their operand, under another name.
 _SAME = frozenset({"name", "stop_gradient", "pvary", "pcast", "mesh_cast", "sharding_constraint"})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """An array. `literal` is the number that a literal is, written out; it needs no storage."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    itemsize: int
-    memory: str = "device"
-    literal: str | None = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.literal is not None else self.size * self.itemsize
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Context:
-    """The eqns that an op was inlined from, innermost last; `which` of their inner jaxprs.
-
-    Attributes:
-      tags: the name stacks of all of them.
-      remats: the checkpoints' eqns among them.
-      is_unwrapped: whether one of these counts as gone.
-    """
-
-    parent: Context | None = None
-    eqn: Any = None
-    which: int = 0
-    tags: str = ""
-    remats: tuple[Any, ...] = ()
-    top: Any = None
-    is_unwrapped: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Ops in order, between what they are given and what they give."""
-
-    inputs: tuple[Value, ...]
-    ops: tuple[Op, ...]
-    outputs: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
-    """One primitive applied.
-
-    Attributes:
-      bodies: of a loop its body (and of a while its condition after it), of a cond its branches.
-      nest: how a loop's body lines up with the op.
-      phase: `forward`, `recompute`, `backward` or `update`.
-    """
-
-    name: str
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
-    eqn: Any
-    context: Context
-    phase: str
-    bodies: tuple[Block, ...] = ()
-    nest: Nest | None = None
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        return {} if self.name == "barrier" else _jax.params(self.eqn)
-
-    @property
-    def is_loop(self) -> bool:
-        return self.nest is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +52,25 @@ class Program:
       block: its inputs are the arguments and constants, its outputs what is returned.
       inputs, outputs: what those of the block are.
       residuals: what autodiff keeps, where the program was put together from two passes.
+      sharding: what it is split over; None: it is of one device.
+      values: on a mesh, what the variables of its jaxprs are; of a jaxpr that is called more than
+        once, in the first call.
     """
 
     block: Block
     inputs: tuple[Role, ...]
     outputs: tuple[Role, ...]
     residuals: frozenset[Value] = frozenset()
+    sharding: Sharding | None = None
+    values: Mapping[Any, Value] = field(default_factory=dict)
 
 
 def value_and_gradients(traced: Trace) -> Program:
     """The program of a function's value and gradients."""
     forward, backward = traced.forward, traced.backward
-    build = _Builder()
+    sharding = traced.sharding
+    record = None if sharding is None else _Record()
+    build = _Builder(record=record)
     inputs = [_value(v) for v in [*forward.constvars, *forward.invars]]
     made = build.inline(forward, inputs, Context(tags="jvp(", top=forward))
     primal, kept = made[: traced.num_outputs], made[traced.num_outputs :]
@@ -149,12 +83,24 @@ def value_and_gradients(traced: Trace) -> Program:
     gradients = build.inline(backward, given, Context(tags="transpose(jvp(", top=backward))
     extra += [v for v in cotangents if v.literal is None]
     block = Block((*inputs, *extra), tuple(build.ops), (*primal, *gradients))
+    values: Mapping[Any, Value] = {}
+    if sharding is not None and record is not None:
+        # What users run returns them split as the parameters that they update.
+        leading = forward.invars[len(forward.invars) - len(traced.arguments.dynamic) :]
+        for var, gradient in zip(leading, gradients, strict=False):
+            if gradient.literal is None and len(gradient.shape) == len(_value(var).shape):
+                record.pins.setdefault(gradient, sharding.inputs[var])
+        block, values = _of_one_device(block, record, sharding, inputs)
+        pairs = zip(traced.kept, kept, strict=True)
+        kept = [made if _jax.is_literal(v) else values[v] for v, made in pairs]
     roles = [Role("constant") if path is None else Role("argument", path) for path in paths]
     return Program(
         block=pruned(block),
         inputs=(*roles, *(Role("constant") for _ in extra)),
         outputs=(*(Role("output") for _ in primal), *(Role("gradient") for _ in gradients)),
         residuals=frozenset(kept),
+        sharding=sharding,
+        values=values,
     )
 
 
@@ -165,6 +111,7 @@ def whole(
     *,
     as_written: bool = False,
     removed: frozenset[int] = frozenset(),
+    sharding: Sharding | None = None,
 ) -> Program:
     """The program of an open jaxpr as it stands.
 
@@ -173,19 +120,69 @@ def whole(
       as_written: leave checkpoint_names as ops, and what is computed twice.
       removed: ids of checkpoints' eqns of a backward pass, and of their barriers, that count as
         gone: the phase of what they recompute is `UNWRAPPED`.
+      sharding: what it is split over.
     """
-    build = _Builder(as_written, removed)
+    record = None if sharding is None else _Record()
+    build = _Builder(as_written, removed, record)
     given = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
     made = build.inline(jaxpr, given, Context(top=jaxpr))
     block = Block(tuple(given), tuple(build.ops), tuple(made))
-    return Program(pruned(block), tuple(inputs), tuple(outputs))
+    values: Mapping[Any, Value] = {}
+    if sharding is not None and record is not None:
+        block, values = _of_one_device(block, record, sharding, given)
+    return Program(pruned(block), tuple(inputs), tuple(outputs), sharding=sharding, values=values)
+
+
+def _of_one_device(
+    block: Block, record: _Record, sharding: Sharding, inputs: Sequence[Value]
+) -> tuple[Block, Mapping[Any, Value]]:
+    """The block as one device of a mesh runs it, and what the variables are there.
+
+    Args:
+      inputs: constants and arguments; what is no argument of the user's is on every device.
+    """
+    pins: dict[Value, Split] = {}
+    for var, value in record.values.items():
+        split = sharding.inputs.get(var)
+        if split is None:
+            split = _jax.typed_split(var.aval)
+        if split is not None and value.literal is None and len(split) == len(value.shape):
+            pins.setdefault(value, split)
+    for value in inputs:
+        pins.setdefault(value, ((),) * len(value.shape))
+    pins = {**record.pins, **pins}
+    local = frozenset(record.local)
+    known = {v: split for var, split in sharding.known.items() if (v := record.values.get(var))}
+    made, find = per_device(block, pins, known, sharding.sizes, local)
+    return made, {var: find(value) for var, value in record.values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What is met while jaxprs are inlined.
+
+    Attributes:
+      values: of their variables.
+      pins: how values are split, where something says so.
+      local: the ops of `shard_map` bodies.
+    """
+
+    values: dict[Any, Value] = field(default_factory=dict)
+    pins: dict[Value, Split] = field(default_factory=dict)
+    local: set[Op] = field(default_factory=set)
 
 
 class _Builder:
     """Inlines jaxprs into one list of ops."""
 
-    def __init__(self, as_written: bool = False, removed: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        as_written: bool = False,
+        removed: frozenset[int] = frozenset(),
+        record: _Record | None = None,
+    ) -> None:
         self.ops: list[Op] = []
+        self._record = record
         self._removed = removed
         self._as_written = as_written
         self._known: dict[Any, tuple[Value, ...]] = {}
@@ -198,6 +195,9 @@ class _Builder:
             operands = [_literal(v) if _jax.is_literal(v) else env[v] for v in eqn.invars]
             for var, made in zip(eqn.outvars, self._results(eqn, operands, context), strict=True):
                 env[var] = made
+        if self._record is not None:
+            for var, made in env.items():
+                self._record.values.setdefault(var, made)
         return [_literal(v) if _jax.is_literal(v) else env[v] for v in jaxpr.outvars]
 
     def _results(self, eqn: Any, operands: list[Value], context: Context) -> Sequence[Value]:
@@ -205,6 +205,8 @@ class _Builder:
         if name == "name" and self._as_written:
             return self._plain(name, eqn, operands, context)
         if name in _SAME or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn)):
+            if name == "sharding_constraint" and self._record is not None:
+                self._pin(operands[0], _jax.params(eqn)["sharding"])
             return operands[:1]
         if name == "optimization_barrier":
             if id(eqn) in self._removed:
@@ -216,6 +218,11 @@ class _Builder:
         if inner[0].kind == "call":
             return self._call(name, eqn, inner[0], operands, context)
         return self._bodies(name, eqn, inner, operands, context)
+
+    def _pin(self, value: Value, sharding: Any) -> None:
+        split = _jax.split_of(sharding, len(value.shape))
+        if split is not None and value.literal is None and self._record is not None:
+            self._record.pins.setdefault(value, split)
 
     def _plain(
         self, name: str, eqn: Any, operands: list[Value], context: Context
@@ -253,6 +260,9 @@ class _Builder:
         """Values that a compiler may not see through, where `held`."""
         behind = [v for v, h in zip(operands, held, strict=True) if h and v.literal is None]
         fresh = {v: replace(v) for v in behind}
+        if self._record is not None:
+            pins = self._record.pins
+            pins.update((fresh[v], pins[v]) for v in behind if v in pins)
         results = tuple(fresh.values())
         self._add(Op("barrier", tuple(fresh), results, eqn, context, _phase(eqn, context)))
         return [fresh.get(v, v) if h else v for v, h in zip(operands, held, strict=True)]
@@ -271,7 +281,52 @@ class _Builder:
                 operands = self._barrier(eqn, operands, inside, held)
         given = [_constant(v) for v in nest.jaxpr.constvars]
         given += [operands[i] for i in nest.operands]
-        return self.inline(nest.jaxpr, given, inside)
+        if name == "shard_map" and self._record is not None:
+            return self._mapped(eqn, nest, given, inside, self._record)
+        made = self.inline(nest.jaxpr, given, inside)
+        return self._moved(eqn, made, context) if name == "jit" else made
+
+    def _moved(self, eqn: Any, made: list[Value], context: Context) -> list[Value]:
+        """The results of a jit eqn, moved where its out_shardings put them in host memory."""
+        for i in _jax.host_results(eqn):
+            before = made[i]
+            if before.memory == "device" and before.literal is None:
+                made[i] = replace(before, memory="host")
+                put = _jax.as_host_put(eqn.outvars[i], eqn)
+                phase = _phase(eqn, context)
+                self._add(Op("device_put", (before,), (made[i],), put, context, phase))
+        return made
+
+    def _mapped(
+        self, eqn: Any, nest: Nest, given: list[Value], context: Context, record: _Record
+    ) -> list[Value]:
+        """The body of a `shard_map`: its types are of one device, those around it of all."""
+        params = _jax.params(eqn)
+        start = len(self.ops)
+        for value, spec in zip(given[-len(nest.operands) :], params["in_specs"], strict=True):
+            if value.literal is None:
+                record.pins.setdefault(value, _jax.spec_split(spec, len(value.shape)))
+        results = self.inline(nest.jaxpr, given, context)
+        around: dict[Value, Value] = {}
+        made = {v for op in self.ops[start:] for v in op.results}
+        for inner, var, spec in zip(results, eqn.outvars, params["out_specs"], strict=True):
+            outer = around.setdefault(inner, _value(var)) if inner in made else _value(var)
+            record.pins.setdefault(outer, _jax.spec_split(spec, len(outer.shape)))
+            # An input that is handed on is that input; as a residual it is split as it comes out.
+            record.values.setdefault(var, outer)
+        for i in range(start, len(self.ops)):
+            op = self.ops[i]
+            op = replace(
+                op,
+                operands=tuple(around.get(v, v) for v in op.operands),
+                results=tuple(around.get(v, v) for v in op.results),
+            )
+            self.ops[i] = op
+            record.local.add(op)
+        for var, value in list(record.values.items()):
+            if value in around:
+                record.values[var] = around[value]
+        return [around.get(v, v) for v in results]
 
     def _bodies(
         self, name: str, eqn: Any, inner: Sequence[Nest], operands: list[Value], context: Context
@@ -292,7 +347,7 @@ class _Builder:
         self.ops.append(op)
 
     def _body(self, jaxpr: Any, context: Context) -> Block:
-        return _body(_Builder(self._as_written, self._removed), jaxpr, context)
+        return _body(_Builder(self._as_written, self._removed, self._record), jaxpr, context)
 
 
 def _body(build: _Builder, jaxpr: Any, context: Context) -> Block:

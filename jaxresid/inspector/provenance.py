@@ -157,7 +157,9 @@ def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
 def _end(levels: Levels, walk: _Walk, source: Origin) -> Provenance:
     """The walk came to an input: an alias of it, or a value made of it alone."""
     aliased = walk.name is None and all(p in _ALIASES for p in walk.through)
-    if aliased and walk.memory != "host" and walk.trips == 1:
+    # What is moved is another array; a device_put within the device's memory moves nothing.
+    is_moved = walk.memory == "host" or (walk.memory == "device" and _is_on_host(walk.var))
+    if aliased and not is_moved and walk.trips == 1:
         return Provenance(source, 1, (), walk.memory)
     if walk.last is None:  # a loop stacked it as it is
         level = walk.stacked
@@ -167,6 +169,10 @@ def _end(levels: Levels, walk: _Walk, source: Origin) -> Provenance:
     else:
         walk.level, eqn = walk.last
     return _computed(levels, walk, eqn, source.path if isinstance(source, Argument) else None)
+
+
+def _is_on_host(var: Any) -> bool:
+    return not _jax.is_literal(var) and _jax.memory_space(var.aval) == "host"
 
 
 def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Provenance:

@@ -18,6 +18,9 @@ from jaxresid.inspector.steps import StepTrace
 
 PARAMETERS, OPTIMIZER_STATE, BATCH = "parameters", "optimizer-state", "batch"
 
+# Of several operands at once each result is its own: a tree that is moved is one eqn.
+_SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})
+
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
@@ -202,6 +205,8 @@ class _Flows:
             return [_Flow(is_after=together.is_after)] * len(eqn.outvars)
         if phase == BACKWARD:
             return [_Flow(is_after=True, is_gradient=True)] * len(eqn.outvars)
+        if _jax.primitive_name(eqn) in _SIDE_BY_SIDE:
+            return [_Flow(flow.inputs, flow.is_after) for flow in operands]
         found = nests(eqn)
         if not found:
             return [_Flow(together.inputs, together.is_after)] * len(eqn.outvars)

@@ -10,9 +10,15 @@ from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace, float0, is_inexact
 
 
-def runnable(traced: Trace | StepTrace) -> Callable[[Sequence[Any]], list[Any]]:
+def runnable(
+    traced: Trace | StepTrace, *, auxiliary: bool = False
+) -> Callable[[Sequence[Any]], list[Any]]:
     """What a trace computes, of its dynamic leaves in order: of a function its outputs and then the
-    gradients for cotangents of one, of a training step its outputs. No user code runs again."""
+    gradients for cotangents of one, of a training step its outputs. No user code runs again.
+
+    Args:
+      auxiliary: whether a function's auxiliary outputs are among them, after the others.
+    """
     jax = _jax.import_jax()
     if isinstance(traced, StepTrace):
         step = _jax.as_function(traced.closed)
@@ -25,9 +31,10 @@ def runnable(traced: Trace | StepTrace) -> Callable[[Sequence[Any]], list[Any]]:
         def call(chosen: Sequence[Any]) -> Any:
             return jax.tree.unflatten(treedef, evaluate(*chosen, *leaves[count:]))
 
-        y, vjp, _ = jax.vjp(call, list(leaves[:count]), has_aux=True)
+        y, vjp, aux = jax.vjp(call, list(leaves[:count]), has_aux=True)
         ones = jax.tree.map(lambda a: jax.numpy.ones_like(a) if is_inexact(a) else float0(a), y)
         (gradients,) = vjp(ones)
-        return [*jax.tree.leaves(y), *gradients]
+        more = aux if auxiliary else []
+        return [*jax.tree.leaves(y), *more, *gradients]
 
     return run

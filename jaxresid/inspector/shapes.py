@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.cost import Costs
-from jaxresid.inspector.program import Op, Program, Value
+from jaxresid.inspector.ops import Op, Value
+from jaxresid.inspector.program import Program
 from jaxresid.inspector.sites import Site
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"

@@ -13,11 +13,13 @@ from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import Worth, around
 from jaxresid.inspector.cost import flat_cost
 from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.host_findings import offers
 from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.ops import Block, Op
 from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.policies import answers
-from jaxresid.inspector.program import Block, Op, Program, all_ops, whole
+from jaxresid.inspector.program import Program, all_ops, whole
 from jaxresid.inspector.shapes import AROUND_LOOP, LAST_STAGE, NEARLY_ALL, NEARLY_NONE, WHOLE
 from jaxresid.inspector.sites import Call, Site, sites
 from jaxresid.inspector.step_cost import step_cost
@@ -48,7 +50,9 @@ def step_worth(
     """
     jaxpr = step.jaxpr
     # As it is written: what a compiler then merges is for the verdict.
-    named = settled(whole(jaxpr, written.inputs, written.outputs, as_written=True))
+    named = settled(
+        whole(jaxpr, written.inputs, written.outputs, as_written=True, sharding=written.sharding)
+    )
     kept, total, tagged = kept_nbytes(named.block), _cost(named.block), step_cost(step)
     found = sites(Levels(frames), Level(jaxpr), backward=True)
     if not found:
@@ -60,7 +64,7 @@ def step_worth(
 
     def removed(gone: Sequence[Site]) -> Program:
         eqns = {eqn for site in gone for eqn in site.eqns | _barriers(site)}
-        return unwrapped(jaxpr, written.inputs, written.outputs, frozenset(eqns))
+        return unwrapped(jaxpr, written, frozenset(eqns))
 
     places, judged = Places(frames), []
     for site in found:
@@ -80,9 +84,15 @@ def step_worth(
         )
         judged.append(judge(facts, findings(facts, residuals, written, lambda: named, places)))
     # Of what is tagged as recomputed the forward pass would do a part without the checkpoints.
-    recompute = total - _cost(removed(found).block)
+    plain = removed(found).block
+    recompute = total - _cost(plain)
     ahead = tagged.forward + (tagged.recompute - recompute)
-    return Worth(tuple(judged), Phases(ahead, tagged.backward, recompute, tagged.update))
+    return Worth(
+        tuple(judged),
+        Phases(ahead, tagged.backward, recompute, tagged.update),
+        offers([s for s in found if said[s].offloads], jaxpr, is_step=True),
+        shown + kept_nbytes(plain) - kept,
+    )
 
 
 def _barriers(site: Site) -> set[int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.cost import Costs, Wanted
+from jaxresid.inspector.cost import Costs, Wanted, devices_of
 from jaxresid.inspector.nesting import nests
 from jaxresid.inspector.phases import (
     BACKWARD,
@@ -31,9 +32,22 @@ def step_cost(step: StepTrace) -> Phases:
     some of it for the backward pass as well (`1 - tanh(x)**2`).
     """
     parts = _Parts()
-    parts.add(step.jaxpr, None, "", 1, frozenset(), frozenset())
+    parts.add(step.jaxpr, None, "", _Times(), frozenset(), frozenset())
     costs = parts.costs
     return Phases(costs[FORWARD], costs[BACKWARD], costs[RECOMPUTE], costs[UPDATE])
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """How often a jaxpr runs, on how many devices each time."""
+
+    trips: int = 1
+    devices: int = 1
+
+    def of(self, cost: Cost) -> Cost:
+        """The cost of so many runs; collectives are those of one device."""
+        times = cost * (self.trips * self.devices)
+        return replace(times, collectives=(cost * self.trips).collectives)
 
 
 class _Parts(Costs):
@@ -49,7 +63,7 @@ class _Parts(Costs):
         jaxpr: Any,
         wanted: Wanted,
         tags: str,
-        times: int,
+        times: _Times,
         behind: frozenset[int],
         ahead: frozenset[int],
     ) -> frozenset[int]:
@@ -91,13 +105,13 @@ class _Parts(Costs):
         eqn: Any,
         wanted: Wanted,
         tags: str,
-        times: int,
+        times: _Times,
         behind: Sequence[int],
         ahead: frozenset[int],
     ) -> frozenset[int]:
         every = frozenset(range(len(eqn.outvars)))
         phase = phase_of(tags)
-        cost = self.of_eqn(eqn, wanted) * times
+        cost = times.of(self.of_eqn(eqn, wanted))
         found = nests(eqn)
         is_plain = not found or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
         if phase in (FORWARD, RECOMPUTE) or is_plain:
@@ -108,19 +122,21 @@ class _Parts(Costs):
         costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
         which = max(range(len(found)), key=lambda i: (costs[i].flops, costs[i].nbytes))
         nest, once = found[which], costs[which]
-        trips = 1
-        if nest.kind not in ("branch", "while"):  # a scan, a call, a shard_map on its devices
-            trips = cost.nbytes // (times * once.nbytes) if once.nbytes else 1
+        inside = times
+        if _jax.primitive_name(eqn) == "shard_map":
+            inside = replace(times, devices=times.devices * devices_of(_jax.params(eqn)))
+        elif nest.kind == "scan":
+            inside = replace(times, trips=times.trips * (nest.length or 1))
         made = self.add(
             nest.jaxpr,
             self._inside(nest, wanted),
             tags,
-            times * trips,
+            inside,
             frozenset(i for i, operand in enumerate(nest.operands) if operand in behind),
             frozenset(i for i, result in enumerate(nest.results) if result in ahead),
         )
         # What it takes beside that body, such as the condition of a while loop, and its notes.
-        self.costs[phase] += cost - once * (times * trips)
+        self.costs[phase] += cost - inside.of(once)
         if phase == BACKWARD:
             return every
         return frozenset(r for i in made if (r := nest.results[i]) is not None)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid.inspector import _jax
+from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
-from jaxresid.inspector.program import UNWRAPPED, Block, Op, Program, Value, whole
+from jaxresid.inspector.program import UNWRAPPED, Program, whole
 from jaxresid.inspector.roles import roles
 from jaxresid.inspector.steps import StepTrace
 
@@ -15,7 +16,7 @@ from jaxresid.inspector.steps import StepTrace
 def step_program(step: StepTrace) -> Program:
     """The program of a step."""
     inputs, outputs = roles(step)
-    return settled(whole(step.jaxpr, inputs, outputs))
+    return settled(whole(step.jaxpr, inputs, outputs, sharding=step.sharding))
 
 
 def settled(program: Program) -> Program:

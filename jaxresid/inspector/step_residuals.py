@@ -16,23 +16,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.avals import aval_of
+from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
+from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import Computed, Mark, Residual
 
 
-def step_residuals(step: StepTrace, frames: Frames) -> tuple[Residual, ...]:
+def step_residuals(
+    step: StepTrace, frames: Frames, program: Program | None = None
+) -> tuple[Residual, ...]:
     """The residuals of all gradients in a step, in program order, one gradient after the other.
 
     Arguments that a backward pass reads are among them, and so is what the step makes of its
     arguments before it differentiates (parameters cast to bfloat16, say).
+
+    Args:
+      program: that of the step, where there is one already; it knows what is split over a mesh.
     """
+    if program is None and step.arguments.mesh is not None:
+        program = step_program(step)
+    values = {} if program is None else program.values
     passes = Passes()
     ahead, behind = Levels(frames), _Behind(frames, passes)
     numbering, free = Numbering(ahead), Free(ahead)
@@ -47,7 +57,7 @@ def step_residuals(step: StepTrace, frames: Frames) -> tuple[Residual, ...]:
                 continue
             source = _source(ahead, level, var)
             made = provenance(ahead, source.level, source.var, step.inputs)
-            aval = aval_of(var)
+            aval = aval_on(values, var)
             if made.memory == "host":
                 aval = replace(aval, memory="host")
             marks = list(made.marks)

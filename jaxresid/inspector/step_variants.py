@@ -252,7 +252,7 @@ class StepVariants:
     def measured(self, traced: StepTrace) -> Variant:
         """The figures of a trace."""
         program = step_program(traced)
-        totals = totals_of(step_residuals(traced, self._frames))
+        totals = totals_of(step_residuals(traced, self._frames, program))
         return Variant(
             totals.computed_nbytes,
             totals.host_nbytes,

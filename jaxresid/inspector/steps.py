@@ -14,6 +14,7 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import BACKWARD, Passes
+from jaxresid.inspector.sharding import Sharding
 from jaxresid.inspector.tracing import Arguments, Trace, primal_trace
 
 
@@ -33,6 +34,11 @@ class StepTrace:
     closed: Any
     donated: tuple[bool, ...]
     outputs: tuple[str, ...]
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """How the step is split over the arguments' mesh; None without one."""
+        return self.arguments.sharding(self.jaxpr.invars, {})
 
     @property
     def jaxpr(self) -> Any:

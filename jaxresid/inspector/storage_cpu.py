@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from jaxresid.inspector.fusions_cpu import Kernel, fused
 from jaxresid.inspector.nesting import Nest
-from jaxresid.inspector.program import Block, Op, Value
+from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.schedule_cpu import breadth_first
 from jaxresid.inspector.writing_cpu import OVERWRITING, written
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
+from jaxresid.inspector.sharding import Sharding
 
 
 class Static:
@@ -39,12 +40,16 @@ class Arguments:
       leaves: the leaves; arrays as ShapeDtypeStructs, static ones as they are.
       roles: for each leaf `differentiated`, `traced` or `static`.
       treedef: of `(args, kwargs)`.
+      mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
+      context: the mesh to trace in; None: that which the caller is in.
     """
 
     paths: tuple[str, ...]
     leaves: tuple[Any, ...]
     roles: tuple[str, ...]
     treedef: Any
+    mesh: Any = None
+    context: Any = None
 
     def having(self, role: str) -> tuple[int, ...]:
         return tuple(i for i, r in enumerate(self.roles) if r == role)
@@ -53,6 +58,21 @@ class Arguments:
     def dynamic(self) -> tuple[int, ...]:
         """Leaves that are invars, in the order of the forward jaxpr's invars."""
         return self.having("differentiated") + self.having("traced")
+
+    def sharding(
+        self, invars: Sequence[Any], known: Mapping[Any, tuple[int, ...]]
+    ) -> Sharding | None:
+        """How a jaxpr of these invars is split; None without a mesh. See `Sharding`."""
+        if self.mesh is None:
+            return None
+        given = zip(reversed(invars), reversed(self.dynamic), strict=False)
+        splits = {var: _split_of(self.leaves[i]) for var, i in given}
+        return Sharding(_jax.axes_of(self.mesh), splits, known)
+
+
+def _split_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
+    rank = len(getattr(leaf, "shape", ()))
+    return _jax.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,7 @@ class Trace:
       num_cotangents: how many of the backward's invars are cotangents.
       primal: traces the function itself, where the checkpoints still stand; a
         `jax.stages.Traced` of the differentiated leaves, then the other traced ones.
+      pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler says.
     """
 
     arguments: Arguments
@@ -76,6 +97,7 @@ class Trace:
     num_residuals: int
     num_cotangents: int
     primal: Callable[[], Any]
+    pieces: tuple[tuple[int, ...] | None, ...] = ()
 
     # Invars in front of the arguments are constants, or tracers that the function leaked.
 
@@ -97,6 +119,13 @@ class Trace:
         end = len(invars) - self.num_cotangents
         return list(invars[end - self.num_residuals : end])
 
+    @property
+    def sharding(self) -> Sharding | None:
+        """How the forward pass is split over the arguments' mesh; None without one."""
+        pairs = zip(self.kept, self.pieces, strict=False)
+        known = {v: piece for v, piece in pairs if piece is not None and not _jax.is_literal(v)}
+        return self.arguments.sharding(self.forward.invars, known)
+
 
 class BackwardError(Exception):
     """The forward pass traced and its transposition failed; the cause says why."""
@@ -111,11 +140,14 @@ def arguments(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     argnums: Sequence[int] | None,
+    mesh: Any = None,
 ) -> Arguments:
     """Flattens a call and decides which leaves are differentiated.
 
     Args:
       argnums: positional arguments to differentiate; None: every float or complex leaf.
+      mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
+        None: that of the arrays' own shardings, if they have any of several devices.
 
     Raises:
       InputsError: the arguments do not fit the signature, or nothing can be differentiated.
@@ -129,13 +161,17 @@ def arguments(
         where, which = path[0].idx, path[1]
         name = names[which.idx] if where == 0 else which.key
         chosen = positions is None or (where == 0 and which.idx in positions)
-        abstract, role = _role(leaf, chosen)
+        abstract, role = _role(leaf, chosen, mesh)
         if role != "static" and abstract is leaf and _is_setting(leaf, path):
             role = "static"
         paths.append(name + jax.tree_util.keystr(path[2:]))
         leaves.append(abstract)
         roles.append(role)
-    found = Arguments(tuple(paths), tuple(leaves), tuple(roles), treedef)
+    own = mesh if mesh is not None else mesh_of(leaves)
+    if own is not None and mesh is None:
+        # Beside arrays on a mesh those without a sharding are on all its devices, too.
+        leaves = [_struct(v, own) if hasattr(v, "sharding") else v for v in leaves]
+    found = Arguments(tuple(paths), tuple(leaves), tuple(roles), treedef, own, mesh)
     if not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
     return found
@@ -155,7 +191,7 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
     """The `jax.stages.Traced` of the function itself: of its differentiated leaves, then of the
     other traced ones, to its output and auxiliary arrays."""
-    return _jax.import_jax().jit(_primal(fun, arguments, has_aux)).trace(*_operands(arguments))
+    return _traced(_primal(fun, arguments, has_aux), arguments)
 
 
 def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:
@@ -206,6 +242,11 @@ def retrace(traced: Trace, primal: Any) -> Trace:
 def _passes(primal: _Primal, arguments: Arguments) -> Trace:
     """Traces a function of the differentiated and the other traced leaves, which returns its
     output and auxiliary arrays."""
+    with _jax.in_mesh(arguments.context):
+        return _passes_here(primal, arguments)
+
+
+def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
     jax = _jax.import_jax()
 
     def forward(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
@@ -233,8 +274,13 @@ def _passes(primal: _Primal, arguments: Arguments) -> Trace:
         num_outputs=len(jax.tree.leaves((y, aux))),
         num_residuals=len(jax.tree.leaves(vjp)),
         num_cotangents=len(cotangents),
-        primal=functools.cache(lambda: jax.jit(primal).trace(*operands)),
+        primal=functools.cache(lambda: _traced(primal, arguments)),
     )
+
+
+def _traced(primal: _Primal, arguments: Arguments) -> Any:
+    with _jax.in_mesh(arguments.context):
+        return _jax.import_jax().jit(primal).trace(*_operands(arguments))
 
 
 def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
@@ -307,19 +353,20 @@ def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     return not hasattr(leaf, "dtype") and any(isinstance(key, attribute) for key in path)
 
 
-def _role(leaf: Any, chosen: bool) -> tuple[Any, str]:
+def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
     if isinstance(leaf, float | complex) and not hasattr(leaf, "dtype"):
         # A Python float is a weakly typed scalar, as jax.vjp takes it.
         return leaf, "differentiated" if chosen else "traced"
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         return leaf, "static"
-    return _struct(leaf), "differentiated" if chosen and is_inexact(leaf) else "traced"
+    return _struct(leaf, mesh), "differentiated" if chosen and is_inexact(leaf) else "traced"
 
 
-def _struct(leaf: Any) -> Any:
+def _struct(leaf: Any, mesh: Any = None) -> Any:
     jax = _jax.import_jax()
-    sharding = _host_sharding(leaf)
-    if isinstance(leaf, jax.ShapeDtypeStruct) and sharding is None:
+    sharding = _named_sharding(leaf, mesh)
+    own = getattr(leaf, "sharding", None)
+    if isinstance(leaf, jax.ShapeDtypeStruct) and (sharding is own or sharding == own):
         return leaf
     return jax.ShapeDtypeStruct(
         leaf.shape,
@@ -329,18 +376,33 @@ def _struct(leaf: Any) -> Any:
     )
 
 
-def _host_sharding(leaf: Any) -> Any | None:
-    """The sharding of a leaf in host memory, as the kind that JAX reads the memory space from: an
-    aval made of a struct knows it for a NamedSharding alone."""
+def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
+    """The sharding that a leaf is traced with: its own over several devices; on a mesh, on all of
+    it; and of one in host memory, since an aval knows that of a NamedSharding alone."""
     jax = _jax.import_jax()
+    named, whole = jax.sharding.NamedSharding, jax.sharding.PartitionSpec()
     sharding: Any = getattr(leaf, "sharding", None)
     kind = getattr(sharding, "memory_kind", None)
-    if kind != "pinned_host":
+    if isinstance(sharding, named):
+        is_hosted = kind == "pinned_host" and mesh is None
+        if sharding.mesh.size > 1 or is_hosted:
+            return sharding
+    host = kind if kind == "pinned_host" else None
+    if mesh is not None:
+        return named(mesh, whole, memory_kind=host)
+    if host is None:
         return None
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        return sharding
-    mesh = jax.sharding.Mesh(sorted(sharding.device_set, key=lambda d: d.id)[:1], "device")
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind=kind)
+    own = jax.sharding.Mesh(sorted(sharding.device_set, key=lambda d: d.id)[:1], "device")
+    return named(own, whole, memory_kind=kind)
+
+
+def mesh_of(leaves: Sequence[Any]) -> Any | None:
+    """The mesh of several devices that the first leaf on one is split over."""
+    for leaf in leaves:
+        mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
+        if mesh is not None and mesh.size > 1:
+            return mesh
+    return None
 
 
 def is_inexact(leaf: Any) -> bool:

@@ -14,17 +14,22 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
-from jaxresid.inspector.program import UNWRAPPED, Block, Op, Program, Role, Value, pruned, whole
+from jaxresid.inspector.program import UNWRAPPED, Program, pruned, whole
 from jaxresid.inspector.step_program import settled
 
 
-def unwrapped(
-    jaxpr: Any, inputs: Sequence[Role], outputs: Sequence[Role], removed: frozenset[int]
-) -> Program:
-    """The program of an open jaxpr without some checkpoints; the arguments are those of
-    `program.whole`."""
-    found = settled(whole(jaxpr, inputs, outputs, removed=removed))
+def unwrapped(jaxpr: Any, written: Program, removed: frozenset[int]) -> Program:
+    """The program of an open jaxpr without some checkpoints.
+
+    Args:
+      written: the program with all of them.
+      removed: see `program.whole`.
+    """
+    found = settled(
+        whole(jaxpr, written.inputs, written.outputs, removed=removed, sharding=written.sharding)
+    )
     return replace(found, block=pruned(_ahead(_inside(found.block))))
 
 
@@ -229,7 +234,14 @@ class _Loop:
         for j in self.stacked:
             if self.outputs[j] is value:
                 return self.results[j]
-        made = Value((length, *value.shape), value.dtype, value.itemsize, value.memory)
+        made = Value(
+            (length, *value.shape),
+            value.dtype,
+            value.itemsize,
+            value.memory,
+            whole=None if value.whole is None else (length, *value.whole),
+            spec=f"None,{value.spec}" if value.spec else "",
+        )
         self.outputs.append(value)
         self.results.append(made)
         self.stacked.add(len(self.outputs) - 1)

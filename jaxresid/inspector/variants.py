@@ -158,7 +158,7 @@ class FunctionVariants:
     def measured(self, traced: Trace) -> Variant:
         """The figures of a trace."""
         program = value_and_gradients(traced)
-        device, host = kept(traced, self._frames)
+        device, host = kept(traced, self._frames, program)
         return Variant(
             device,
             host,

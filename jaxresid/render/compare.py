@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Comparison, Row, Timing
+from jaxresid.model import Comparison, Compiled, Row, Timing
 from jaxresid.render.columns import Unit, bytes_unit, flops_unit
+from jaxresid.render.compiled import verdict_text
 from jaxresid.render.cost import added_text, at_least
 from jaxresid.render.frontier import Point, plot, plotted
 from jaxresid.render.heading import heading
+from jaxresid.render.offloading import render_rows
 from jaxresid.render.policies import Names, lines, policy_text
 from jaxresid.render.sparkline import can_encode
 from jaxresid.render.words import ACCURACY, percent
@@ -25,6 +27,7 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _NO_LETTER = "."
 _PLACES = 6
 _GAP = "  "
+_FITS, _FITS_NOT = " fits", " no"
 _NAME_WIDTH = 20  # where less is left for the policies, they stand above their figures
 
 
@@ -98,6 +101,41 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def compiled_takeaways(found: Sequence[Entry]) -> tuple[str, ...]:
+    """For each place what fits there, and of that what recomputes least."""
+    rows = [e.row for e in found]
+    return tuple(
+        sentence for on in compiled_places(rows) if (sentence := _fitting(on, found)) is not None
+    )
+
+
+def _fitting(on: str, found: Sequence[Entry]) -> str | None:
+    told = [(e, c) for e in found if (c := compiled_for(on, e.row)) is not None]
+    judged = [(e, c) for e, c in told if c.fits is not None and c.peak_nbytes is not None]
+    if not judged:
+        return None
+    fitting = [(e, c) for e, c in judged if c.fits]
+    if not fitting:
+        e, c = min(judged, key=lambda pair: pair[1].peak_nbytes or 0)
+        return f"{on}: nothing fits; the least is {e.name}: {verdict_text(c)}"
+    e, c = min(fitting, key=lambda pair: (_costs(pair[0].row)[1], pair[1].peak_nbytes or 0))
+    if len(fitting) == len(judged) == 1:
+        return f"{on}: {e.name} {verdict_text(c)}"
+    how_many = "everything" if len(fitting) == len(judged) else f"{len(fitting)} of {len(judged)}"
+    verb = "fits" if how_many == "everything" or len(fitting) == 1 else "fit"
+    least = "" if len(fitting) == 1 else ", with the least to recompute"
+    return f"{on}: {how_many} {verb}{least}: {e.name}, {verdict_text(c).removeprefix('fits: ')}"
+
+
+def compiled_places(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Where rows were compiled for."""
+    return tuple(dict.fromkeys(c.on for row in rows for c in row.compiled))
+
+
+def compiled_for(on: str, row: Row) -> Compiled | None:
+    return next((c for c in row.compiled if c.on == on), None)
+
+
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """What the figures are, and how good the estimates measured."""
     found = ["Peak, FLOPs and time est. are estimates: the time from the chip's published figures."]
@@ -111,8 +149,22 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
             f"No FLOPs known for {', '.join(uncosted)}: recompute is at least what stands there,"
             " shares and times are about that."
         )
+    found += _compiled_remarks(comparison)
     accuracy = ACCURACY[comparison.profile]
     return (*found, f"The peak was {accuracy[0].lower()}{accuracy[1:]}")
+
+
+def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
+    for on in compiled_places(comparison.rows):
+        told = [c for row in comparison.rows if (c := compiled_for(on, row)) and c.error is None]
+        if not told:
+            continue
+        each = max(c.devices for c in told)
+        of = "one device" if each == 1 else f"each of {each} devices"
+        compilers = ", ".join(dict.fromkeys(c.compiler for c in told if c.compiler))
+        by = f" by {compilers}" if compilers else ""
+        yield f"{on}: XLA's peak, of {of}, compiled{by}; what does not fit: what it needs."
+        yield from dict.fromkeys(f"{on}: {note}." for c in told for note in c.notes)
 
 
 def gradients_text(comparison: Comparison) -> str:
@@ -134,17 +186,24 @@ def gradients_text(comparison: Comparison) -> str:
 def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> RenderableType:
     """The whole text; `encoding` is that of the stream it is for."""
     found = entries(comparison)
-    parts: list[RenderableType] = [heading(comparison.target, comparison.jax), *_where(comparison)]
+    parts: list[RenderableType] = [
+        heading(comparison.target, comparison.jax, comparison.mesh),
+        *_where(comparison),
+    ]
     if found:
         parts += [Text(), _Table(comparison, found, encoding)]
         parts.append(Flow(_legend(found), separator=" · ", style="dim", indent=2))
+        if host := render_rows([(_mark(e), e.row) for e in found]):
+            parts += [Text(), *host]
     failed = [row for row in comparison.rows if row.error is not None]
     if failed:
         parts += [Text(), *_failed(failed)]
+    parts += _not_compiled(comparison.rows)
     points = tuple(_points(found))
     if plotted(points):
         parts += [Text(), _Plot(points, _bytes_unit(found), encoding)]
     sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
+    sentences += compiled_takeaways(found)
     if not found:
         sentences.append("no policy gave figures")
     parts += [Text(), *(Names(Text(s, "bold")) for s in sentences)]
@@ -169,6 +228,7 @@ def _figures(row: Row) -> Hashable:
     return (
         *(row.kept_nbytes, row.host_nbytes, row.peak_nbytes, row.recompute_flops),
         *(row.time_fraction, row.uncosted, row.measured, row.measure_error),
+        *((c.on, c.peak_nbytes, c.fits, c.error) for c in row.compiled),
     )
 
 
@@ -240,6 +300,21 @@ def _failed(failed: Sequence[Row]) -> Iterator[RenderableType]:
     yield Text("without figures", style="bold")
     for error, policies in groups.items():
         yield Names(Text.assemble((", ".join(policies), "yellow"), f": {error}"))
+
+
+def _not_compiled(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """One line for each reason, after the policies that have it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for c in row.compiled:
+            if c.error is not None:
+                groups.setdefault((c.on, c.error), []).append(policy_text(row.policy))
+    if groups:
+        yield Text()
+        yield Text("not compiled", style="bold")
+    for (on, error), policies in groups.items():
+        names = "all" if len(policies) > 1 and len(policies) == len(rows) else ", ".join(policies)
+        yield Names(Text.assemble((f"{on}: {names}", "yellow"), f": {error}"))
 
 
 def _points(found: Sequence[Entry]) -> Iterator[Point]:
@@ -354,10 +429,31 @@ def _columns(found: Sequence[Entry], encoding: str) -> list[_Column]:
         columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
     columns.append(_recompute(rows, flops))
     columns.append(_Column(("time", "est."), tuple(_time(r, times) for r in rows)))
+    columns += [_place(on, rows) for on in compiled_places(rows) if _told(on, rows)]
     if any(r.measured for r in rows):
         texts = tuple(_ratio(r.measured, times) if r.measured else "" for r in rows)
         columns.append(_Column(("", "measured"), texts))
     return columns
+
+
+def _told(on: str, rows: Sequence[Row]) -> bool:
+    """Whether XLA said anything of them for a place."""
+    return any(c.on == on and c.error is None for row in rows for c in row.compiled)
+
+
+def _place(on: str, rows: Sequence[Row]) -> _Column:
+    """XLA's peak for a place, and whether it fits."""
+    told = [compiled_for(on, row) for row in rows]
+    unit = bytes_unit(c.peak_nbytes for c in told if c is not None and c.peak_nbytes is not None)
+    texts = []
+    for compiled in told:
+        peak = None if compiled is None else compiled.peak_nbytes
+        if compiled is None or (peak is None and compiled.fits is None):
+            texts.append("?".ljust(1 + len(_FITS)))
+            continue
+        word = {True: _FITS, False: _FITS_NOT, None: ""}[compiled.fits]
+        texts.append(("?" if peak is None else unit.text(peak)) + word.ljust(len(_FITS)))
+    return _Column((on, unit.name + " " * len(_FITS)), tuple(texts), "cyan")
 
 
 def _mark(entry: Entry) -> str:
@@ -393,6 +489,8 @@ def _names(entry: Entry, at: str) -> Iterator[Text]:
         text.append(policy_text(row.policy), style="bold" if i == 0 and entry.pareto else "")
         if row.at != at and row.policy not in _FIRST:
             text.append(f" at {row.at}", style="dim")
+        if row.offloading is not None and row.offloading.without_effect:
+            text.append("  offloads nothing", style="yellow")
         yield text
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from jaxresid.model import Cost, Report
 from jaxresid.render.words import percent
 from jaxresid.render.wrapping import Flow
-from jaxresid.units import format_flops
+from jaxresid.units import format_bytes, format_flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Row:
 
 
 def cost_rows(report: Report) -> tuple[Row, ...]:
-    """The phases; `recompute` only where something can be recomputed."""
+    """The phases, `recompute` only where something can be recomputed; and what devices exchange."""
     cost = report.cost
     bound = at_least(cost.total.uncosted)
     found = [
@@ -38,6 +38,12 @@ def cost_rows(report: Report) -> tuple[Row, ...]:
         about = "about " if bound else ""
         detail = f"{about}{share} of forward + backward" if share else ""
         found.append(Row(f"{bound}{format_flops(added)}", "recompute", detail))
+    exchanged = cost.total.collectives
+    if exchanged:
+        largest = sorted(exchanged, key=lambda kind: -kind[1])
+        each = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in largest)
+        total = sum(nbytes for _, nbytes in exchanged)
+        found.append(Row(format_bytes(total), "collectives", f"results on one device: {each}"))
     return tuple(found)
 
 

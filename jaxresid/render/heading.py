@@ -7,15 +7,20 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from jaxresid.model import JaxInfo, Target
+from jaxresid.model import JaxInfo, Mesh, Target
 
 STEP = "training step: its own gradients are reported"
+_SOURCES = {
+    "types": "split as the types say",
+    "compiler": "residuals split as XLA splits the compiled forward pass",
+    "propagated": "splits worked out from those of the arguments; XLA may decide otherwise",
+}
 _DEFAULT_ON = "jax_use_direct_linearize"
 
 
-def heading(target: Target, jax: JaxInfo) -> Text:
+def heading(target: Target, jax: JaxInfo, mesh: Mesh | None = None) -> Text:
     """The target, the JAX and those of its flags that are not as they come, what was
-    differentiated; ends in a line break."""
+    differentiated, the mesh; ends in a line break."""
     flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
     flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
     text = Text()
@@ -26,6 +31,13 @@ def heading(target: Target, jax: JaxInfo) -> Text:
     if target.differentiated:
         text.append("differentiated: ", style="dim")
         text.append(f"{_differentiated(target.differentiated)}\n")
+    if mesh is not None:
+        text.append("mesh: ", style="dim")
+        axes = ",".join(f"{name}={size}" for name, size in mesh.axes)
+        text.append(f"{axes} ({mesh.mode})")
+        text.append(f"  {_SOURCES[mesh.source]}\n", style="dim")
+        if mesh.size > 1:
+            text.append(f"Bytes are those of one device, FLOPs those of all {mesh.size}.\n")
     return text
 
 

@@ -10,7 +10,11 @@ from jaxresid.model import (
     SCHEMA_VERSION,
     Aval,
     Checkpoint,
+    Collective,
     Comparison,
+    Compiled,
+    CompiledBuffer,
+    CompiledReport,
     Computed,
     Consumer,
     Cost,
@@ -21,6 +25,8 @@ from jaxresid.model import (
     Listing,
     Live,
     Location,
+    Mesh,
+    Offloading,
     Origin,
     Peak,
     Phases,
@@ -32,6 +38,7 @@ from jaxresid.model import (
     Residual,
     Row,
     Split,
+    SweepRow,
     Target,
     Timing,
     Value,
@@ -51,11 +58,16 @@ def report_json(report: Report) -> str:
                 "computed_nbytes": totals.computed_nbytes,
                 "host_nbytes": totals.host_nbytes,
                 "constants_nbytes": totals.constants_nbytes,
+                "host_arguments_nbytes": totals.host_arguments_nbytes,
             },
             "cost": _cost(report.cost),
             "peak": _peak(report.peak),
             "checkpoints": [_checkpoint(c) for c in report.checkpoints],
             "residuals": [_residual(r) for r in report.residuals],
+            "mesh": _mesh(report.mesh),
+            "offloading": _offloading(report.offloading) if report.offloading else None,
+            "findings": [_finding(f) for f in report.findings],
+            "compiled": [_compiled(c) for c in report.compiled],
             "warnings": list(report.warnings),
         }
     )
@@ -88,9 +100,38 @@ def comparison_json(comparison: Comparison) -> str:
             "places": list(comparison.places),
             "rows": [_row(row) for row in comparison.rows],
             "measured_on": comparison.measured_on,
+            "mesh": _mesh(comparison.mesh),
             "warnings": list(comparison.warnings),
         }
     )
+
+
+def sweep_row_json(row: SweepRow) -> str:
+    """A result of a sweep as one line of JSON, valid under `sweep.schema.json`."""
+    line = {
+        "schema": SCHEMA_VERSION,
+        "policy": row.policy,
+        "batch": row.batch,
+        "on": row.on,
+        "key": row.key,
+        "target": row.target,
+        "at": row.at,
+        "kept_nbytes": row.kept_nbytes,
+        "host_nbytes": row.host_nbytes,
+        "peak_nbytes": row.peak_nbytes,
+        "recompute_flops": row.recompute_flops,
+        "recompute_fraction": row.recompute_fraction,
+        "compiled": _figures(row.compiled) if row.compiled else None,
+        "error": row.error,
+        "transient": row.transient,
+    }
+    return json.dumps(line)
+
+
+def _figures(compiled: Compiled) -> dict[str, Any]:
+    """What was compiled, without its buffers."""
+    left_out = ("buffers", "matched_nbytes", "live_nbytes")
+    return {key: value for key, value in _compiled(compiled).items() if key not in left_out}
 
 
 def plan_json(plan: Plan) -> str:
@@ -124,6 +165,21 @@ def plan_json(plan: Plan) -> str:
     )
 
 
+def compiled_json(report: CompiledReport) -> str:
+    """What XLA says as JSON text, valid under `compile.schema.json`."""
+    return _dump(
+        {
+            "schema": SCHEMA_VERSION,
+            "jax": _jax(report.jax),
+            "target": _target(report.target),
+            "profile": report.profile,
+            "mesh": _mesh(report.mesh),
+            "compiled": [_compiled(c) for c in report.compiled],
+            "warnings": list(report.warnings),
+        }
+    )
+
+
 def _dump(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
@@ -147,6 +203,7 @@ def _cost(cost: Phases) -> dict[str, Any]:
         "backward_flops": cost.backward.flops,
         "recompute_flops": cost.recompute.flops,
         **_work(total),
+        "collectives": dict(total.collectives),
         "uncosted": list(total.uncosted),
         "notes": list(total.notes),
         "phases": {
@@ -198,6 +255,7 @@ def _live(live: Live) -> dict[str, Any]:
         "count": live.count,
         "dtype": live.aval.dtype if live.aval else None,
         "shape": list(live.aval.shape) if live.aval else None,
+        **_shard(live.aval),
         "primitive": live.primitive,
         "path": live.path,
         "location": _location(live.location),
@@ -242,6 +300,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _residual(residual: Residual) -> dict[str, Any]:
     return {
         **_aval(residual.aval),
+        **_shard(residual.aval),
         "nbytes": residual.nbytes,
         "trips": residual.trips,
         "origin": _origin(residual.origin),
@@ -252,6 +311,11 @@ def _residual(residual: Residual) -> dict[str, Any]:
 
 def _aval(aval: Aval) -> dict[str, Any]:
     return {"dtype": aval.dtype, "shape": list(aval.shape), "memory": aval.memory}
+
+
+def _shard(aval: Aval | None) -> dict[str, Any]:
+    shard = None if aval is None or aval.shard is None else list(aval.shard)
+    return {"shard": shard, "split": aval.spec if aval is not None and aval.spec else None}
 
 
 def _origin(origin: Origin) -> dict[str, Any]:
@@ -340,6 +404,81 @@ def _row(row: Row) -> dict[str, Any]:
         "uncosted": list(row.uncosted),
         "measured": _timing(row.measured) if row.measured else None,
         "measure_error": row.measure_error,
+        "offloading": _offloading(row.offloading) if row.offloading else None,
+        "compiled": [_compiled(c) for c in row.compiled],
+    }
+
+
+def _compiled(compiled: Compiled) -> dict[str, Any]:
+    return {
+        "on": compiled.on,
+        "policy": compiled.policy,
+        "devices": compiled.devices,
+        "temp_nbytes": compiled.temp_nbytes,
+        "argument_nbytes": compiled.argument_nbytes,
+        "output_nbytes": compiled.output_nbytes,
+        "alias_nbytes": compiled.alias_nbytes,
+        "generated_code_nbytes": compiled.generated_code_nbytes,
+        "host_temp_nbytes": compiled.host_temp_nbytes,
+        "host_argument_nbytes": compiled.host_argument_nbytes,
+        "host_output_nbytes": compiled.host_output_nbytes,
+        "host_alias_nbytes": compiled.host_alias_nbytes,
+        "peak_nbytes": compiled.peak_nbytes,
+        "estimate_nbytes": compiled.estimate_nbytes,
+        "capacity_nbytes": compiled.capacity_nbytes,
+        "fits": compiled.fits,
+        "seconds": compiled.seconds,
+        "cached": compiled.cached,
+        "error": compiled.error,
+        "compiler": compiled.compiler,
+        "buffers": [_compiled_buffer(buffer) for buffer in compiled.buffers],
+        "matched_nbytes": compiled.matched_nbytes,
+        "live_nbytes": compiled.live_nbytes,
+        "collectives": [_collective(collective) for collective in compiled.collectives],
+        "notes": list(compiled.notes),
+    }
+
+
+def _compiled_buffer(buffer: CompiledBuffer) -> dict[str, Any]:
+    return {
+        "kind": buffer.kind,
+        "nbytes": buffer.nbytes,
+        "count": buffer.count,
+        "shape": buffer.shape,
+        "opcode": buffer.opcode,
+        "memory": buffer.memory,
+        "residual": buffer.residual,
+        "location": _location(buffer.location),
+    }
+
+
+def _collective(collective: Collective) -> dict[str, Any]:
+    return {
+        "opcode": collective.opcode,
+        "count": collective.count,
+        "nbytes": collective.nbytes,
+        "exact": collective.exact,
+    }
+
+
+def _mesh(mesh: Mesh | None) -> dict[str, Any] | None:
+    if mesh is None:
+        return None
+    return {"axes": dict(mesh.axes), "mode": mesh.mode, "source": mesh.source}
+
+
+def _offloading(offloading: Offloading) -> dict[str, Any]:
+    return {
+        "kept_nbytes": offloading.kept_nbytes,
+        "offloaded_nbytes": offloading.offloaded_nbytes,
+        "recomputed_nbytes": offloading.recomputed_nbytes,
+        "refetched_nbytes": offloading.refetched_nbytes,
+        "added_nbytes": offloading.added_nbytes,
+        "kept_without_nbytes": offloading.kept_without_nbytes,
+        "to_host_nbytes": offloading.transfers.to_host_nbytes,
+        "to_device_nbytes": offloading.transfers.to_device_nbytes,
+        "host_arguments": dict(offloading.host_arguments),
+        "without_effect": offloading.without_effect,
     }
 
 

@@ -3,6 +3,7 @@ the line that keeps it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from rich.console import Console, Group, RenderableType
@@ -12,8 +13,10 @@ from rich.text import Text
 
 from jaxresid.model import Computed, Report, Residual
 from jaxresid.render.checkpoints import render_checkpoints
+from jaxresid.render.compiled import compiled_lines, remarks
 from jaxresid.render.cost import render_cost
 from jaxresid.render.heading import heading
+from jaxresid.render.offloading import render_offloading
 from jaxresid.render.peak import render_peak
 from jaxresid.render.rows import GROUPS, Row, Rows, View, path_pattern, rows, shapes_text
 from jaxresid.render.words import (
@@ -32,12 +35,19 @@ _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory i
 def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
     """The whole text report; `encoding` is that of the stream it is for."""
     found = rows(report, view)
-    parts: list[RenderableType] = [heading(report.target, report.jax), _headline(report), Text()]
+    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
+    parts += [_headline(report), Text()]
     parts += [*render_cost(report), Text(), *render_peak(report.peak, encoding), Text()]
     if report.checkpoints:
         parts += [*render_checkpoints(report.checkpoints), Text()]
+    if report.offloading is not None:
+        parts += [*render_offloading(report), Text()]
     if found.shown:
         parts += [Text("residuals", style="bold"), _table(report, found), Text()]
+    if report.compiled:
+        parts.append(Text("what XLA says", style="bold"))
+        for compiled in report.compiled:
+            parts += [*compiled_lines(compiled, report.peak.profile), Text()]
     parts += _footer(report, found, view)
     return Group(*parts)
 
@@ -57,19 +67,21 @@ def print_report(report: Report, *, group_by: str | None, top: int | None, all: 
 
 def _headline(report: Report) -> Table:
     totals = report.totals
-    count: dict[str, int] = {"computed": 0, "host": 0, "argument": 0, "constant": 0, "literal": 0}
+    count: Counter[str] = Counter()
     for r in report.residuals:
-        is_host = r.origin.kind == "computed" and r.aval.memory == "host"
-        count["host" if is_host else r.origin.kind] += 1
+        count[f"{r.aval.memory} {r.origin.kind}"] += 1
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     lines = [
-        (totals.computed_nbytes, "kept for the backward pass", "computed", "bold"),
-        (totals.arguments_nbytes, "arguments that it needs, alive anyway", "argument", ""),
-        (totals.host_nbytes, "kept in host memory", "host", ""),
-        (totals.constants_nbytes, "constants", "constant", ""),
+        (totals.computed_nbytes, "kept for the backward pass", "device computed", "bold"),
+        (totals.arguments_nbytes, "arguments that it needs, alive anyway", "device argument", ""),
+        (totals.host_nbytes, "kept in host memory", "host computed", ""),
+        (totals.constants_nbytes, "constants", "device constant", ""),
     ]
+    if totals.host_arguments_nbytes:
+        needed = "arguments that it needs, in host memory"
+        lines.insert(2, (totals.host_arguments_nbytes, needed, "host argument", ""))
     for nbytes, what, kind, style in lines:
         n = count[kind]
         plural = "residual" if n == 1 else "residuals"
@@ -201,4 +213,5 @@ def _footer(report: Report, found: Rows, view: View) -> list[RenderableType]:
     for warning in report.warnings:
         lines.append(Text(f"warning: {warning}", style="yellow"))
     lines.append(Text(_NOT_PEAK, style="dim"))
+    lines += [Text(remark, style="dim") for remark in remarks(report.compiled, report.peak.profile)]
     return lines

@@ -62,9 +62,10 @@ def short_dtype(dtype: str) -> str:
 
 
 def aval_text(aval: Aval) -> str:
-    """`f32[64,512]`, `f32<host>[4]`."""
+    """`f32[64,512]`, `f32<host>[4]`; of all devices of a mesh, `f32[64,512]@data,model`."""
     host = "<host>" if aval.memory == "host" else ""
-    return f"{short_dtype(aval.dtype)}{host}[{','.join(map(str, aval.shape))}]"
+    over = f"@{aval.spec}" if aval.spec else ""
+    return f"{short_dtype(aval.dtype)}{host}[{','.join(map(str, aval.shape))}]{over}"
 
 
 def place_text(location: Location) -> str:

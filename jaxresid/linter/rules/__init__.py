@@ -78,6 +78,8 @@ JXR805 offload-without-effect warning
 JXR806 widened-residual info
 JXR807 free-residual info
 JXR808 compiler-recomputes info
+JXR809 unrolled-host-moves warning
+JXR810 transposed-host-scan info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

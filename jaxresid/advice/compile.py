@@ -1,0 +1,372 @@
+"""`jaxresid compile`: what XLA says about a function, for devices here and devices elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector import (
+    MODES,
+    Inspection,
+    Subject,
+    residuals,
+    subject,
+    uncollected,
+)
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.lowering import lowered
+from jaxresid.inspector.matching import matched
+from jaxresid.inspector.peak import PROFILES, Places, peak
+from jaxresid.inspector.program import Program as TracedProgram
+from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.step_program import step_program
+from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.tracing import Trace
+from jaxresid.model import Collective, Compiled, CompiledReport, Location, Report, Residual
+from jaxresid.xla import pool
+from jaxresid.xla.cache import Cache, default_directory
+from jaxresid.xla.job import Compilation, Job, Module
+from jaxresid.xla.places import place, unavailable
+
+WRITTEN = "as-written"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How programs are compiled.
+
+    Attributes:
+      flags: of the compiler, name -> value.
+      timeout_s: after this long a compile is given up.
+      memory_nbytes: a compile that takes more than this is given up; None: no limit.
+      workers: how many compile at once; None: as many as do each other no harm.
+      executor: what runs the compiles; None: processes here.
+      cache: where results are looked up and kept; None: nowhere.
+    """
+
+    flags: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 600.0
+    memory_nbytes: int | None = None
+    workers: int | None = None
+    executor: Executor | None = None
+    cache: Cache | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A traced function (or step) with one policy.
+
+    Attributes:
+      residuals: what buffers are matched to.
+      estimate_nbytes: the static estimate of its peak.
+    """
+
+    policy: str
+    trace: Trace | StepTrace
+    residuals: tuple[Residual, ...] = ()
+    estimate_nbytes: int | None = None
+
+
+def compile(
+    fun: Callable[..., Any],
+    *args: Any,
+    on: str | Sequence[str],
+    flags: Mapping[str, str] | None = None,
+    timeout: float = 600.0,
+    memory_limit: int | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    cache: bool = True,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    profile: str = PROFILES[0],
+    mode: str = MODES[0],
+    mesh: Any = None,
+    **kwargs: Any,
+) -> CompiledReport:
+    """`fun(*args, **kwargs)` with its gradients (or the training step), compiled ahead of time.
+
+    Nothing is run and nothing allocated but by the compiler, which has a process of its own for
+    each place. What goes wrong there is the `error` of its row. A program that is split over
+    several devices is compiled for as many.
+
+    Args:
+      on: `cpu`, `gpu` or a TPU topology, `tpu:v5e:2x4`, which need not be there (extra
+        `jaxresid[tpu]`); or several of them.
+      flags: of the compiler, as `compiler_options` of `jax.stages.Lowered.compile`.
+      timeout: seconds after which a compile is given up.
+      memory_limit: bytes of memory above which a compile is given up.
+      workers: how many compile at once.
+      executor: what runs the compiles instead of processes here.
+      cache: look results up, and keep them.
+      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
+
+    Raises:
+      JaxresidError: as `jaxresid.inspect`; or there is no such place.
+    """
+    ons = (on,) if isinstance(on, str) else tuple(on)
+    settings = Settings(
+        flags=tuple((flags or {}).items()),
+        timeout_s=timeout,
+        memory_nbytes=memory_limit,
+        workers=workers,
+        executor=executor,
+        cache=Cache(default_directory()) if cache else None,
+    )
+    places_of(ons)  # refused before anything is traced
+    found = subject(
+        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
+    )
+    return compiled_report(found, ons, settings)
+
+
+def compiled_report(
+    subject: Subject, ons: Sequence[str], settings: Settings, progress: Progress | None = None
+) -> CompiledReport:
+    """As `compile`, of a traced function."""
+    with uncollected():
+        program = written(subject)
+    (rows,) = compiled_rows([program], ons, settings, progress)
+    return CompiledReport(
+        target=subject.target,
+        jax=subject.jax,
+        profile=subject.profile.name,
+        compiled=rows,
+        mesh=subject.mesh,
+        warnings=(*subject.warnings, *warnings_of(settings)),
+    )
+
+
+def report_compiled(
+    found: Inspection, ons: Sequence[str], settings: Settings, progress: Progress | None = None
+) -> Report:
+    """The report of an inspection, with what XLA says."""
+    report = found.report
+    program = Program(WRITTEN, found.trace, report.residuals, report.peak.nbytes)
+    (rows,) = compiled_rows([program], ons, settings, progress)
+    return replace(report, compiled=rows, warnings=(*report.warnings, *warnings_of(settings)))
+
+
+def written(subject: Subject) -> Program:
+    """A subject as its code has it."""
+    traced = subject.trace
+    program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
+    estimate = peak(program, subject.profile, Places(subject.frames))
+    found = residuals_of(traced, subject.frames, program)
+    return Program(WRITTEN, traced, found, estimate.nbytes)
+
+
+def residuals_of(
+    traced: Trace | StepTrace, frames: Frames, program: TracedProgram
+) -> tuple[Residual, ...]:
+    """What the backward pass of a function or of a training step keeps; `program` is all of it."""
+    if isinstance(traced, StepTrace):
+        return step_residuals(traced, frames, program)
+    return residuals(traced, frames, program)
+
+
+def places_of(ons: Sequence[str]) -> tuple[str, ...]:
+    """The places as they are called, each once.
+
+    Raises:
+      InputsError: there is none, or one of them is not one.
+    """
+    if not ons:
+        raise InputsError("no place to compile for; write cpu, gpu or e.g. tpu:v5e:2x4")
+    return tuple(dict.fromkeys(place(on).text for on in ons))
+
+
+def warnings_of(settings: Settings) -> tuple[str, ...]:
+    """What went wrong with the cache."""
+    return tuple(settings.cache.warnings) if settings.cache is not None else ()
+
+
+def compiled_rows(
+    programs: Sequence[Program],
+    ons: Sequence[str],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> tuple[tuple[Compiled, ...], ...]:
+    """For each program what XLA says, in the order of the places.
+
+    Args:
+      progress: is told what is being done.
+    """
+    jobs = _Jobs(programs, places_of(ons), settings, progress)
+    rows = {}
+    with contextlib.closing(
+        pool.compiled(
+            jobs,
+            executor=settings.executor,
+            workers=settings.workers,
+            cache=settings.cache,
+            progress=progress,
+        )
+    ) as done:
+        for index, compilation in done:
+            (i, j), devices = jobs.taken[index]
+            rows[i, j] = row(programs[i], jobs.ons[j], compilation, devices)
+    rows |= jobs.refused
+    return tuple(tuple(rows[i, j] for j in range(len(jobs.ons))) for i in range(len(programs)))
+
+
+class _Jobs:
+    """The jobs of programs and places, made as they are asked for.
+
+    Attributes:
+      taken: for each job so far its program and place, and over how many devices it is split.
+      refused: the programs that could not be made into one.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        ons: Sequence[str],
+        settings: Settings,
+        progress: Progress | None,
+    ) -> None:
+        self.ons = ons
+        self.taken: list[tuple[tuple[int, int], int]] = []
+        self.refused: dict[tuple[int, int], Compiled] = {}
+        self._programs = programs
+        self._settings = settings
+        self._progress = progress
+
+    def __length_hint__(self) -> int:
+        return len(self._programs) * len(self.ons)
+
+    def __iter__(self) -> Iterator[Job]:
+        for i, program in enumerate(self._programs):
+            made: dict[str, Module | str] = {}
+            for j, on in enumerate(self.ons):
+                module = _module(program, on, made, self._progress)
+                if isinstance(module, str):
+                    self.refused[i, j] = Compiled(
+                        on=on,
+                        policy=program.policy,
+                        estimate_nbytes=program.estimate_nbytes,
+                        error=module,
+                    )
+                    continue
+                self.taken.append(((i, j), module.devices))
+                yield job(program.policy, module, on, self._settings)
+
+
+def job(policy: str, module: Module, on: str, settings: Settings) -> Job:
+    """The compile of a module for a place."""
+    return Job(
+        module=module,
+        on=on,
+        flags=settings.flags,
+        timeout_s=settings.timeout_s,
+        memory_nbytes=settings.memory_nbytes,
+        label=f"{policy} for {on}",
+    )
+
+
+def _module(
+    program: Program, on: str, made: dict[str, Module | str], progress: Progress | None
+) -> Module | str:
+    """A program lowered for a place, or why it cannot be; `made` has those of its platforms."""
+    reason = unavailable(place(on))
+    if reason is not None:
+        return reason
+    platform = place(on).platform
+    if platform not in made:
+        if progress is not None:
+            progress(f"lowering {program.policy} for {on}")
+        try:
+            made[platform] = lowered(program.trace, platform)
+        except JaxresidError as e:
+            made[platform] = " ".join(str(e).split())
+        except Exception as e:
+            made[platform] = summary(e)
+    return made[platform]
+
+
+def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -> Compiled:
+    """What a compiler said of a program, in the user's terms.
+
+    Args:
+      devices: how many the program is split over.
+    """
+    there = place(on)
+    stats: dict[str, Any] = dict(compilation.stats)
+    nbytes, capacity = stats.pop("peak_nbytes", None), compilation.capacity_nbytes
+    if compilation.exhausted:
+        nbytes = compilation.required_nbytes
+    fits = None if nbytes is None or capacity is None else nbytes <= capacity
+    found, matched_nbytes = matched(
+        compilation.buffers, program.residuals, _parameters(program.trace)
+    )
+    live = compilation.live_nbytes
+    notes = list(compilation.notes)
+    if there.devices is not None and devices < there.devices and compilation.error is None:
+        notes.insert(0, _unused(devices, there.devices))
+    return replace(
+        Compiled(on=there.text, policy=program.policy, devices=devices),
+        **stats,
+        peak_nbytes=nbytes,
+        estimate_nbytes=program.estimate_nbytes,
+        capacity_nbytes=capacity,
+        fits=False if compilation.exhausted else fits,
+        seconds=compilation.seconds,
+        cached=compilation.cached,
+        error=compilation.error,
+        compiler=compilation.compiler,
+        buffers=tuple(replace(b, location=_shown(b.location)) for b in found),
+        matched_nbytes=matched_nbytes if live is not None else None,
+        live_nbytes=live,
+        collectives=tuple(
+            Collective(c.opcode, c.count, c.nbytes, c.exact) for c in compilation.collectives
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _parameters(traced: Trace | StepTrace) -> tuple[str, ...]:
+    """What the lowered program's parameters are called."""
+    if isinstance(traced, StepTrace):
+        return tuple(path or "a constant" for path in traced.inputs)
+    return tuple(traced.arguments.paths[i] for i in traced.arguments.dynamic)
+
+
+def _shown(location: Location | None) -> Location | None:
+    """A line that a compiler names, as the report names lines: relative, with its code."""
+    if location is None or location.code:
+        return location
+    code = linecache.getline(location.file, location.line).strip()
+    file = location.file.removeprefix(os.path.join(os.getcwd(), ""))
+    return replace(location, file=file, code=code)
+
+
+def _unused(devices: int, there: int) -> str:
+    return (
+        f"the program is for {devices} of the {there} devices; to split it over all of them, give"
+        " its arguments shardings"
+    )
+
+
+__all__ = [
+    "Program",
+    "Settings",
+    "compile",
+    "compiled_report",
+    "compiled_rows",
+    "job",
+    "places_of",
+    "report_compiled",
+    "residuals_of",
+    "row",
+    "warnings_of",
+    "written",
+]

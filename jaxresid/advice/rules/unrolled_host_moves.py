@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from jaxresid.advice.rule import TracedRule
+from jaxresid.linter.rule import Example
+
+_START = """import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def memory(kind):
+    return NamedSharding(Mesh(jax.devices()[:1], "x"), PartitionSpec(), memory_kind=kind)
+
+
+{loss}
+
+
+def loss_inputs():
+    host = memory("pinned_host")
+{inputs}
+    return ws, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+"""
+
+_LOOP = """def loss(ws, x):
+    for w in ws:
+        w = jax.device_put(w, memory("device")){mark}
+        x = jnp.sin(x @ w)
+    return jnp.sum(x)"""
+
+_SCAN = """@jax.checkpoint
+def layer(x, w):
+    return jnp.sin(x @ jax.device_put(w, memory("device"))), None
+
+
+def loss(ws, x):
+    x, _ = lax.scan(layer, x, ws)
+    return jnp.sum(x)"""
+
+_MANY = "    ws = [jax.ShapeDtypeStruct((256, 256), jnp.float32, sharding=host)] * 8"
+_STACKED = "    ws = jax.ShapeDtypeStruct((8, 256, 256), jnp.float32, sharding=host)"
+
+
+class UnrolledHostMoves(TracedRule):
+    """Arguments in host memory are moved to the device one by one in straight-line code.
+
+    ## What it does
+    Finds lines that move several arguments from host memory to the device, with work in between: a
+    Python loop over the layers, above all. A checkpoint around each step changes nothing about it.
+
+    ## Why is this bad?
+    What reads as one layer at a time is one program in which nothing waits: the compiler starts the
+    moves as early as memory allows, so that the arguments fill the device that they were to be kept
+    off. Compiled for a TPU v5e (libtpu 0.0.52), 14 of 16 weights of 1 GiB are on the device at
+    once, and as many of 32; in a scan it is one of them.
+
+    ## Use instead
+    Stack the arguments and scan over them, with the move inside the body, and the body checkpointed
+    so that the copies are not kept for the backward pass.
+
+    ## When it is right after all
+    Where the device has room for all of them anyway, and the moves are to be ahead of the work.
+    """
+
+    code = "JXR809"
+    name = "unrolled-host-moves"
+    severity = "warning"
+    bad = (Example(_START.format(loss=_LOOP.format(mark="  # !"), inputs=_MANY)),)
+    good = (
+        Example(_START.format(loss=_SCAN, inputs=_STACKED)),
+        Example(
+            _START.format(
+                loss=_LOOP.format(mark="")
+                .replace("    for", '    ws = jax.device_put(ws, memory("device"))\n    for')
+                .replace('        w = jax.device_put(w, memory("device"))\n', ""),
+                inputs=_MANY,
+            )
+        ),
+    )

@@ -1,0 +1,392 @@
+"""`jaxresid sweep`: what XLA says of policies x batch sizes x places."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid import __version__
+from jaxresid.advice.chips import DEFAULT
+from jaxresid.advice.compare import NONE, WRITTEN, Table, described, load_policy
+from jaxresid.advice.compile import Program, Settings, job, places_of, row
+from jaxresid.advice.results import Results
+from jaxresid.advice.spots import Spot, spot
+from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inputs import Inputs
+from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector.candidates import candidates
+from jaxresid.inspector.choices import Choice, Variant
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.lowering import lowered
+from jaxresid.inspector.peak import PROFILES
+from jaxresid.inspector.policies import builtins, description
+from jaxresid.inspector.subjects import variants_of
+from jaxresid.model import Sweep, SweepRow
+from jaxresid.nearest import did_you_mean
+from jaxresid.xla.cache import key
+from jaxresid.xla.job import Compilation, Job, Module
+from jaxresid.xla.places import place, unavailable
+from jaxresid.xla.pool import compiled
+
+POLICIES = (
+    *(NONE, WRITTEN),
+    *("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"),
+)
+Progress = Callable[[str], None]
+Trace = Callable[[int | None], Subject]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a sweep is to find out: all of these with each other.
+
+    Attributes:
+      on: places, `tpu:v5e:2x4`.
+      policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
+      batches: batch sizes; empty: the inputs as they are.
+      at: where the policies go, as for `compare`.
+    """
+
+    on: tuple[str, ...]
+    policies: tuple[str, ...] = POLICIES
+    batches: tuple[int, ...] = ()
+    at: str | None = None
+
+
+def sweep(
+    fun: Callable[..., Any],
+    inputs: Callable[[int], Any],
+    *,
+    batches: Sequence[int],
+    on: str | Sequence[str],
+    policies: Sequence[str] = POLICIES,
+    at: str | None = None,
+    results: str | None = None,
+    executor: Executor | None = None,
+    settings: Settings | None = None,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    profile: str = PROFILES[0],
+    mode: str = MODES[0],
+    mesh: Any = None,
+) -> Sweep:
+    """Compiles `fun` with its gradients under each policy, at each batch size, for each place.
+
+    Args:
+      inputs: batch size -> the positional arguments as a tuple or list, or `jaxresid.Inputs`;
+        abstract arrays will do.
+      on: `cpu`, `gpu`, `tpu:v5e:2x4`, one or several.
+      policies: `none`, `as-written`, JAX's own by name, `module:policy`.
+      results: a file to which each result is added as a line of JSON once it is there; what it
+        holds already is not compiled again.
+      executor: runs the compiles, each in a process of its own, wherever it likes; None: some at a
+        time on this machine.
+      settings: limits, flags of the compiler, a cache; None: ten minutes for each, no cache.
+      fun, at, argnums, has_aux, profile, mode, mesh: as those of `jaxresid.compare`.
+
+    Raises:
+      JaxresidError: nothing could be traced; there is no such policy or place; the file cannot be
+        written. What cannot be compiled is an error in its row.
+    """
+    chosen = settings or Settings()
+
+    def trace(batch: int | None) -> Subject:
+        assert batch is not None
+        made = inputs(batch)
+        args, kwargs = (made.args, made.kwargs) if isinstance(made, Inputs) else (made, {})
+        return subject(
+            fun,
+            args,
+            kwargs,
+            argnums=argnums,
+            has_aux=has_aux,
+            profile=profile,
+            mode=mode,
+            mesh=mesh,
+        )
+
+    if not batches:
+        raise InputsError("a sweep needs at least one batch size")
+    question = Question(
+        (on,) if isinstance(on, str) else tuple(on), tuple(policies), tuple(batches), at
+    )
+    if executor is not None:
+        chosen = replace(chosen, executor=executor)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(Results.open(results)) if results is not None else None
+        return swept(trace, question, chosen, results=file)
+
+
+def swept(
+    trace: Trace,
+    question: Question,
+    settings: Settings,
+    *,
+    results: Results | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """As `sweep`.
+
+    Args:
+      trace: traces the function at a batch size; None: with its inputs as they are.
+    """
+    run = _Run(trace, question, settings, results, progress or (lambda _: None))
+    found = {(r.on, r.policy, r.batch): r for r in run.rows()}
+    assert run.subject is not None
+    assert run.spot is not None
+    batches: tuple[int | None, ...] = question.batches or (None,)
+    ordered = [(on, p, b) for on in run.on for p in run.policies for b in batches]
+    cache = settings.cache.warnings if settings.cache is not None else ()
+    return Sweep(
+        target=run.subject.target,
+        jax=run.subject.jax,
+        profile=run.subject.profile.name,
+        at=run.spot.at,
+        places=tuple(described(each) for each in run.spot.places),
+        policies=run.policies,
+        batches=question.batches,
+        on=run.on,
+        rows=tuple(found[each] for each in ordered if each in found),
+        mesh=run.subject.mesh,
+        warnings=tuple(
+            dict.fromkeys((*run.warnings, *(results.warnings if results else ()), *cache))
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A compile that was handed over, and the row that its result completes."""
+
+    row: SweepRow
+    program: Program
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Hinted:
+    """Jobs as they are made; how many there are at most, for the progress."""
+
+    jobs: Iterator[Job]
+    most: int
+
+    def __iter__(self) -> Iterator[Job]:
+        return self.jobs
+
+    def __length_hint__(self) -> int:
+        return self.most
+
+
+class _Run:
+    """One sweep. Programs are traced and lowered one after the other while others compile."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        question: Question,
+        settings: Settings,
+        results: Results | None,
+        progress: Progress,
+    ) -> None:
+        self.on = places_of(question.on)
+        self.policies = tuple(dict.fromkeys(map(_written, question.policies)))
+        self._loaded = {p: load_policy(p)[1] for p in self.policies if ":" in p and "(" not in p}
+        self.subject: Subject | None = None
+        self.spot: Spot | None = None
+        self.warnings: list[str] = []
+        self._trace = trace
+        self._question = question
+        self._settings = settings
+        self._results = results
+        self._progress = progress
+        self._planned: dict[int, _Planned] = {}
+        self._ready: list[SweepRow] = []  # what needs no compile
+        self._failures: list[tuple[int | None, JaxresidError]] = []
+        self._total = len(self.on) * len(self.policies) * max(1, len(question.batches))
+
+    def rows(self) -> Iterator[SweepRow]:
+        """The results as they are known.
+
+        Raises:
+          JaxresidError: as `sweep`.
+        """
+        settings = self._settings
+        done = compiled(
+            _Hinted(self._jobs(), self._total),
+            executor=settings.executor,
+            workers=settings.workers,
+            cache=settings.cache,
+            progress=self._progress,
+        )
+        # Left early, it ends the compiles that run.
+        with contextlib.closing(done):
+            for number, compilation in done:
+                yield from self._taken()
+                yield self._recorded(self._completed(self._planned.pop(number), compilation))
+        yield from self._taken()
+
+    def _taken(self) -> Iterator[SweepRow]:
+        while self._ready:
+            yield self._recorded(self._ready.pop(0))
+
+    def _recorded(self, row: SweepRow) -> SweepRow:
+        if self._results is not None and not row.resumed:
+            self._results.append(row)
+        return row
+
+    def _completed(self, planned: _Planned, compilation: Compilation) -> SweepRow:
+        found = row(planned.program, planned.row.on, compilation, planned.devices)
+        return replace(
+            planned.row, compiled=found, error=found.error, transient=compilation.transient
+        )
+
+    def _jobs(self) -> Iterator[Job]:
+        number = 0
+        for batch in self._question.batches or (None,):
+            self._progress("tracing" if batch is None else f"tracing at batch {batch}")
+            try:
+                traced = self._trace(batch)
+                with uncollected():
+                    variants = variants_of(traced)
+                    where = spot(variants.places(), self._question.at)
+                    table = Table(traced, variants, where, DEFAULT, self._progress)
+            except JaxresidError as e:
+                self._failures.append((batch, e))
+                continue
+            self.subject, self.spot = self.subject or traced, self.spot or where
+            self.warnings += traced.warnings
+            for planned, asked in self._of_policies(table, where, traced, batch):
+                self._planned[number] = planned
+                number += 1
+                yield asked
+        if self.subject is None:
+            raise self._failures[0][1]
+        for batch, error in self._failures:
+            for policy in self.policies:
+                self._fail(self._rows(policy, batch, self._question.at or ""), str(error))
+
+    def _of_policies(
+        self, table: Table, where: Spot, traced: Subject, batch: int | None
+    ) -> Iterator[tuple[_Planned, Job]]:
+        named = {each.text: each.policy for each in candidates(table.names())}
+        unknown = [p for p in self.policies if p not in (NONE, WRITTEN, *self._loaded, *named)]
+        if unknown:
+            raise _unknown(unknown[0], named)
+        for policy in self.policies:
+            with uncollected():
+                if policy == WRITTEN:
+                    table.add(policy, {})
+                elif policy == NONE:
+                    table.add(policy, where.choices(None))
+                else:
+                    chosen = self._loaded.get(policy)
+                    choice = Choice(named[policy] if chosen is None else chosen)
+                    table.add(policy, where.choices(choice), chosen)
+            static = table.rows[-1]
+            variant = table.variants.pop(policy, None)
+            rows = {
+                on: replace(
+                    each,
+                    kept_nbytes=static.kept_nbytes,
+                    host_nbytes=static.host_nbytes,
+                    peak_nbytes=static.peak_nbytes,
+                    recompute_flops=static.recompute_flops,
+                    recompute_fraction=static.recompute_fraction,
+                )
+                for on, each in self._rows(policy, batch, where.at).items()
+            }
+            if variant is None:
+                self._fail(rows, static.error or "")
+            else:
+                yield from self._of_places(rows, variant, traced)
+
+    def _rows(self, policy: str, batch: int | None, at: str) -> dict[str, SweepRow]:
+        target = self.subject.name if self.subject else ""
+        return {on: SweepRow(target, policy, batch, on, at) for on in self.on}
+
+    def _of_places(
+        self, rows: Mapping[str, SweepRow], variant: Variant, traced: Subject
+    ) -> Iterator[tuple[_Planned, Job]]:
+        modules: dict[str, Module | str] = {}
+        for on, each in rows.items():
+            there = place(on)
+            missing = unavailable(there) if self._settings.executor is None else None
+            if missing is None and there.platform not in modules:
+                modules[there.platform] = _lowered(variant, there.platform)
+            module = missing or modules[there.platform]
+            if isinstance(module, str):
+                self._fail({on: each}, module)
+                continue
+            asked = job(_label(each), module, on, self._settings)
+            keyed = replace(each, key=_digest(each, traced.profile.name, _program_key(asked)))
+            if not self._is_known(keyed):
+                program = Program(each.policy, variant.trace, (), variant.peak_nbytes)
+                yield _Planned(keyed, program, module.devices), asked
+
+    def _fail(self, rows: Mapping[str, SweepRow], error: str) -> None:
+        text = " ".join(word for word in error.split() if word != "^")  # points at nothing now
+        for each in rows.values():
+            failed = replace(each, key=_digest(each, error), error=text)
+            if not self._is_known(failed):
+                self._ready.append(failed)
+
+    def _is_known(self, row: SweepRow) -> bool:
+        """Whether the file has a row already, which is then taken."""
+        known = self._results.rows.get(row.key) if self._results is not None else None
+        if known is None or known.transient:
+            return False
+        self._ready.append(known)
+        return True
+
+
+def _lowered(variant: Variant, platform: str) -> Module | str:
+    """The program, or why there is none."""
+    try:
+        return lowered(variant.trace, platform)
+    except JaxresidError as e:
+        return str(e)
+    except Exception as e:
+        return f"cannot be lowered for {platform}: {summary(e)}"
+
+
+def _program_key(job: Job) -> str:
+    """What tells a compile from others but for the lines that it comes from: they move with every
+    edit above them."""
+    text = _jax.without_locations(job.module.code)
+    return key(replace(job, module=replace(job.module, code=text.encode())))
+
+
+def _label(row: SweepRow) -> str:
+    return row.policy if row.batch is None else f"{row.policy} at batch {row.batch}"
+
+
+def _digest(row: SweepRow, *further: str) -> str:
+    identity = (__version__, row.target, row.policy, row.batch, row.on, row.at, *further)
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+
+
+def _written(policy: str) -> str:
+    """The policy as a comparison prints it; JAX has two names for some.
+
+    Raises:
+      InputsError: there is none of that name.
+    """
+    if policy in (NONE, WRITTEN) or ":" in policy or "(" in policy:
+        return policy
+    value = getattr(_jax.import_jax().checkpoint_policies, policy, None)
+    name = description(value) if callable(value) else None
+    if name not in builtins():
+        raise _unknown(policy, builtins())
+    return name
+
+
+def _unknown(policy: str, known: Mapping[str, Any]) -> InputsError:
+    named = [n for n in known if "(" in n]
+    listed = ", ".join((NONE, WRITTEN, *builtins(), *named[:4]))
+    near = did_you_mean(policy, (NONE, WRITTEN, *known))
+    return InputsError(f"no policy {policy!r}{near}; there are {listed}, and module:policy")

@@ -1,0 +1,94 @@
+"""`--batch`: where a batch size goes, the word `batch` in a SPEC or a parameter of what makes the
+inputs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from jaxresid.errors import InputsError
+
+PARAMETERS = ("batch", "batch_size")
+# A string, or an array with its shape: the word stands for a size nowhere else, and after an `@`
+# it may well be an axis of the mesh.
+_ARRAY = re.compile(
+    r"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<dtype>\w+)\[(?P<shape>[^\[\]]*)\]"""
+)
+_WORD = re.compile(r"(?<!\w)batch(?!\w)")
+
+
+def parsed(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, ...]:
+    """`8,16,32` -> the sizes, each once.
+
+    Raises:
+      click.BadParameter: one is none.
+    """
+    if value is None:
+        return ()
+    found = []
+    for part in value.split(","):
+        text = part.strip().replace("_", "")
+        if not (text.isascii() and text.isdigit()) or int(text) < 1:
+            raise click.BadParameter(
+                f"{part.strip()!r} is no batch size; write whole numbers such as 8,16,32"
+            )
+        found.append(int(text))
+    return tuple(dict.fromkeys(found))
+
+
+def is_sized(spec: str) -> bool:
+    """Whether a dimension of a SPEC is the word `batch`."""
+    return sized_spec(spec, 1) != spec
+
+
+def sized_spec(spec: str, batch: int) -> str:
+    """The SPEC with the size in place of the dimensions that are the word `batch`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["string"] is not None:
+            return match[0]
+        return f"{match['dtype']}[{_WORD.sub(str(batch), match['shape'])}]"
+
+    return _ARRAY.sub(replaced, spec)
+
+
+def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:
+    """Raises:
+    InputsError: `--batch` is given and no SPEC has the word, or the other way round.
+    """
+    sized = [spec for spec in specs if is_sized(spec)]
+    if sized and not batches:
+        raise InputsError(f"{sized[0]} has a dimension `batch`: say which with --batch, e.g. 8,16")
+    if batches and specs and not sized:
+        raise InputsError(
+            "--batch: no dimension of a SPEC is the word batch; write it where the batch size goes,"
+            " as in f32[batch,2048]"
+        )
+
+
+def sized(make: Callable[..., Any], batch: int | None) -> Callable[..., Any]:
+    """What makes the inputs, with the batch size as its parameter `batch` or `batch_size`.
+
+    Raises:
+      InputsError: it has no such parameter.
+    """
+    if batch is None:
+        return make
+    name = getattr(make, "__name__", "the function that makes the inputs")
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        parameters = {}  # type: ignore[assignment]
+    for parameter in PARAMETERS:
+        if parameter in parameters:
+            bound = functools.partial(make, **{parameter: batch})
+            bound.__name__ = name  # type: ignore[attr-defined]
+            return bound
+    raise InputsError(f"--batch: {name} has no parameter {' or '.join(PARAMETERS)} to take it")

@@ -1,0 +1,78 @@
+"""`jaxresid compile`."""
+
+from __future__ import annotations
+
+import click
+
+from jaxresid.cli.compiling import (
+    CompilingOptions,
+    compiling_options,
+    places_here,
+    say_errors,
+    settings,
+)
+from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.running import EXIT_FAILED, rendered, working, write
+
+
+def _list_topologies(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from jaxresid.render.compiled import topology_lines
+    from jaxresid.xla.places import topologies
+
+    rows = [(it.text, it.devices, it.memory_nbytes) for it in topologies()]
+    write("\n".join(topology_lines(rows)), None)
+    context.exit()
+
+
+@click.command()
+@target_options
+@output_options(("text", "json"))
+@click.option(
+    "--on",
+    "ons",
+    multiple=True,
+    required=True,
+    metavar="PLACE",
+    help="Where for: cpu, gpu, or a TPU that need not be there, tpu:v5e:2x4. Repeat for more.",
+)
+@compiling_options
+@click.option(
+    "--list-topologies",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_topologies,
+    help="Print the TPU topologies that are known, and exit.",
+)
+def compile(
+    options: TargetOptions,
+    format_: str,
+    output: str | None,
+    ons: tuple[str, ...],
+    compiling: CompilingOptions,
+) -> int:
+    """Compile TARGET with its gradients ahead of time, and say whether it fits.
+
+    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
+    is compiled for abstract inputs, and not run. Each compile has a process of its own. Exits 0
+    where it fits (or nobody knows how much memory there is), 1 where it does not, 2 where it could
+    not be compiled.
+    """
+    places = places_here(ons)
+    with working(f"tracing {options.target}") as say:
+        found, _ = subject_of(options)
+        from jaxresid.advice.compile import compiled_report
+
+        result = compiled_report(found, places, settings(compiling), say)
+    if format_ == "json":
+        text = result.to_json()
+    else:
+        from jaxresid.render.compiled import render_compiled
+
+        text = rendered(render_compiled(result), output)
+    write(text, output)
+    if say_errors("--on", result.compiled):
+        return EXIT_FAILED
+    return 1 if any(row.fits is False for row in result.compiled) else 0

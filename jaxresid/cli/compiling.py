@@ -1,0 +1,198 @@
+"""The options that say how to compile, shared by every command that does."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxresid.units import parse_bytes
+from jaxresid.xla.places import place
+
+if TYPE_CHECKING:
+    from jaxresid.advice.compile import Settings
+    from jaxresid.model import Compiled
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+@dataclass(frozen=True, slots=True)
+class CompilingOptions:
+    """The options as given; None where one was not."""
+
+    jobs: int | None = None
+    timeout: float | None = None
+    memory_limit: int | None = None
+    no_cache: bool = False
+    xla_flags: tuple[tuple[str, str], ...] = ()
+
+    def given(self) -> tuple[str, ...]:
+        """Those that were."""
+        names = {
+            "--jobs": self.jobs is not None,
+            "--timeout": self.timeout is not None,
+            "--memory-limit": self.memory_limit is not None,
+            "--no-cache": self.no_cache,
+            "--xla-flag": bool(self.xla_flags),
+        }
+        return tuple(name for name, given in names.items() if given)
+
+
+def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options; the command receives them as one `CompilingOptions`, `compiling`."""
+
+    @click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How many compile at once.  [default: by the cores]",
+    )
+    @click.option(
+        "--timeout",
+        callback=_seconds,
+        metavar="TIME",
+        help="Give a compile up after this long: 90, 10m, 1h.  [default: 10m]",
+    )
+    @click.option(
+        "--memory-limit",
+        callback=_nbytes,
+        metavar="SIZE",
+        help="Give a compile up once it takes more memory than this: 8GiB.",
+    )
+    @click.option("--no-cache", is_flag=True, help="Compile again what was compiled before.")
+    @click.option(
+        "--xla-flag",
+        "xla_flags",
+        multiple=True,
+        callback=_flags,
+        metavar="NAME=VALUE",
+        help="A flag of the compiler. Repeat for more.",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        chosen = {name: options.pop(name) for name in CompilingOptions.__dataclass_fields__}
+        return command(*args, compiling=CompilingOptions(**chosen), **options)
+
+    return wrapped
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As `compiling_options`, and `--compile ON`: the command receives the places as `ons`."""
+
+    @click.option(
+        "--compile",
+        "ons",
+        multiple=True,
+        metavar="ON",
+        help="Compile as well, and show what XLA says: cpu, gpu, tpu:v5e:2x4 (jaxresid compile"
+        " --list-topologies). Repeat for more.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, ons: tuple[str, ...], compiling: CompilingOptions, **options: Any
+    ) -> Any:
+        if compiling.given() and not ons:
+            raise click.UsageError(f"{compiling.given()[0]} is for --compile, which is not given")
+        return command(*args, ons=ons, compiling=compiling, **options)
+
+    return compiling_options(wrapped)
+
+
+def places_here(ons: Sequence[str], *, measure: bool = False) -> tuple[str, ...]:
+    """The places as they are called, each once; and this process made fit for them before it loads
+    jax: it traces on the CPU, with as many devices as the largest topology has, so that a mesh of
+    that many can be made.
+
+    Args:
+      measure: programs run here too, on whatever device jax finds.
+
+    Raises:
+      InputsError: one of them is none.
+    """
+    found = [place(on) for on in ons]
+    if found and not measure:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    devices = max((p.devices or 1 for p in found), default=1)
+    known = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    if devices > (int(known) if known.isdigit() else 1) and not _forced():
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
+    return tuple(dict.fromkeys(p.text for p in found))
+
+
+def settings(compiling: CompilingOptions) -> Settings:
+    """What the options come to."""
+    from jaxresid.advice.compile import Settings
+    from jaxresid.xla.cache import Cache, default_directory
+
+    default = Settings()
+    return Settings(
+        flags=compiling.xla_flags,
+        timeout_s=default.timeout_s if compiling.timeout is None else compiling.timeout,
+        memory_nbytes=compiling.memory_limit,
+        workers=compiling.jobs,
+        cache=None if compiling.no_cache else Cache(default_directory()),
+    )
+
+
+def say_errors(option: str, rows: Sequence[Compiled]) -> bool:
+    """Says on stderr what could not be compiled, each reason once; whether there was any."""
+    errors = dict.fromkeys((row.on, row.error) for row in rows if row.error is not None)
+    for on, error in errors:
+        click.echo(f"jaxresid: error: {option} {on}: {error}", err=True)
+    return bool(errors)
+
+
+def _forced() -> bool:
+    """Whether XLA is told another way how many devices the CPU has; jax takes one of the two."""
+    return "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", value.strip().lower())
+    factor = _SECONDS.get(match.group(2)) if match else None
+    if match is None or factor is None or not float(match.group(1)):
+        raise click.BadParameter(f"{value!r} is no time; write seconds or a unit: 90, 10m, 1h")
+    return float(match.group(1)) * factor
+
+
+def _nbytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        nbytes = parse_bytes(value)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+    if nbytes <= 0:
+        raise click.BadParameter(f"{value!r} leaves no room; write a size such as 8GiB")
+    return nbytes
+
+
+def _flags(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    found = {}
+    for value in values:
+        name, equals, text = value.removeprefix("--").partition("=")
+        if not equals or not name:
+            raise click.BadParameter(
+                f"{value!r} is not NAME=VALUE; write e.g. xla_cpu_enable_fast_math=true"
+            )
+        found[name] = text
+    return tuple(found.items())
+
+
+__all__ = [
+    "CompilingOptions",
+    "compile_options",
+    "compiling_options",
+    "places_here",
+    "say_errors",
+    "settings",
+]

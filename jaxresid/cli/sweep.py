@@ -1,0 +1,135 @@
+"""`jaxresid sweep`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from jaxresid.cli import batches
+from jaxresid.cli.compiling import CompilingOptions, compiling_options, places_here, settings
+from jaxresid.cli.inputs import TargetOptions, requested, target_options
+from jaxresid.cli.running import EXIT_FAILED, rendered, working, write
+from jaxresid.errors import InputsError
+
+if TYPE_CHECKING:
+    from jaxresid.inspector import Subject
+
+
+@click.command()
+@target_options
+@click.option(
+    "--on",
+    "ons",
+    multiple=True,
+    required=True,
+    metavar="PLACE",
+    help="Where for: cpu, gpu, or a TPU that need not be there, tpu:v5e:2x4 (jaxresid compile"
+    " --list-topologies). Repeat for more.",
+)
+@click.option(
+    "--batch",
+    "sizes",
+    callback=batches.parsed,
+    metavar="N,...",
+    help="Batch sizes: each takes the place of the word batch in a SPEC, f32[batch,2048], or is the"
+    " parameter batch (or batch_size) of the function that makes the inputs.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="POLICY",
+    help="none, as-written, a name in jax.checkpoint_policies, or module:policy. Repeat for more."
+    "  [default: none, as-written, dots_saveable, dots_with_no_batch_dims_saveable,"
+    " nothing_saveable]",
+)
+@click.option(
+    "--at",
+    metavar="PLACE",
+    help="Where the policies go: all-sites (the checkpoints in the code), scan-bodies, whole, or a"
+    " place such as model.py:42.  [default: the first of these that there is]",
+)
+@compiling_options
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Compile on the workers of a Dask cluster: tcp://host:8786.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Add each result to this file, a line of JSON, as soon as it is there. What the file holds"
+    " already is not compiled again.",
+)
+def sweep(
+    options: TargetOptions,
+    ons: tuple[str, ...],
+    sizes: tuple[int, ...],
+    policies: tuple[str, ...],
+    at: str | None,
+    compiling: CompilingOptions,
+    scheduler: str | None,
+    output: str | None,
+) -> int:
+    """Compile TARGET under several policies, at several batch sizes, for several machines.
+
+    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
+    is traced here, and each compile has a process of its own, here or on a Dask cluster. A sweep
+    that was interrupted goes on when it is run again with the same -o. Exits 0; 2 where something
+    could not be compiled; 130 when interrupted.
+    """
+    if output == "-":
+        raise InputsError("-o names the file that the results are added to, which stdout is not")
+    batches.check_specs((*options.arg, *options.kwarg), sizes)
+    places = places_here(ons)
+    with contextlib.ExitStack() as stack:
+        say = stack.enter_context(working(f"tracing {options.target}"))
+        from jaxresid.advice.results import Results
+        from jaxresid.advice.sweep import POLICIES, Question, swept
+
+        chosen = settings(compiling)
+        file = stack.enter_context(Results.open(output)) if output is not None else None
+        if scheduler is not None:
+            from jaxresid.xla.cluster import cluster
+
+            say(f"connecting to {scheduler}")
+            chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))
+        question = Question(places, policies or POLICIES, sizes, at)
+        try:
+            result = swept(
+                lambda batch: _traced(options, batch), question, chosen, results=file, progress=say
+            )
+        except KeyboardInterrupt:
+            if file is not None:
+                click.echo(
+                    f"jaxresid: interrupted; {output} has what is done, and the same command goes"
+                    " on from there",
+                    err=True,
+                )
+            raise
+    from jaxresid.render.sweep import render_sweep
+
+    write(rendered(render_sweep(result), None), None)
+    failed = sum(row.error is not None for row in result.rows)
+    if failed:
+        click.echo(
+            f"jaxresid: error: {failed} of {len(result.rows)} could not be compiled", err=True
+        )
+    return EXIT_FAILED if failed else 0
+
+
+def _traced(options: TargetOptions, batch: int | None) -> Subject:
+    if batch is not None:
+        options = replace(
+            options,
+            arg=tuple(batches.sized_spec(spec, batch) for spec in options.arg),
+            kwarg=tuple(batches.sized_spec(spec, batch) for spec in options.kwarg),
+        )
+    request = requested(options, batch)
+    from jaxresid.inspector import subject
+
+    return subject(request.fun, request.inputs.args, request.inputs.kwargs, **request.given)

@@ -1,0 +1,217 @@
+"""Host memory that does not help: offloads that move nothing, moves that a compiler starts all at
+once, arguments that are transposed in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.ops import Op, Value
+from jaxresid.inspector.peak import Places
+from jaxresid.inspector.phases import BACKWARD, RECOMPUTE
+from jaxresid.inspector.policies import answers
+from jaxresid.inspector.program import Program
+from jaxresid.inspector.sites import Site
+from jaxresid.inspector.transfers import moves
+from jaxresid.model import Computed, Finding, Location, Mark, Residual
+from jaxresid.units import format_bytes
+
+WITHOUT_EFFECT = "offload-without-effect"
+# Of the whole peak; less is not worth a reader's time.
+_WORTH_SAYING = 0.01
+# Results that are a part of their operand, or it in another shape, where it lies.
+_PARTS = frozenset({"slice", "dynamic_slice", "squeeze", "reshape", "transpose", "expand_dims"})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it."""
+
+    site: Site
+    names: tuple[str, ...]
+
+
+def offers(sites: Sequence[Site], written: Any, *, is_step: bool) -> tuple[Offer, ...]:
+    """The checkpoints of a function, or of a training step, that offload; of nested ones the
+    outermost decides.
+
+    Args:
+      written: the jaxpr in which they stand. The backward pass of a step, where its checkpoints
+        are, no longer holds the names of what was kept; they are looked for in all of it.
+    """
+    named = [e for e in eqns_in(written) if _is_name(e)] if is_step and sites else []
+    found = []
+    for site in sites:
+        if site.is_nested:
+            continue
+        eqns = [e for call in site.calls[:1] for e in eqns_in(call.jaxpr) if not nests(e)]
+        offered = [
+            eqn for eqn in (*eqns, *named) if answers(site.policy, [eqn], str(site)).offloads
+        ]
+        if offered:
+            names = {str(_jax.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
+            found.append(Offer(site, tuple(sorted(names))))
+    return tuple(found)
+
+
+def host_findings(
+    residuals: Sequence[Residual],
+    program: Program,
+    offered: Sequence[Offer],
+    places: Places,
+    peak_nbytes: int,
+) -> tuple[Finding, ...]:
+    """The findings of a function or a training step.
+
+    Args:
+      program: of the value with its gradients, or of the step.
+      peak_nbytes: of it.
+    """
+    found = list(_without_effect(residuals, offered))
+    if any(v.memory == "host" for v in program.block.inputs):
+        for finding in (*_unrolled(program, places), *_transposed(program, places)):
+            nbytes = finding.measured["nbytes"]
+            assert isinstance(nbytes, int)
+            if nbytes >= _WORTH_SAYING * peak_nbytes:
+                found.append(finding)
+    return tuple(found)
+
+
+def _is_name(eqn: Any) -> bool:
+    return _jax.primitive_name(eqn) == "name"
+
+
+def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> Iterator[Finding]:
+    moved: set[str | None] = set()
+    for residual in residuals:
+        if Mark.OFFLOADED in residual.marks and isinstance(residual.origin, Computed):
+            moved.add(residual.origin.name)
+    for offer in offered:
+        if moved and not set(offer.names) - moved:
+            continue
+        left = [n for n in offer.names if n not in moved]
+        what = ", ".join(repr(n) for n in left) or "what it matches"
+        staying = [r for r in residuals if isinstance(r.origin, Computed) and r.origin.name in left]
+        because = (
+            "it stays in device memory"
+            if staying
+            else "the backward pass does not need that value, or it leaves the checkpoint as its"
+            " output"
+        )
+        nbytes = sum(r.nbytes for r in staying)
+        yield Finding(
+            WITHOUT_EFFECT,
+            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, and no"
+            f" residual of that name is in host memory: {because}",
+            offer.site.location,
+            help="name the value where it enters the checkpointed function, and offload to"
+            " 'pinned_host'",
+            measured={"names": left, "device_nbytes": nbytes},
+        )
+
+
+@dataclass(slots=True)
+class _Line:
+    """The moves that one line makes; `reached` is what is made of what they moved.
+
+    Attributes:
+      works: whether anything was computed of it so far.
+      is_walk: whether there was a move after that.
+    """
+
+    moved: list[Value] = field(default_factory=list)
+    reached: set[Value] = field(default_factory=set)
+    works: bool = False
+    is_walk: bool = False
+
+
+def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
+    """Arguments in host memory that straight-line code moves to the device one after the other,
+    working in between.
+
+    A compiler starts all the moves as early as memory allows. libtpu 0.0.52 for a v5e: of 8 weights
+    of 16 MiB 7 are on the device at once, of 16 of 1 GiB 14, of 32 of 1 GiB 14, all that it has
+    room for; with gradients 13 of 16 even where each step is checkpointed. In a scan it is one,
+    with gradients two.
+    """
+    sources = _sources(program)
+    lines: dict[Location, _Line] = {}
+    for op in program.block.ops:
+        if op.phase in (BACKWARD, RECOMPUTE):
+            continue
+        for line in lines.values():
+            if any(v in line.reached for v in op.operands):
+                line.reached.update(op.results)
+                line.works = line.works or op.name not in _PARTS
+        for move in moves(op, frozenset()):
+            where = places.location(op)
+            if move.to == "device" and move.before in sources and where is not None:
+                line = lines.setdefault(where, _Line())
+                line.is_walk = line.is_walk or line.works
+                line.moved.append(move.after)
+                line.reached.add(move.after)
+    for where, line in lines.items():
+        if not line.is_walk:
+            continue
+        nbytes, most = sum(v.nbytes for v in line.moved), max(v.nbytes for v in line.moved)
+        yield Finding(
+            "unrolled-host-moves",
+            f"{len(line.moved)} values are moved from host memory here one after the other,"
+            f" {format_bytes(nbytes)} in all: in straight-line code a compiler starts the moves as"
+            " early as memory allows, so that they are on the device at once and not"
+            f" {format_bytes(most)} at a time",
+            where,
+            help="stack them and scan over them, with the move inside a checkpointed body",
+            measured={"nbytes": nbytes, "count": len(line.moved), "largest_nbytes": most},
+        )
+
+
+def _transposed(program: Program, places: Places) -> Iterator[Finding]:
+    """Arguments in host memory that are transposed before a loop takes them apart.
+
+    XLA:CPU writes a transposed copy of all of it: 38 MiB of temporaries where the leading axis
+    takes 6, of weights of 32 MiB. libtpu 0.0.52 makes it a view and then has to gather each trip's
+    part from all over the array.
+    """
+    sources = _sources(program)
+    made: dict[Value, Op] = {}
+    found: dict[Location | None, dict[str, int]] = {}
+    for op in program.block.ops:
+        if op.name == "transpose" and op.operands[0] in sources:
+            made[op.results[0]] = op
+        elif op.name in _PARTS and op.operands[0] in made:
+            made[op.results[0]] = made[op.operands[0]]
+        if op.name != "scan" or op.nest is None or op.phase in (BACKWARD, RECOMPUTE):
+            continue
+        for i in op.nest.slices:
+            value = op.operands[op.nest.operands[i]]
+            if value in made:
+                by_path = found.setdefault(places.location(made[value]), {})
+                by_path[sources[value]] = value.nbytes
+    for where, by_path in found.items():
+        nbytes = sum(by_path.values())
+        yield Finding(
+            "transposed-host-scan",
+            f"{', '.join(by_path)} ({format_bytes(nbytes)} in host memory) is transposed before a"
+            " loop takes it apart: what a trip moves to the device is no part of host memory in one"
+            " piece; a compiler transposes all of it first, or gathers each part",
+            where,
+            help="keep it in host memory as the loop needs it, with the axis that it scans first",
+            measured={"nbytes": nbytes, "paths": list(by_path)},
+        )
+
+
+def _sources(program: Program) -> dict[Value, str]:
+    """The arguments in host memory, and the parts of them there, each with the argument's path."""
+    found = {
+        value: role.path or "a constant"
+        for value, role in zip(program.block.inputs, program.inputs, strict=True)
+        if value.memory == "host"
+    }
+    for op in program.block.ops:
+        if op.name in _PARTS and op.operands[0] in found:
+            found[op.results[0]] = found[op.operands[0]]
+    return found

@@ -1,0 +1,178 @@
+"""What was traced as a module that a compiler can be given: no device, no user code, no libtpu.
+
+Shardings, memory kinds and donation stand in the module; whose devices they were said over does
+not. Every argument is a parameter of the module, whether or not anything reads it: its caller
+holds it either way, and `jax.jit` would leave it out of its own account.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxresid.errors import TraceError
+from jaxresid.inspector import _jax
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.running import runnable
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.tracing import Trace
+from jaxresid.xla.job import Module
+
+
+def lowered(traced: Trace | StepTrace, platform: str) -> Module:
+    """What users run: a function with its gradients, for cotangents of one, or the training step.
+
+    A gradient is split as the argument that it belongs to. A step gives away what it was jitted to
+    give away, and its shardings and memory kinds are those that it was jitted with.
+
+    Args:
+      platform: `cpu`, `cuda` or `tpu`.
+
+    Raises:
+      TraceError: JAX cannot lower it for that platform.
+    """
+    if isinstance(traced, StepTrace):
+        return _step(traced, platform)
+    leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
+    gradients = [_split(leaf) for leaf in leaves[: len(traced.arguments.having("differentiated"))]]
+    outputs = [None] * traced.num_outputs + gradients
+    run = runnable(traced, auxiliary=True)
+    return _module(run, leaves, platform, traced.arguments.context, outputs)
+
+
+def lowered_forward(traced: Trace, platform: str) -> Module:
+    """The forward pass alone: the function's outputs, then the residuals in the order of
+    `traced.kept`.
+
+    Raises:
+      TraceError: JAX cannot lower it for that platform.
+    """
+    forward, held = _without_constants(traced.forward)
+    leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
+    run = _jax.as_function(held)
+    return _module(
+        lambda operands: run(*operands),
+        _operands(forward, leaves),
+        platform,
+        traced.arguments.context,
+        [None] * len(forward.outvars),
+    )
+
+
+def _step(traced: StepTrace, platform: str) -> Module:
+    jaxpr, run = traced.jaxpr, _jax.as_function(traced.closed)
+    leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
+    inputs, outputs = _jitted_with(jaxpr)
+    operands = [
+        leaf if asked is None else _with_sharding(leaf, asked)
+        for leaf, asked in zip(_operands(jaxpr, leaves), inputs, strict=True)
+    ]
+    donated = [i for i, given in enumerate(traced.donated) if given]
+    mesh = traced.arguments.context
+    return _module(lambda operands: run(*operands), operands, platform, mesh, outputs, donated)
+
+
+def _module(
+    run: Callable[[Sequence[Any]], Sequence[Any]],
+    operands: Sequence[Any],
+    platform: str,
+    mesh: Any,
+    outputs: Sequence[Any],
+    donated: Sequence[int] = (),
+) -> Module:
+    """Lowers a function of operands.
+
+    Args:
+      mesh: what it was traced in; None: nothing.
+      outputs: the sharding of each output; None: the compiler's choice.
+    """
+    jax = _jax.import_jax()
+    jitted = jax.jit(
+        lambda *operands: list(run(operands)),
+        out_shardings=list(outputs),
+        donate_argnums=tuple(donated),
+        keep_unused=True,
+    )
+    try:
+        with warnings.catch_warnings(), _jax.in_mesh(mesh):
+            # What is given away and cannot be used is said when the step itself is run.
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            lowered = jitted.trace(*operands).lower(lowering_platforms=(platform,))
+        code, devices = _jax.bytecode(lowered)
+    except Exception as e:
+        raise TraceError(f"JAX cannot lower this for {platform}: {_reason(e)}") from e
+    return Module(code, platform, devices)
+
+
+def _reason(error: Exception) -> str:
+    if "is different from the lowering platform" in str(error):
+        return (
+            "it calls back into Python (jax.debug.print, pure_callback, io_callback), which JAX"
+            " lowers only where such a device is; leave those calls out"
+        )
+    return summary(error)
+
+
+def _operands(jaxpr: Any, leaves: Sequence[Any]) -> list[Any]:
+    """The inputs of a jaxpr: its arguments, and in front of them what it closed over."""
+    front = jaxpr.invars[: len(jaxpr.invars) - len(leaves)]
+    return [*(_struct(var.aval) for var in front), *leaves]
+
+
+def _struct(aval: Any) -> Any:
+    return _jax.import_jax().ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _with_sharding(leaf: Any, sharding: Any) -> Any:
+    jax = _jax.import_jax()
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(
+        jax.numpy.shape(leaf), jax.dtypes.result_type(leaf), sharding=sharding, weak_type=weak
+    )
+
+
+def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
+    """A forward jaxpr whose constants are inputs in front, open and closed: which values they have
+    is not known any more where JAX keeps them beside the jaxpr, until 0.10."""
+    if jaxpr.constvars and not hasattr(jaxpr, "consts"):
+        inputs = [*jaxpr.constvars, *jaxpr.invars]
+        jaxpr = jaxpr.replace(constvars=[], invars=inputs)
+    return jaxpr, _jax.callee(jaxpr)
+
+
+def _split(leaf: Any) -> Any | None:
+    """The sharding of an argument over several devices, for a compiler that may choose others.
+    Explicit axes are in the types."""
+    jax = _jax.import_jax()
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.mesh.size == 1:
+        return None
+    if not isinstance(sharding.mesh, jax.sharding.Mesh):
+        return None
+    return sharding
+
+
+def _jitted_with(jaxpr: Any) -> tuple[list[Any], list[Any]]:
+    """The shardings of inputs and outputs that a jitted function was given, by invar and outvar of
+    the jaxpr of which it is all; None where it was given none."""
+    jax = _jax.import_jax()
+    inputs, outputs = [None] * len(jaxpr.invars), [None] * len(jaxpr.outvars)
+    if len(jaxpr.eqns) != 1 or _jax.primitive_name(jaxpr.eqns[0]) != "jit":
+        return inputs, outputs
+    (eqn,) = jaxpr.eqns
+    inside = _jitted_with(_jax.open_jaxpr(eqn.params["jaxpr"]))
+    given = (eqn.params["in_shardings"], eqn.params["out_shardings"])
+
+    def asked(which: int, position: int) -> Any | None:
+        own = given[which][position]
+        return own if isinstance(own, jax.sharding.Sharding) else inside[which][position]
+
+    read = {v: i for i, v in enumerate(eqn.invars) if not _jax.is_literal(v)}
+    made = {v: i for i, v in enumerate(eqn.outvars)}
+    for i, var in enumerate(jaxpr.invars):
+        inputs[i] = asked(0, read[var]) if var in read else None
+    for i, var in enumerate(jaxpr.outvars):
+        if not _jax.is_literal(var) and var in made:
+            outputs[i] = asked(1, made[var])
+    return inputs, outputs

@@ -1,0 +1,249 @@
+"""The buffers that a compiler holds at its peak, as residuals of the report where they are some.
+
+A buffer is taken for a residual if the forward pass makes it, the residual's primitive made it (or
+one of those that the report looks through), on a line of the residual's stack, with the residual's
+elements on one device. What a loop stacks needs no line: little but residuals is stacked up there.
+Wrongly matched is worse than not matched; what is computed again in the backward pass is no
+residual.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from jaxresid.model import CompiledBuffer, Computed, Location, Residual
+from jaxresid.xla.job import Buffer
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+# Where gradients and what is computed again for them come from: `transpose(jvp(...))`.
+_BACKWARD = re.compile(r"\btranspose\(|rematted_computation")
+# Primitives that are lowered to others, which the HLO metadata then names in their place.
+_LOWERED = {"one_minus_square": ("mul",)}
+# Names of dtypes: of HLO, and of numpy where the rule `f32` -> `float32` does not give it.
+_KINDS = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
+_NAMES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """What a layout or a transpose leaves alone."""
+        return tuple(sorted(n for n in self.dims if n != 1))
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A residual, and how many of its elements no buffer holds yet."""
+
+    residual: Residual
+    array: _Array
+    primitives: frozenset[str]
+    lines: frozenset[tuple[str, int]]
+    left: int
+
+
+def matched(
+    buffers: Sequence[Buffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
+) -> tuple[tuple[CompiledBuffer, ...], int]:
+    """The buffers in a user's terms, equal ones folded, biggest first; and the device bytes of
+    those that are residuals, arguments or outputs.
+
+    Args:
+      paths: of the arguments in the order that the program takes them in, to say which they are.
+    """
+    found = _labels(buffers, residuals)
+    folded: dict[CompiledBuffer, list[int]] = defaultdict(list)
+    nbytes = 0
+    for n, buffer in enumerate(buffers):
+        candidate = found.get(n)
+        if buffer.memory == "device" and (candidate or buffer.kind in ("argument", "output")):
+            nbytes += buffer.nbytes
+        label = _name(candidate.residual) if candidate else _path(buffer, paths)
+        location = _location(buffer, candidate)
+        row = CompiledBuffer(
+            buffer.kind,
+            0,
+            shape=buffer.shape,
+            opcode=buffer.opcode,
+            location=location,
+            residual=label,
+            memory="host" if buffer.memory == "host" else "device",
+        )
+        folded[row].append(buffer.nbytes)
+    rows = [replace(row, nbytes=sum(sizes), count=len(sizes)) for row, sizes in folded.items()]
+    return tuple(sorted(rows, key=lambda row: -row.nbytes)), nbytes
+
+
+def _labels(buffers: Sequence[Buffer], residuals: Sequence[Residual]) -> dict[int, _Candidate]:
+    """Number of a buffer -> the residual that it holds; the surest matches are taken first."""
+    candidates = defaultdict(list)
+    for residual in residuals:
+        if isinstance(residual.origin, Computed):
+            candidate = _candidate(residual, residual.origin)
+            for primitive in candidate.primitives:
+                candidates[primitive].append(candidate)
+    found: dict[int, _Candidate] = {}
+    arrays = {
+        n: array
+        for n, buffer in enumerate(buffers)
+        if buffer.kind in ("temporary", "output") and not _BACKWARD.search(buffer.op_name)
+        if (array := _array(buffer.shape)) is not None
+    }
+    for holds in _HOLDS:
+        for n, array in arrays.items():
+            if n in found:
+                continue
+            for candidate in candidates.get(_primitive(buffers[n]), ()):
+                if array.size <= candidate.left and holds(buffers[n], array, candidate):
+                    candidate.left -= array.size
+                    found[n] = candidate
+                    break
+    return found
+
+
+def _candidate(residual: Residual, origin: Computed) -> _Candidate:
+    aval = residual.aval
+    array = _Array(aval.dtype, aval.shape if aval.shard is None else aval.shard)
+    places = (origin.location, origin.library, origin.named_at, *origin.stack)
+    return _Candidate(
+        residual,
+        array,
+        frozenset({origin.primitive, *origin.through, *_LOWERED.get(origin.primitive, ())}),
+        frozenset((os.path.abspath(p.file), p.line) for p in places if p is not None),
+        array.size,
+    )
+
+
+def _same_place(buffer: Buffer, candidate: _Candidate) -> bool:
+    return (os.path.abspath(buffer.file), buffer.line) in candidate.lines
+
+
+def _is_exactly(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+    return array == candidate.array and _same_place(buffer, candidate)
+
+
+def _is_moved(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+    """With its axes in another order, or merged."""
+    return (
+        array.dtype == candidate.array.dtype
+        and (array.sides == candidate.array.sides or array.size == candidate.array.size)
+        and _same_place(buffer, candidate)
+    )
+
+
+def _is_passed_on(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+    """Exactly the residual, made on another line of the file than what it is a view of."""
+    origin = candidate.residual.origin
+    return (
+        array == candidate.array
+        and isinstance(origin, Computed)
+        and _primitive(buffer) in origin.through
+        and any(file == buffer.file for file, _ in candidate.lines)
+    )
+
+
+def _is_stacked(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+    """By a loop, and made on a line that the report does not know about."""
+    return (
+        candidate.residual.trips > 1
+        and array.dtype == candidate.array.dtype
+        and array.sides == candidate.array.sides
+    )
+
+
+def _is_cast(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+    """In another width: XLA:CPU keeps bf16 as f32, a TPU f32 as bf16 for a dot."""
+    return (
+        _is_float(array.dtype)
+        and _is_float(candidate.array.dtype)
+        and array.sides == candidate.array.sides
+        and (_same_place(buffer, candidate) or candidate.residual.trips > 1)
+    )
+
+
+def _is_slice(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+    """Of one trip, where a loop was unrolled."""
+    trips = candidate.residual.trips
+    return (
+        trips > 1
+        and array.dtype == candidate.array.dtype
+        and array.size * trips == candidate.array.size
+        and _same_place(buffer, candidate)
+        and not re.search(r"\bwhile\b", buffer.op_name)
+    )
+
+
+_HOLDS: tuple[Callable[[Buffer, _Array, _Candidate], bool], ...] = (
+    *(_is_exactly, _is_moved, _is_passed_on, _is_stacked, _is_cast, _is_slice),
+)
+
+
+def _primitive(buffer: Buffer) -> str:
+    """`tanh` of `jit(f)/jvp()/while/body/tanh`; of several merged ops the last."""
+    return buffer.op_name.rpartition(";")[2].rpartition("/")[2].partition("[")[0]
+
+
+def _array(shape: str) -> _Array | None:
+    found = _SHAPE.fullmatch(shape)
+    if found is None:
+        return None
+    return _Array(_dtype(found[1]), tuple(int(n) for n in found[2].split(",") if n))
+
+
+def _dtype(name: str) -> str:
+    if name in _NAMES:
+        return _NAMES[name]
+    kind, rest = name[:1], name[1:]
+    small = re.fullmatch(r"(\d)(e\d.*)", rest)
+    if small:
+        return f"{_KINDS.get(kind, kind)}{small[1]}_{small[2]}"
+    return f"{_KINDS.get(kind, kind)}{rest}"
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def _name(residual: Residual) -> str:
+    origin = residual.origin
+    assert isinstance(origin, Computed)
+    return origin.name or origin.primitive
+
+
+def _path(buffer: Buffer, paths: Sequence[str]) -> str | None:
+    """Which argument a buffer is; parameters of the lowered program are called `operands[3]`."""
+    found = re.fullmatch(r"operands\[(\d+)\]", buffer.op_name)
+    if buffer.kind != "argument" or found is None or int(found[1]) >= len(paths):
+        return None
+    return paths[int(found[1])]
+
+
+def _location(buffer: Buffer, candidate: _Candidate | None) -> Location | None:
+    """The line of the HLO metadata; a matched residual's own frame there, which has its code. What
+    no code of the user's is behind, XLA attributes to the call of their function, in ours."""
+    if not buffer.file or buffer.file.startswith(_OURS):
+        return None
+    if candidate is not None and isinstance(candidate.residual.origin, Computed):
+        origin = candidate.residual.origin
+        for place in (origin.location, origin.library, *origin.stack):
+            if place is not None and _is_at(place, buffer):
+                return place
+    return Location(buffer.file, buffer.line, None, "")
+
+
+def _is_at(place: Location, buffer: Buffer) -> bool:
+    return (os.path.abspath(place.file), place.line) == (buffer.file, buffer.line)

@@ -1,0 +1,142 @@
+"""What is kept on the device, what is in host memory, and what is made again.
+
+Against the function without checkpoints, residual by residual: one that both keep is known by the
+line that makes it, its primitive and its type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from jaxresid.inspector.avals import aval_on
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.program import Program
+from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.transfers import refetched_nbytes, transfers
+from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A computed residual. `key` is the same for what two variants of a function keep alike."""
+
+    key: Hashable
+    nbytes: int
+    memory: str
+    path: str | None = None
+
+
+def kept_by(traced: Trace | StepTrace, frames: Frames, program: Program) -> tuple[Kept, ...]:
+    """The computed residuals of a trace whose program this is."""
+    if isinstance(traced, StepTrace):
+        return kept_of(step_residuals(traced, frames, program))
+    levels, top = Levels(frames), Level(traced.forward)
+    found = []
+    for var in traced.kept:
+        made = provenance(levels, top, var, traced.inputs)
+        aval = aval_on(program.values, var)
+        memory = "host" if "host" in (aval.memory, made.memory) else "device"
+        found += _kept(made.origin, aval, memory)
+    return tuple(found)
+
+
+def kept_of(residuals: Iterable[Residual]) -> tuple[Kept, ...]:
+    """The computed ones of residuals."""
+    return tuple(k for r in residuals for k in _kept(r.origin, r.aval, r.aval.memory))
+
+
+def _kept(origin: Origin, aval: Aval, memory: str) -> list[Kept]:
+    if not isinstance(origin, Computed):
+        return []
+    line = origin.location and (origin.location.file, origin.location.line)
+    key = (origin.primitive, origin.path, line, aval.dtype, aval.shape)
+    return [Kept(key, aval.nbytes, memory, origin.path)]
+
+
+def offloading(
+    program: Program,
+    kept: Callable[[], Sequence[Kept]],
+    plain: Callable[[], Sequence[Kept]],
+    *,
+    without_effect: bool = False,
+) -> Offloading | None:
+    """Where the residuals of a program are; None where nothing is in host memory.
+
+    Args:
+      program: of a value with its gradients, or a training step.
+      kept, plain: give what it keeps, and what it would keep without any checkpoint.
+      without_effect: whether a policy offloads something that is not moved; it is said even where
+        nothing is in host memory.
+    """
+    moved, hosts = transfers(program), _on_host(program)
+    if not (hosts or moved != Transfers() or without_effect):
+        return None
+    now, before = kept(), plain()
+    paths = {
+        role.path
+        for value, role in zip(program.block.inputs, program.inputs, strict=True)
+        if value.memory == "host"
+    }
+    gone = _without(before, now)
+    refetched = sum(k.nbytes for k in gone if k.path in paths)
+    return Offloading(
+        kept_nbytes=sum(k.nbytes for k in now if k.memory == "device"),
+        offloaded_nbytes=sum(k.nbytes for k in now if k.memory == "host"),
+        recomputed_nbytes=sum(k.nbytes for k in gone) - refetched,
+        added_nbytes=sum(k.nbytes for k in _without(now, before)),
+        kept_without_nbytes=sum(k.nbytes for k in before),
+        transfers=moved,
+        host_arguments=hosts,
+        refetched_nbytes=refetched,
+        without_effect=without_effect,
+    )
+
+
+def total_offloading(
+    program: Program,
+    kept: Sequence[Kept],
+    kept_without_nbytes: int,
+    *,
+    without_effect: bool = False,
+) -> Offloading | None:
+    """As `offloading`, where of the program without checkpoints only the bytes are known: what it
+    keeps less is `added_nbytes` as a whole."""
+    found = offloading(program, lambda: kept, lambda: kept, without_effect=without_effect)
+    if found is None:
+        return None
+    dropped = kept_without_nbytes - found.kept_nbytes - found.offloaded_nbytes
+    refetched = min(refetched_nbytes(program), max(dropped, 0))
+    return replace(
+        found,
+        recomputed_nbytes=max(dropped, 0) - refetched,
+        refetched_nbytes=refetched,
+        added_nbytes=max(-dropped, 0),
+        kept_without_nbytes=kept_without_nbytes,
+    )
+
+
+def _without(some: Sequence[Kept], others: Sequence[Kept]) -> list[Kept]:
+    """Those of some that the others do not have as well, each counted once."""
+    left = Counter(k.key for k in others)
+    found = []
+    for k in some:
+        if left[k.key]:
+            left[k.key] -= 1
+        else:
+            found.append(k)
+    return found
+
+
+def _on_host(program: Program) -> tuple[tuple[str, int], ...]:
+    """The bytes of the inputs in host memory by what they are."""
+    found: dict[str, int] = {}
+    for value, role in zip(program.block.inputs, program.inputs, strict=True):
+        if value.memory == "host":
+            found[role.kind] = found.get(role.kind, 0) + value.nbytes
+    return tuple(found.items())

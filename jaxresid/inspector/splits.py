@@ -1,0 +1,64 @@
+"""How an array is split over a mesh: for each dim the axes that split it, the major one first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+Split = tuple[tuple[str, ...], ...]
+
+
+def parts(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
+    """Into how many pieces some axes split a dim."""
+    return math.prod(sizes[axis] for axis in axes)
+
+
+def shard(shape: Sequence[int], split: Split, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the largest piece, which is what every device has room for."""
+    return tuple(-(-size // parts(axes, sizes)) for size, axes in zip(shape, split, strict=True))
+
+
+def text(split: Split) -> str:
+    """As after the `@` of a SPEC, `data,model`; '' where nothing is split."""
+    last = max((i for i, axes in enumerate(split) if axes), default=-1)
+    return ",".join(_entry(axes) for axes in split[: last + 1])
+
+
+def _entry(axes: tuple[str, ...]) -> str:
+    if len(axes) == 1:
+        return axes[0]
+    return f"({','.join(axes)})" if axes else "None"
+
+
+def fitting(
+    shape: Sequence[int], piece: Sequence[int], sizes: Mapping[str, int], likely: Split
+) -> Split | None:
+    """A split that makes pieces of this shape: `likely` if it does, else the first there is.
+
+    The order of axes whose sizes are equal cannot be told from shapes. None: there is no such
+    split.
+    """
+    if shard(shape, likely, sizes) == tuple(piece):
+        return likely
+    found: list[tuple[str, ...]] = []
+    free = [axis for axis in sizes if sizes[axis] > 1]
+    for size, part in zip(shape, piece, strict=True):
+        count = -(-size // part) if part else 1
+        chosen = _factored(count, free, sizes)
+        if chosen is None:
+            return None
+        free = [axis for axis in free if axis not in chosen]
+        found.append(chosen)
+    return tuple(found)
+
+
+def _factored(count: int, free: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The first of the free axes that make so many pieces together."""
+    if count == 1:
+        return ()
+    for i, axis in enumerate(free):
+        if count % sizes[axis] == 0:
+            rest = _factored(count // sizes[axis], free[i + 1 :], sizes)
+            if rest is not None:
+                return (axis, *rest)
+    return None

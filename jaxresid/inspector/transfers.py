@@ -1,0 +1,107 @@
+"""What a program moves between device and host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.phases import RECOMPUTE
+from jaxresid.inspector.program import Program
+from jaxresid.model import Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One value that an op moves, into `to`: `host` or `device`."""
+
+    before: Value
+    after: Value
+    to: str
+
+    @property
+    def nbytes(self) -> int:
+        return self.after.nbytes
+
+
+def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
+    """What an op moves between device and host memory.
+
+    Until 0.7.1 avals do not tell where they are; a device_put that names a memory is then taken to
+    move.
+
+    Args:
+      hosted: values in host memory that do not know it, see `entering`.
+    """
+    if op.name != "device_put":
+        return
+    for var, before, after in zip(op.eqn.invars, op.operands, op.results, strict=True):
+        if not hasattr(var.aval, "memory_space"):
+            to = _jax.moved_to(op.eqn)
+            if to is not None:
+                yield Move(before, after, to)
+        elif _is_on_host(before, hosted) != _is_on_host(after, hosted):
+            yield Move(before, after, "host" if _is_on_host(after, hosted) else "device")
+
+
+def entering(op: Op, hosted: Set[Value]) -> set[Value]:
+    """The inputs of a loop's body that are in host memory: until 0.11 their own avals forget it
+    where one pass hands them to the next."""
+    if op.nest is None:
+        return set()
+    pairs = zip(op.nest.operands, op.bodies[0].inputs, strict=True)
+    return {v for i, v in pairs if _is_on_host(op.operands[i], hosted)}
+
+
+def transfers(program: Program) -> Transfers:
+    """The bytes that a program moves each way, loops times their trips (one where they are not
+    known), of a cond the branch that moves most."""
+    return _of(program.block, set())
+
+
+def _of(block: Block, hosted: set[Value]) -> Transfers:
+    total = Transfers()
+    for op in block.ops:
+        for move in moves(op, hosted):
+            is_host = move.to == "host"
+            total = _sum(
+                total, Transfers(move.nbytes * is_host, move.nbytes * (not is_host)), times=1
+            )
+        if op.bodies:
+            inner = hosted | entering(op, hosted)
+            each = [_of(body, inner) for body in op.bodies]
+            trips = op.nest.length or 1 if op.nest is not None else 1
+            most = max(each, key=lambda t: t.to_host_nbytes + t.to_device_nbytes)
+            total = _sum(total, most, times=trips)
+    return total
+
+
+def refetched_nbytes(program: Program) -> int:
+    """The bytes of arguments in host memory that checkpoints move to the device again."""
+    inputs = {v for v in program.block.inputs if v.memory == "host"}
+    return _refetched(program.block, inputs)
+
+
+def _refetched(block: Block, arguments: Set[Value]) -> int:
+    total = 0
+    for op in block.ops:
+        for move in moves(op, arguments):
+            if op.phase == RECOMPUTE and move.before in arguments:
+                total += move.nbytes
+        if op.nest is not None:
+            pairs = zip(op.nest.operands, op.bodies[0].inputs, strict=True)
+            inner = {v for i, v in pairs if op.operands[i] in arguments}
+            total += _refetched(op.bodies[0], inner) * (op.nest.length or 1)
+    return total
+
+
+def _sum(total: Transfers, more: Transfers, *, times: int) -> Transfers:
+    return Transfers(
+        total.to_host_nbytes + more.to_host_nbytes * times,
+        total.to_device_nbytes + more.to_device_nbytes * times,
+    )
+
+
+def _is_on_host(value: Value, hosted: Set[Value]) -> bool:
+    return value.memory == "host" or value in hosted

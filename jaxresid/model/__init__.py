@@ -1,0 +1,53 @@
+"""The frozen values everyone speaks in: standard library only, no analysis, no formatting.
+
+Bytes are integers in fields that end in `nbytes`. A loop's residual carries its stacked aval, so
+its `nbytes` already counts every trip; `trips` only informs.
+"""
+
+from __future__ import annotations
+
+from jaxresid.model.checkpoint import Checkpoint as Checkpoint
+from jaxresid.model.checkpoint import Finding as Finding
+from jaxresid.model.checkpoint import Verdict as Verdict
+from jaxresid.model.comparison import Comparison as Comparison
+from jaxresid.model.comparison import Row as Row
+from jaxresid.model.comparison import Timing as Timing
+from jaxresid.model.compiled import Collective as Collective
+from jaxresid.model.compiled import Compiled as Compiled
+from jaxresid.model.compiled import CompiledBuffer as CompiledBuffer
+from jaxresid.model.compiled import CompiledReport as CompiledReport
+from jaxresid.model.cost import Cost as Cost
+from jaxresid.model.cost import Phases as Phases
+from jaxresid.model.listing import Equation as Equation
+from jaxresid.model.listing import Listing as Listing
+from jaxresid.model.listing import Split as Split
+from jaxresid.model.listing import Value as Value
+from jaxresid.model.offloading import Offloading as Offloading
+from jaxresid.model.offloading import Transfers as Transfers
+from jaxresid.model.peak import Live as Live
+from jaxresid.model.peak import Peak as Peak
+from jaxresid.model.plan import Expression as Expression
+from jaxresid.model.plan import Plan as Plan
+from jaxresid.model.plan import PlannedPart as PlannedPart
+from jaxresid.model.plan import PlannedSite as PlannedSite
+from jaxresid.model.plan import PlannedValue as PlannedValue
+from jaxresid.model.report import Report as Report
+from jaxresid.model.sweep import Sweep as Sweep
+from jaxresid.model.sweep import SweepRow as SweepRow
+from jaxresid.model.target import JaxInfo as JaxInfo
+from jaxresid.model.target import Mesh as Mesh
+from jaxresid.model.target import Target as Target
+from jaxresid.model.values import Argument as Argument
+from jaxresid.model.values import Aval as Aval
+from jaxresid.model.values import Computed as Computed
+from jaxresid.model.values import Constant as Constant
+from jaxresid.model.values import Consumer as Consumer
+from jaxresid.model.values import Literal as Literal
+from jaxresid.model.values import Location as Location
+from jaxresid.model.values import Mark as Mark
+from jaxresid.model.values import Origin as Origin
+from jaxresid.model.values import Residual as Residual
+from jaxresid.model.values import Totals as Totals
+from jaxresid.model.values import totals_of as totals_of
+
+SCHEMA_VERSION = 1

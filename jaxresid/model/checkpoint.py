@@ -1,0 +1,85 @@
+"""What a checkpoint is worth, and what only a trace can tell."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxresid.model.values import Location
+
+
+class Verdict(enum.StrEnum):
+    """What a checkpoint is worth."""
+
+    EARNS = "earns-its-keep"
+    SAVES_NOTHING = "saves-nothing"
+    COSTS_MEMORY = "costs-memory"
+    UNDONE = "undone-by-xla"
+    OVERRIDDEN = "overridden"
+    MATCHED_NOTHING = "matched-nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that only a trace can tell.
+
+    Attributes:
+      name: the name of the rule that it is a case of, as in `jaxresid rules`.
+      message: one or two sentences with the figures, without the remedy.
+      help: the remedy.
+      location: where the user wrote it; None where no line is known.
+      measured: the figures, by name; bytes in keys that end in `nbytes`.
+    """
+
+    name: str
+    message: str
+    location: Location | None
+    help: str = ""
+    measured: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint in source and what it is worth: the program with it against the program in
+    which this one alone is gone.
+
+    Attributes:
+      function: the function that is checkpointed.
+      location: where it is called; the same line in a loop is one checkpoint.
+      policy: as a user writes it, `dots_saveable`; None: nothing is saveable.
+      calls: how many times the program holds it, unrolled.
+      trips: how often it runs, all calls and loops together.
+      kept_nbytes, kept_without_nbytes: computed residuals of the whole program, in device memory.
+      recompute_flops, recompute_fraction: what it adds; as a share of the program without it.
+      peak_nbytes, peak_without_nbytes: of the whole program.
+      ratio: peak bytes saved per residual byte dropped; None where no residual is dropped.
+      reason: one sentence.
+      shape: how it stands, where that is known: `whole`, `last-stage`, `around-loop`, `trivial`,
+        `nested`; None for none of these.
+    """
+
+    function: str
+    location: Location | None
+    policy: str | None
+    prevent_cse: bool
+    calls: int
+    trips: int
+    kept_nbytes: int
+    kept_without_nbytes: int
+    recompute_flops: int
+    recompute_fraction: float
+    peak_nbytes: int
+    peak_without_nbytes: int
+    ratio: float | None
+    verdict: Verdict
+    reason: str
+    shape: str | None = None
+    findings: tuple[Finding, ...] = ()
+    uncosted: tuple[str, ...] = ()
+
+    @property
+    def saved_per_gflop(self) -> float | None:
+        """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
+        saved = self.peak_without_nbytes - self.peak_nbytes
+        return saved / (self.recompute_flops / 1e9) if self.recompute_flops > 0 else None

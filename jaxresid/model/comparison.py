@@ -1,0 +1,107 @@
+"""`jaxresid compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxresid.model.compiled import Compiled
+from jaxresid.model.offloading import Offloading
+from jaxresid.model.target import JaxInfo, Mesh, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long something ran on the local device, against the function without checkpoints.
+
+    Attributes:
+      seconds: median of the rounds.
+      ratio: median over the rounds of its time to that of no checkpoint in the same round; None
+        where the function without checkpoints did not run.
+      low, high: the lowest and the highest ratio of a round.
+      rounds: how many there were.
+      gradient_error: the greatest difference to the results without checkpoints, relative to the
+        greatest absolute value of the array that it is in; None where one of the two gave none.
+      tolerance: what rounding explains, by the narrowest dtype that the function computes in.
+    """
+
+    seconds: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    gradient_error: float | None
+    tolerance: float
+
+    @property
+    def agrees(self) -> bool | None:
+        return None if self.gradient_error is None else self.gradient_error <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A function with one policy at the places of a comparison.
+
+    Attributes:
+      policy: `none`, `as-written`, the name in `jax.checkpoint_policies` with its names, or
+        `module:policy`.
+      at: where: `all-sites`, `scan-bodies`, `whole` or a place, `model.py:42 (layer)`.
+      kept_nbytes, host_nbytes: computed residuals in device and in host memory.
+      recompute_flops: what it adds to the function without any checkpoint.
+      recompute_fraction: that as a share of the function without any checkpoint.
+      time_fraction: estimated time over that without any checkpoint, as a share of it.
+      pareto: no other row without host bytes has both a lower peak and less to recompute.
+      knee: of those the one beyond which saving memory gets dear.
+      error: why there are no figures.
+      uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
+    """
+
+    policy: str
+    at: str
+    kept_nbytes: int | None = None
+    host_nbytes: int | None = None
+    peak_nbytes: int | None = None
+    recompute_flops: int | None = None
+    recompute_fraction: float | None = None
+    time_fraction: float | None = None
+    pareto: bool = False
+    knee: bool = False
+    error: str | None = None
+    uncosted: tuple[str, ...] = ()
+    measured: Timing | None = None
+    measure_error: str | None = None
+    offloading: Offloading | None = None
+    compiled: tuple[Compiled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A function under several policies.
+
+    Attributes:
+      device: the chip whose published figures the time is estimated from.
+      places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
+      measured_on: the local device of the timings, if there are any.
+    """
+
+    target: Target
+    jax: JaxInfo
+    profile: str
+    device: str
+    at: str
+    places: tuple[str, ...]
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...] = ()
+    measured_on: str | None = None
+    mesh: Mesh | None = None
+
+    def print(self) -> None:
+        """Prints the text of `jaxresid compare` to stdout."""
+        from jaxresid.render.compare import print_comparison
+
+        print_comparison(self)
+
+    def to_json(self) -> str:
+        """The comparison as JSON text; its schema is `jaxresid/schema/compare.schema.json`."""
+        from jaxresid.render.json import comparison_json
+
+        return comparison_json(self)

@@ -1,0 +1,112 @@
+"""What XLA says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from jaxresid.model.target import JaxInfo, Mesh, Target
+from jaxresid.model.values import Location
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledBuffer:
+    """A buffer live at XLA's peak, in the user's terms. `count` equal ones make up `nbytes`.
+
+    Attributes:
+      kind: `argument`, `output`, `temporary`, `constant`.
+      shape: of one device, as XLA writes it; '' where it is not known.
+      opcode: the HLO instruction that makes it; '' where it is not known.
+      location: the line in the HLO metadata; None where there is none.
+      residual: what the residual is that it was matched to, `sin` or `params['w']`; None if none.
+    """
+
+    kind: str
+    nbytes: int
+    count: int = 1
+    shape: str = ""
+    opcode: str = ""
+    location: Location | None = None
+    residual: str | None = None
+    memory: OneOf["device", "host"] = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Collectives of the compiled program; `nbytes` are their results on one device, all trips of
+    loops together (once, where `exact` is False: the trips are not known)."""
+
+    opcode: str
+    count: int
+    nbytes: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What XLA says about a program on one device of a place; None where it does not say.
+
+    Attributes:
+      on: the place, `cpu`, `gpu`, `tpu:v5e:2x4`.
+      policy: the policy that the program was compiled with; `as-written` for the code as it is.
+      devices: how many devices the program is split over.
+      peak_nbytes: arguments + outputs + temporaries - aliased, all of device memory; where memory
+        ran out what XLA says the program needs.
+      estimate_nbytes: the static estimate of the same.
+      capacity_nbytes: the device's memory as its compiler has it.
+      fits: None where the peak or the capacity is not known.
+      seconds: that compiling took.
+      error: why there are no figures; a program that does not fit is no error.
+      matched_nbytes, live_nbytes: of the buffers live at the peak, the bytes that were matched to
+        residuals, arguments or outputs, and all; None where the compiler does not list them.
+    """
+
+    on: str
+    policy: str = "as-written"
+    devices: int = 1
+    temp_nbytes: int | None = None
+    argument_nbytes: int | None = None
+    output_nbytes: int | None = None
+    alias_nbytes: int | None = None
+    generated_code_nbytes: int | None = None
+    host_temp_nbytes: int | None = None
+    host_argument_nbytes: int | None = None
+    host_output_nbytes: int | None = None
+    host_alias_nbytes: int | None = None
+    peak_nbytes: int | None = None
+    estimate_nbytes: int | None = None
+    capacity_nbytes: int | None = None
+    fits: bool | None = None
+    seconds: float | None = None
+    cached: bool = False
+    error: str | None = None
+    compiler: str = ""
+    buffers: tuple[CompiledBuffer, ...] = ()
+    matched_nbytes: int | None = None
+    live_nbytes: int | None = None
+    collectives: tuple[Collective, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledReport:
+    """A target as XLA compiles it for several places."""
+
+    target: Target
+    jax: JaxInfo
+    profile: str
+    compiled: tuple[Compiled, ...]
+    mesh: Mesh | None = None
+    warnings: tuple[str, ...] = ()
+
+    def print(self) -> None:
+        """Prints the text of `jaxresid compile` to stdout."""
+        from jaxresid.render.compiled import print_compiled
+
+        print_compiled(self)
+
+    def to_json(self) -> str:
+        """As JSON text; its schema is `jaxresid/schema/compile.schema.json`."""
+        from jaxresid.render.json import compiled_json
+
+        return compiled_json(self)

@@ -1,0 +1,93 @@
+"""What running something takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What running something takes, as counted on its jaxpr: an estimate of work, not of time.
+
+    Costs add, subtract, and multiply by a number of trips.
+
+    Attributes:
+      matmul_flops, conv_flops, elementwise_flops: a multiply-add is two.
+      transcendentals: evaluations of exp, tanh, sin and the like; apart from the FLOPs.
+      nbytes: bytes that each eqn by itself reads and writes; fusion saves most of them.
+      uncosted: primitives that no rule covers, by name; they make every figure a lower bound.
+      notes: what was assumed, such as a while loop's unknown trips.
+      collectives: the collectives of `shard_map` bodies by primitive: the bytes of their results on
+        one device.
+    """
+
+    matmul_flops: int = 0
+    conv_flops: int = 0
+    elementwise_flops: int = 0
+    transcendentals: int = 0
+    nbytes: int = 0
+    uncosted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    collectives: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def flops(self) -> int:
+        return self.matmul_flops + self.conv_flops + self.elementwise_flops
+
+    def __add__(self, other: Cost) -> Cost:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return self._with(other, -1)
+
+    def __mul__(self, trips: int) -> Cost:
+        return Cost(
+            self.matmul_flops * trips,
+            self.conv_flops * trips,
+            self.elementwise_flops * trips,
+            self.transcendentals * trips,
+            self.nbytes * trips,
+            self.uncosted,
+            self.notes,
+            tuple((name, nbytes * trips) for name, nbytes in self.collectives),
+        )
+
+    def _with(self, other: Cost, sign: int) -> Cost:
+        return Cost(
+            self.matmul_flops + sign * other.matmul_flops,
+            self.conv_flops + sign * other.conv_flops,
+            self.elementwise_flops + sign * other.elementwise_flops,
+            self.transcendentals + sign * other.transcendentals,
+            self.nbytes + sign * other.nbytes,
+            tuple(sorted({*self.uncosted, *other.uncosted})),
+            tuple(dict.fromkeys((*self.notes, *other.notes))),
+            _summed(self.collectives, other.collectives, sign),
+        )
+
+
+def _summed(
+    some: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], sign: int
+) -> tuple[tuple[str, int], ...]:
+    found = dict(some)
+    for name, nbytes in other:
+        found[name] = found.get(name, 0) + sign * nbytes
+    return tuple(sorted((name, nbytes) for name, nbytes in found.items() if nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The cost of a value with its gradients, in parts that add up to all of it.
+
+    `forward` and `backward` are what the function would cost without any checkpoint; `recompute`
+    is what its checkpoints add: with them minus without. `update` is what a training step does
+    besides: its optimizer.
+    """
+
+    forward: Cost
+    backward: Cost
+    recompute: Cost
+    update: Cost = Cost()
+
+    @property
+    def total(self) -> Cost:
+        return self.forward + self.backward + self.recompute + self.update

@@ -1,0 +1,65 @@
+"""The most memory that something takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxresid.model.values import Aval, Location
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Equal values that are live at the peak. `nbytes` counts all `count` of them.
+
+    Attributes:
+      kind: `argument`, `constant`, `output`, `gradient`, `residual`, `temporary`; in a training
+        step the arguments are `parameters`, `optimizer-state` or `batch`.
+      aval: None for what an op needs while it runs and has no name.
+      primitive: what makes it; None for an argument.
+      path: an argument's path.
+      phase: the pass that makes it; None for an argument.
+    """
+
+    kind: str
+    nbytes: int
+    aval: Aval | None
+    count: int = 1
+    primitive: str | None = None
+    path: str | None = None
+    location: Location | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """An estimate of the most memory that the value and its gradients (or the step) take.
+
+    Attributes:
+      nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
+      profile: `accelerator` or `cpu`: whose way of fusing was assumed.
+      location, primitive, phase: the op at the peak; phase is `forward`, `recompute`, `backward`
+        or, in a step, `update`.
+      aliased_nbytes: outputs that take over the buffers of donated arguments.
+      host_nbytes: the most bytes of host memory at once, not in `nbytes`.
+      live: what is live at the peak, biggest first.
+      breakdown: kind -> bytes; the kinds of `live`; adds up to `nbytes`.
+      curve: total bytes over the program, evenly spaced, at most 200 points.
+      curve_at: index of the peak in `curve`.
+      uncounted: primitives whose memory is not known; they make the figure a lower bound.
+    """
+
+    nbytes: int
+    profile: str
+    location: Location | None
+    primitive: str | None
+    phase: str
+    arguments_nbytes: int
+    outputs_nbytes: int
+    temporaries_nbytes: int
+    aliased_nbytes: int
+    host_nbytes: int
+    live: tuple[Live, ...]
+    breakdown: tuple[tuple[str, int], ...]
+    curve: tuple[int, ...]
+    curve_at: int
+    uncounted: tuple[str, ...] = ()

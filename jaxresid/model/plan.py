@@ -1,0 +1,133 @@
+"""`jaxresid plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from jaxresid.model.target import JaxInfo, Target
+from jaxresid.model.values import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression in source whose value can be given a name.
+
+    Rows are 1-based, columns 0-based in code points, the end is exclusive. `file` is relative to
+    the working directory where it is below it.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    function: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedValue:
+    """A value of a checkpoint's body that a plan saves or offloads.
+
+    Attributes:
+      name: its checkpoint_name.
+      expression: where it has to be named; None for one that already has that name.
+      nbytes: of all calls and trips together.
+    """
+
+    name: str
+    action: OneOf["save", "offload"]
+    nbytes: int
+    expression: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """What a plan does with some of a place's calls: `calls` in a row, in program order.
+
+    Attributes:
+      checkpointed: whether a checkpoint is around them.
+      policy: as written after `jax.checkpoint_policies.`, `save_only_these_names('qkv')`; None: no
+        policy (or no checkpoint).
+      values: what the policy saves and offloads, where the plan chose by value.
+    """
+
+    calls: int
+    checkpointed: bool
+    policy: str | None = None
+    values: tuple[PlannedValue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSite:
+    """What a plan does at one place.
+
+    Attributes:
+      kind: `checkpoint` for one that is in the code, `scan` for the body of a loop, `call` for
+        calls of a function, `whole` for the target itself.
+      function: the function that is (to be) checkpointed.
+      location: where it is called.
+      calls: how many times the program holds it, unrolled; `parts` add up to it.
+      trips: how often it runs, all calls and loops together.
+      changed: whether the code has to change for it.
+    """
+
+    kind: OneOf["checkpoint", "scan", "call", "whole"]
+    function: str
+    location: Location | None
+    calls: int
+    trips: int
+    parts: tuple[PlannedPart, ...]
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cheapest way found to fit a function into a budget of memory.
+
+    Attributes:
+      fits: whether it does; if not, the figures and sites are those of the lowest peak found.
+      floor_nbytes: the lowest peak of everything that was tried.
+      written_nbytes, plain_nbytes: the peak of the code as it is, and without any checkpoint.
+      peak_nbytes, kept_nbytes, host_nbytes, recompute_flops: of the function with the plan applied,
+        traced again.
+      proven: whether nothing cheaper among the plan's choices fits: all that could be were traced.
+      tried: how many variants were traced.
+      code: the code to write, one block per site.
+    """
+
+    target: Target
+    jax: JaxInfo
+    profile: str
+    device: str
+    budget_nbytes: int
+    offload: bool
+    fits: bool
+    floor_nbytes: int
+    written_nbytes: int
+    plain_nbytes: int
+    peak_nbytes: int
+    kept_nbytes: int
+    host_nbytes: int
+    recompute_flops: int
+    recompute_fraction: float
+    time_fraction: float | None
+    sites: tuple[PlannedSite, ...]
+    proven: bool
+    tried: int
+    code: tuple[str, ...] = ()
+    uncosted: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def print(self) -> None:
+        """Prints the text of `jaxresid plan` to stdout."""
+        from jaxresid.render.plan import print_plan
+
+        print_plan(self)
+
+    def to_json(self) -> str:
+        """The plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
+        from jaxresid.render.json import plan_json
+
+        return plan_json(self)

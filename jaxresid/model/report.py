@@ -1,0 +1,51 @@
+"""`jaxresid report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxresid.model.checkpoint import Checkpoint, Finding
+from jaxresid.model.compiled import Compiled
+from jaxresid.model.cost import Phases
+from jaxresid.model.offloading import Offloading
+from jaxresid.model.peak import Peak
+from jaxresid.model.target import JaxInfo, Mesh, Target
+from jaxresid.model.values import Residual, Totals, totals_of
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a function's backward pass keeps, what it costs, and what its checkpoints are worth."""
+
+    target: Target
+    jax: JaxInfo
+    residuals: tuple[Residual, ...]
+    cost: Phases
+    peak: Peak
+    checkpoints: tuple[Checkpoint, ...] = ()
+    warnings: tuple[str, ...] = ()
+    mesh: Mesh | None = None
+    offloading: Offloading | None = None  # None where nothing is or could be in host memory
+    findings: tuple[Finding, ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+
+    @property
+    def totals(self) -> Totals:
+        return totals_of(self.residuals)
+
+    def print(self, *, group_by: str | None = None, top: int = 20, all: bool = False) -> None:
+        """Prints the text report to stdout; the options are those of `jaxresid report`."""
+        from jaxresid.render.text import print_report
+
+        print_report(self, group_by=group_by, top=None if all else top, all=all)
+
+    def to_json(self) -> str:
+        """The report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""
+        from jaxresid.render.json import report_json
+
+        return report_json(self)
+
+    def _repr_html_(self) -> str:
+        from jaxresid.render.html import report_html
+
+        return report_html(self)

@@ -1,0 +1,80 @@
+"""`jaxresid sweep`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxresid.model.compiled import Compiled
+from jaxresid.model.target import JaxInfo, Mesh, Target
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """A policy at a batch size for a place: one result of a sweep, one line of its file.
+
+    Attributes:
+      target: the function, as the user wrote it.
+      policy, at: as those of `Row`.
+      batch: the batch size; None where the inputs are as they are.
+      on: the place, `tpu:v5e:2x4`.
+      key: of all that the result depends on: the target, what it lowers to, the compiler and its
+        flags; '' where it could not be lowered.
+      kept_nbytes, host_nbytes, peak_nbytes: the static figures of the variant, as in `Row`.
+      recompute_flops, recompute_fraction: what it adds to the function without any checkpoint.
+      compiled: what XLA said.
+      error: why there is no `compiled` or nothing in it.
+      transient: the error may not come again.
+      resumed: read from the results file of an earlier run.
+    """
+
+    target: str
+    policy: str
+    batch: int | None
+    on: str
+    at: str
+    key: str = ""
+    kept_nbytes: int | None = None
+    host_nbytes: int | None = None
+    peak_nbytes: int | None = None
+    recompute_flops: int | None = None
+    recompute_fraction: float | None = None
+    compiled: Compiled | None = None
+    error: str | None = None
+    transient: bool = False
+    resumed: bool = False
+
+    def to_json(self) -> str:
+        """As one line of JSON; its schema is `jaxresid/schema/sweep.schema.json`."""
+        from jaxresid.render.json import sweep_row_json
+
+        return sweep_row_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A function compiled under several policies, at several batch sizes, for several places.
+
+    Attributes:
+      policies, batches, on: what was asked for; `batches` is empty where the inputs are as they
+        are.
+      places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
+      rows: one for each of the product.
+    """
+
+    target: Target
+    jax: JaxInfo
+    profile: str
+    at: str
+    places: tuple[str, ...]
+    policies: tuple[str, ...]
+    batches: tuple[int, ...]
+    on: tuple[str, ...]
+    rows: tuple[SweepRow, ...]
+    warnings: tuple[str, ...] = ()
+    mesh: Mesh | None = None
+
+    def print(self) -> None:
+        """Prints the text of `jaxresid sweep` to stdout."""
+        from jaxresid.render.sweep import print_sweep
+
+        print_sweep(self)

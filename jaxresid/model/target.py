@@ -1,0 +1,46 @@
+"""What was looked at, by which JAX, over which devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What was inspected. `differentiated` are the argument leaves, as paths; of a training step,
+    those that it differentiates itself, where they can be told."""
+
+    name: str
+    differentiated: tuple[str, ...]
+    mode: OneOf["function", "step"] = "function"
+
+
+@dataclass(frozen=True, slots=True)
+class JaxInfo:
+    """The JAX that traced, and those of its flags that change the answer."""
+
+    version: str
+    flags: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The devices that a program is split over. With one, every figure of bytes is one device's.
+
+    Attributes:
+      axes: names and sizes, `(("data", 4), ("model", 2))`.
+      mode: `explicit`: the types say how each value is split; `auto`: the compiler decides.
+      source: where the residuals' shards come from: `types`, exact; `compiler`, the output
+        shardings of the compiled forward pass; `propagated`, worked out from the arguments'.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    mode: OneOf["explicit", "auto"] = "auto"
+    source: OneOf["types", "compiler", "propagated"] = "propagated"
+
+    @property
+    def size(self) -> int:
+        return math.prod(size for _, size in self.axes)

@@ -1,0 +1,179 @@
+"""Where a value is, what it is, and where it comes from."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in source. `line` is 1-based, `column` 0-based in code points (None: unknown)."""
+
+    file: str
+    line: int
+    column: int | None
+    function: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Aval:
+    """Shape, dtype and memory space of a value. `memory` is `device` or `host`.
+
+    Attributes:
+      shard: the shape that one device of the mesh holds; None: all of it.
+      spec: how it is split over the mesh, `data,model`; '' where it is not, or not known.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    itemsize: int
+    memory: OneOf["device", "host"] = "device"
+    shard: tuple[int, ...] | None = None
+    spec: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one dense array of this aval, on a mesh the part of it that one device holds;
+        padding and tiling are the compiler's."""
+        return math.prod(self.shape if self.shard is None else self.shard) * self.itemsize
+
+    @property
+    def global_nbytes(self) -> int:
+        """Bytes of the whole array, on however many devices."""
+        return math.prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A residual that is an input: alive anyway, so it costs no extra memory."""
+
+    path: str
+    kind: OneOf["argument"] = "argument"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A residual that is an array the function closed over."""
+
+    kind: OneOf["constant"] = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A residual that is a number written into the jaxpr: no storage."""
+
+    value: str
+    kind: OneOf["literal"] = "literal"
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A residual that the forward pass computes and keeps.
+
+    Attributes:
+      primitive: what computes it, seen through reshapes, casts, transposes, broadcasts and names.
+      location: innermost line of the user's own code; None where JAX recorded none.
+      library: the library call that made it, where that differs from `location`.
+      stack: the user's and the libraries' frames, outermost first, without JAX's own.
+      scope: name-stack scope, e.g. `trunk/attention`, or a Flax module path.
+      name: its `checkpoint_name`, if any.
+      named_at: where it was named.
+      within: enclosing loops, calls and transforms, outermost first: `scan ×48`, `jit f`.
+      through: what was looked through to find `primitive`, outermost (the kept value) first.
+      path: the argument it is a view, a cast or a slice of, if it is one.
+    """
+
+    primitive: str
+    location: Location | None
+    library: Location | None = None
+    stack: tuple[Location, ...] = ()
+    scope: str = ""
+    name: str | None = None
+    named_at: Location | None = None
+    within: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    path: str | None = None
+    kind: OneOf["computed"] = "computed"
+
+
+Origin = Argument | Constant | Literal | Computed
+
+
+class Mark(enum.StrEnum):
+    """What else is worth knowing about a residual."""
+
+    PRIMAL_OUTPUT = "primal-output"  # also returned by the function: alive anyway
+    DUPLICATE = "duplicate"  # the same value as an earlier residual
+    FREE = "free-to-recompute"  # made of literals, iota and scalars: cheaper to make than to keep
+    CARRY = "carry"  # a loop's carry, kept as it enters each trip
+    INVARIANT = "loop-invariant"  # the same value, stacked once per trip
+    UNREAD = "unread"  # no backward eqn reads it; a compiler drops it
+    OFFLOADED = "offloaded"  # moved to host memory
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A backward eqn that reads a residual.
+
+    `phase` is `recompute` when the eqn re-creates forward values inside a checkpoint, else
+    `backward`.
+    """
+
+    primitive: str
+    location: Location | None
+    within: tuple[str, ...] = ()
+    phase: OneOf["backward", "recompute"] = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One leaf of what `jax.vjp` keeps between the forward and the backward pass."""
+
+    aval: Aval
+    origin: Origin
+    trips: int = 1
+    consumers: tuple[Consumer, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.aval.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Bytes by kind; each residual counts in exactly one field, literals in none.
+
+    `computed_nbytes` counts computed residuals in device memory, `host_nbytes` those in host
+    memory; arguments are alive anyway, those in host memory counted apart, and constants live with
+    the function.
+    """
+
+    arguments_nbytes: int
+    computed_nbytes: int
+    host_nbytes: int
+    constants_nbytes: int
+    host_arguments_nbytes: int = 0
+
+
+def totals_of(residuals: tuple[Residual, ...]) -> Totals:
+    """The bytes of residuals by kind."""
+    return Totals(
+        arguments_nbytes=_sum(residuals, "argument", "device"),
+        computed_nbytes=_sum(residuals, "computed", "device"),
+        host_nbytes=_sum(residuals, "computed", "host"),
+        constants_nbytes=_sum(residuals, "constant"),
+        host_arguments_nbytes=_sum(residuals, "argument", "host"),
+    )
+
+
+def _sum(residuals: tuple[Residual, ...], kind: str, memory: str | None = None) -> int:
+    return sum(
+        r.nbytes
+        for r in residuals
+        if r.origin.kind == kind and (memory is None or r.aval.memory == memory)
+    )

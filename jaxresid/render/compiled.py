@@ -1,0 +1,203 @@
+"""What XLA says, for a terminal: does it fit, by how much, and what is live at its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
+from jaxresid.render.heading import heading
+from jaxresid.render.words import percent
+from jaxresid.render.wrapping import Flow, Place
+from jaxresid.units import format_bytes
+
+_TOP = 8
+_FIGURES = (
+    ("temp_nbytes", "temp"),
+    ("argument_nbytes", "argument"),
+    ("output_nbytes", "output"),
+    ("alias_nbytes", "alias"),
+    ("generated_code_nbytes", "generated code"),
+)
+_HOST_FIGURES = (
+    ("host_temp_nbytes", "temp"),
+    ("host_argument_nbytes", "argument"),
+    ("host_output_nbytes", "output"),
+    ("host_alias_nbytes", "alias"),
+)
+
+
+def verdict_text(compiled: Compiled) -> str:
+    """`fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`."""
+    peak, capacity = compiled.peak_nbytes, compiled.capacity_nbytes
+    if compiled.error is not None:
+        return "could not be compiled"
+    if peak is None:
+        return "does not fit" if compiled.fits is False else "XLA gives no peak"
+    if capacity is None:
+        known = "how much memory there is, is not known"
+        return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {known}"
+    of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
+    if compiled.fits:
+        return f"fits: {of}, {format_bytes(capacity - peak)} to spare"
+    # XLA can refuse a program by a figure that it rounds to what the device has.
+    return f"does not fit: needs {of}, {format_bytes(max(peak - capacity, 0))} too much"
+
+
+def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
+    """A place and what XLA says of it; `profile` is that of the estimate."""
+    style = {True: "bold green", False: "bold red", None: "bold"}[compiled.fits]
+    if compiled.error is not None:
+        style = "bold yellow"
+    yield Text.assemble((compiled.on, "bold"), "  ", (verdict_text(compiled), style))
+    lines: list[RenderableType] = []
+    if compiled.error is not None:
+        lines.append(Text(compiled.error, style="yellow"))
+    else:
+        lines += [*_figures(compiled, profile)]
+    lines += [Text(f"note: {note}", style="dim") for note in compiled.notes]
+    if compiled.compiler or compiled.seconds is not None:
+        lines.append(Text(_how(compiled), style="dim"))
+    yield Padding(Group(*lines), (0, 0, 0, 2))
+
+
+def render_compiled(report: CompiledReport) -> RenderableType:
+    """The whole text of `jaxresid compile`."""
+    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
+    for i, compiled in enumerate(report.compiled):
+        parts += [Text()] * bool(i) + [*compiled_lines(compiled, report.profile)]
+    parts.append(Text())
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
+    parts += [Text(remark, style="dim") for remark in remarks(report.compiled, report.profile)]
+    return Group(*parts)
+
+
+def print_compiled(report: CompiledReport) -> None:
+    """Prints the text to stdout, or into the notebook's cell."""
+    Console(highlight=False).print(render_compiled(report))
+
+
+def remarks(compiled: Sequence[Compiled], profile: str) -> tuple[str, ...]:
+    """What the figures are; `profile` is that of the estimates."""
+    told = [c for c in compiled if c.error is None]
+    if not told:
+        return ()
+    each = "each device" if any(c.devices > 1 for c in told) else "one device"
+    found = [
+        f"Compiled, not run: figures are XLA's, of {each}; the estimate is of the trace.",
+        "The peak is argument + output + temp - alias.",
+    ]
+    if any(c.on == "cpu" for c in told) and profile != "cpu":
+        found[1] += " --profile cpu estimates it for the CPU."
+    return tuple(found)
+
+
+def topology_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
+    """A line for each topology: what it is called, its devices, and the bytes that each has."""
+    width = max((len(text) for text, _, _ in rows), default=0)
+    for text, devices, nbytes in rows:
+        plural = "device" if devices == 1 else "devices"
+        each = f"{format_bytes(nbytes)} each" if devices > 1 else format_bytes(nbytes)
+        yield f"{text:<{width}}  {devices:>5} {plural:<7}  {each}"
+
+
+def buffers_title(compiled: Compiled) -> str:
+    """`live at XLA's peak, 64.1% of it matched to residuals, arguments and outputs`."""
+    title = "largest live at XLA's peak"
+    if compiled.live_nbytes and compiled.matched_nbytes is not None:
+        share = percent(compiled.matched_nbytes, compiled.live_nbytes)
+        title += f"; {share} of {format_bytes(compiled.live_nbytes)} matched to"
+        title += " residuals, arguments and outputs"
+    return title
+
+
+def buffer_text(buffer: CompiledBuffer) -> str:
+    """`bf16[32,2048]  temporary, fusion: residual exp`, without the count."""
+    host = "host " * (buffer.memory == "host")
+    made = f", {buffer.opcode}" if buffer.opcode and buffer.opcode != "parameter" else ""
+    what = f"{host}{buffer.kind}{made}"
+    if buffer.residual is not None:
+        named = buffer.residual if buffer.kind == "argument" else f"residual {buffer.residual}"
+        what += f": {named}"
+    return f"{buffer.shape}  {what}" if buffer.shape else what
+
+
+def collective_text(collective: Collective) -> str:
+    """`all-gather ×64 3.20 GiB`."""
+    bound = "" if collective.exact else "at least "
+    times = f" ×{collective.count}" if collective.count > 1 else ""
+    return f"{collective.opcode}{times} {bound}{format_bytes(collective.nbytes)}"
+
+
+def _figures(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
+    peak = []
+    if compiled.peak_nbytes is not None:
+        each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
+        peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
+    if compiled.estimate_nbytes is not None:
+        estimate = format_bytes(compiled.estimate_nbytes)
+        peak.append(Text(f"estimate {estimate} (profile {profile})"))
+    if peak:
+        yield Flow(peak, indent=2)
+    figures = _parts(compiled, _FIGURES)
+    if figures:
+        yield Flow(figures, indent=2)
+    elif compiled.fits is False:
+        yield Text("XLA gives no other figures for what does not fit", style="dim")
+    host = _parts(compiled, _HOST_FIGURES[: 4 if compiled.host_alias_nbytes else 3])
+    if host:
+        yield Flow([f"host {host[0]}", *host[1:]], indent=2)
+    if compiled.collectives:
+        parts = [collective_text(c) for c in compiled.collectives]
+        yield Flow([f"collectives {parts[0]}", *parts[1:]], indent=2)
+    if compiled.buffers:
+        yield Text(buffers_title(compiled))
+        yield Padding(_buffers(compiled), (0, 0, 0, 2))
+        hidden = len(compiled.buffers) - _TOP
+        if hidden > 0:
+            nbytes = sum(b.nbytes for b in compiled.buffers[_TOP:])
+            plural = "row" if hidden == 1 else "rows"
+            yield Text(f"{hidden} smaller {plural}, {format_bytes(nbytes)}", style="dim")
+
+
+def _parts(compiled: Compiled, figures: Sequence[tuple[str, str]]) -> list[str]:
+    found = ((word, getattr(compiled, name)) for name, word in figures)
+    return [f"{word} {format_bytes(n)}" for word, n in found if n is not None]
+
+
+def _buffers(compiled: Compiled) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for buffer in compiled.buffers[:_TOP]:
+        line = Text()
+        if buffer.count > 1:
+            line.append(f"×{buffer.count} ", style="bold magenta")
+        line.append(buffer_text(buffer))
+        below = [] if buffer.location is None else [Place(buffer.location)]
+        table.add_row(
+            Text(format_bytes(buffer.nbytes), style="cyan"),
+            Text("" if buffer.memory == "host" else _share(buffer, compiled), style="dim"),
+            Group(line, *below),
+        )
+    return table
+
+
+def _share(buffer: CompiledBuffer, compiled: Compiled) -> str:
+    return percent(buffer.nbytes, compiled.live_nbytes or 0)
+
+
+def _how(compiled: Compiled) -> str:
+    """`compiled in 1.2 s by jaxlib 0.10.2, libtpu 0.0.52 (kept from an earlier run)`."""
+    verb = "tried" if compiled.error is not None else "compiled"
+    text = verb
+    if compiled.seconds is not None:
+        text += f" in {compiled.seconds:.1f} s"
+    if compiled.compiler:
+        text += f" by {compiled.compiler}"
+    return text + ", from the cache" * compiled.cached

@@ -1,0 +1,85 @@
+"""What is in host memory, what is made again instead of being kept, and what is moved, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Finding, Offloading, Report, Row, Transfers
+from jaxresid.render.columns import bytes_unit
+from jaxresid.render.words import place_text
+from jaxresid.render.wrapping import Flow
+from jaxresid.units import format_bytes
+
+_INPUTS = {
+    "argument": "arguments",
+    "batch": "the batch",
+    "constant": "constants",
+    "optimizer-state": "optimizer state",
+}
+
+
+def render_offloading(report: Report) -> list[RenderableType]:
+    """The block of the text report; empty where nothing is in host memory, nor meant to be."""
+    found = report.offloading
+    if found is None:
+        return []
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for nbytes, what in _lines(found):
+        table.add_row(Text(format_bytes(nbytes), style="" if nbytes else "dim"), Text(what))
+    heading = [Text("host memory", style="bold")]
+    if found.kept_without_nbytes:
+        without = format_bytes(found.kept_without_nbytes)
+        heading.append(Text(f"of {without} kept without any checkpoint:", style="dim"))
+    parts: list[RenderableType] = [Flow(heading, separator="  "), table]
+    return [*parts, *(_finding(f) for f in report.findings)]
+
+
+def render_rows(rows: Sequence[tuple[str, Row]]) -> list[RenderableType]:
+    """The block of a comparison: the rows that have to do with host memory, each with its mark."""
+    found = [(mark, row.offloading) for mark, row in rows if row.offloading is not None]
+    if not any(o.transfers != Transfers() or o.host_arguments for _, o in found):
+        return []
+    columns: list[tuple[str, list[int]]] = [
+        ("offloaded", [o.offloaded_nbytes for _, o in found]),
+        ("recomputed", [o.recomputed_nbytes for _, o in found]),
+        ("fetched again", [o.refetched_nbytes for _, o in found]),
+        ("kept", [o.kept_nbytes for _, o in found]),
+        ("to host", [o.transfers.to_host_nbytes for _, o in found]),
+        ("to device", [o.transfers.to_device_nbytes for _, o in found]),
+    ]
+    columns = [(name, each) for name, each in columns if name != "fetched again" or any(each)]
+    unit = bytes_unit(n for _, each in columns for n in each if n)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for _ in columns:
+        table.add_column(justify="right")
+    table.add_row("", *(Text(name, style="dim") for name, _ in columns))
+    for i, (mark, _) in enumerate(found):
+        table.add_row(Text(mark), *(Text(unit.text(each[i])) for _, each in columns))
+    heading = [Text("host memory", style="bold"), Text(f"{unit.name}; moved in each step", "dim")]
+    return [Flow(heading, separator="  "), table]
+
+
+def _lines(found: Offloading) -> Iterator[tuple[int, str]]:
+    yield found.offloaded_nbytes, "offloaded: kept in host memory for the backward pass"
+    yield found.recomputed_nbytes, "recomputed in the backward pass"
+    if found.refetched_nbytes:
+        yield found.refetched_nbytes, "fetched again from arguments in host memory"
+    yield found.kept_nbytes, "kept in device memory"
+    if found.added_nbytes:
+        yield found.added_nbytes, "of these only kept because of the checkpoints"
+    for kind, nbytes in found.host_arguments:
+        yield nbytes, f"{_INPUTS.get(kind, kind)} that live in host memory"
+    yield found.transfers.to_host_nbytes, "moved to the host in each step"
+    yield found.transfers.to_device_nbytes, "moved to the device in each step"
+
+
+def _finding(finding: Finding) -> Text:
+    where = f"{place_text(finding.location)}: " if finding.location is not None else ""
+    return Text(f"{where}{finding.message}", style="yellow")

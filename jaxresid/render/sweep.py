@@ -1,0 +1,239 @@
+"""A sweep for a terminal: per place a table of policies by batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from jaxresid.model import Compiled, Sweep, SweepRow
+from jaxresid.render.columns import Unit, bytes_unit
+from jaxresid.render.heading import heading
+from jaxresid.render.policies import Names, lines, policy_text
+from jaxresid.render.words import percent
+from jaxresid.render.wrapping import Flow
+from jaxresid.units import format_bytes
+
+_PLACES = 6
+_GAP = "  "
+_NAME_WIDTH = 20  # where less is left for the policies, they stand above their figures
+_TOO_MUCH = "x"
+_ERROR = "error"
+_NOTHING = "-"
+
+Table = Mapping[tuple[str, int | None], SweepRow]
+
+
+def render_sweep(sweep: Sweep) -> RenderableType:
+    """The whole text."""
+    parts: list[RenderableType] = [heading(sweep.target, sweep.jax), _where(sweep)]
+    for on in sweep.on:
+        found = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
+        if any(_peak(row) is not None for row in found.values()):
+            parts += [Text(), _place(on, found), _Table(sweep, found), *_remarks(found)]
+    failed = [row for row in sweep.rows if row.error is not None]
+    if failed:
+        parts += [Text(), Text("not compiled", style="bold"), *_failed(failed)]
+    parts.append(Text())
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in sweep.warnings]
+    parts.append(Text(_counts(sweep), style="dim"))
+    return Group(*parts)
+
+
+def print_sweep(sweep: Sweep) -> None:
+    """Prints the sweep to stdout, or into the notebook's cell."""
+    Console(highlight=False).print(render_sweep(sweep))
+
+
+def largest(policy: str, batches: Sequence[int], found: Table) -> int | None:
+    """The largest batch size that fits; None: none does."""
+    return max((b for b in batches if _fits(found.get((policy, b)))), default=None)
+
+
+def _where(sweep: Sweep) -> RenderableType:
+    places = list(sweep.places[:_PLACES])
+    more = len(sweep.places) - len(places)
+    if more:
+        places.append(f"and {more} more")
+    at = Text.assemble(("policies at ", "dim"), (sweep.at, "bold"))
+    return Flow([at, *places], separator="  ", indent=2)
+
+
+def _place(on: str, found: Table) -> Text:
+    text = Text.assemble((on, "bold"))
+    capacities = {c.capacity_nbytes for c in _compiled(found)} - {None}
+    if len(capacities) == 1:
+        text.append(f"  {format_bytes(capacities.pop() or 0)} a device")
+    devices = sorted({c.devices for c in _compiled(found)})
+    if devices and devices[-1] > 1:
+        text.append(f"  split over {' or '.join(map(str, devices))}")
+    return text
+
+
+def _remarks(found: Table) -> Iterator[RenderableType]:
+    legend = [
+        "memory at XLA's peak" + " on one device" * any(c.devices > 1 for c in _compiled(found))
+    ]
+    if any(c.fits is False for c in _compiled(found)):
+        legend.append(f"{_TOO_MUCH} does not fit")
+    if all(c.fits is None for c in _compiled(found)):
+        legend.append("how much there is is not known")
+    legend += dict.fromkeys(c.compiler for c in _compiled(found) if c.compiler)
+    yield Flow(legend, style="dim", indent=2)
+    for note in dict.fromkeys(note for c in _compiled(found) for note in c.notes):
+        yield Names(f"note: {note}", "dim")
+
+
+def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
+    """One line for each error, after what has it."""
+    groups: dict[str, list[SweepRow]] = {}
+    for row in failed:
+        groups.setdefault(" ".join((row.error or "").split()), []).append(row)
+    for error, rows in groups.items():
+        policies = dict.fromkeys(policy_text(row.policy) for row in rows)
+        batches = dict.fromkeys(str(row.batch) for row in rows if row.batch is not None)
+        which = [", ".join(dict.fromkeys(row.on for row in rows)), ", ".join(policies)]
+        which += [f"batch {', '.join(batches)}"] if batches else []
+        yield Names(Text.assemble(("; ".join(which), "yellow"), f": {error}"))
+
+
+def _counts(sweep: Sweep) -> str:
+    """`30 results: 22 compiled, 6 there already, 2 failed`."""
+    failed = sum(row.error is not None for row in sweep.rows)
+    resumed = sum(row.resumed for row in sweep.rows if row.error is None)
+    counts = (
+        (len(sweep.rows) - failed - resumed, "compiled"),
+        (resumed, "there already"),
+        (failed, "failed"),
+    )
+    listed = ", ".join(f"{n} {words}" for n, words in counts if n)
+    return f"{len(sweep.rows)} result{'s' * (len(sweep.rows) != 1)}: {listed}"
+
+
+def _compiled(found: Table) -> Iterator[Compiled]:
+    for row in found.values():
+        if row.compiled is not None and row.error is None:
+            yield row.compiled
+
+
+def _peak(row: SweepRow | None) -> int | None:
+    return row.compiled.peak_nbytes if row is not None and row.compiled is not None else None
+
+
+def _fits(row: SweepRow | None) -> bool | None:
+    return row.compiled.fits if row is not None and row.compiled is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Two lines of heading, and one text per policy; as wide as the widest, to the right."""
+
+    heading: tuple[str, str]
+    texts: tuple[str, ...]
+    styles: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (*self.heading, *self.texts)))
+
+    def cell(self, i: int) -> Text:
+        style = self.styles[i] if self.styles else ""
+        return Text(self.texts[i].rjust(self.width) + _GAP, style=style)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Figures to the left, policies to the right in what is left of the width."""
+
+    sweep: Sweep
+    found: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for n, columns in enumerate(_blocks(_columns(self.sweep, self.found), options.max_width)):
+            if n:
+                yield Text()
+            yield from self._block(columns, options.max_width)
+
+    def _block(self, columns: Sequence[_Column], max_width: int) -> Iterator[RenderableType]:
+        width = _width(columns)
+        beside = max_width - width >= _NAME_WIDTH
+        for i in range(2):
+            line = Text(style="dim")
+            for column in columns:
+                line.append(column.heading[i].rjust(column.width) + _GAP)
+            line.append("policy" * (beside and i == 1))
+            line.rstrip()
+            yield line
+        for i, policy in enumerate(self.sweep.policies):
+            figures = Text().join(column.cell(i) for column in columns)
+            if beside:
+                first, *rest = lines(Text(policy_text(policy)), max_width - width)
+                yield figures + first
+                yield from (Text(" " * width) + line for line in rest)
+            else:
+                yield Names(policy_text(policy))
+                figures.rstrip()
+                yield figures
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(column.width + len(_GAP) for column in columns)
+
+
+def _blocks(columns: Sequence[_Column], max_width: int) -> list[list[_Column]]:
+    """The columns in as many tables as they need, one under the other."""
+    blocks: list[list[_Column]] = [[]]
+    room = max_width if _width(columns) <= max_width else max_width - _NAME_WIDTH
+    for column in columns:
+        if blocks[-1] and _width([*blocks[-1], column]) > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _columns(sweep: Sweep, found: Table) -> list[_Column]:
+    batches: tuple[int | None, ...] = sweep.batches or (None,)
+    unit = bytes_unit(peak for row in found.values() if (peak := _peak(row)) is not None)
+    is_marked = any(_fits(row) is False for row in found.values())
+    columns = []
+    for batch in batches:
+        rows = [found.get((policy, batch)) for policy in sweep.policies]
+        name = "peak" if batch is None else f"batch {batch}" if batch == batches[0] else f"{batch}"
+        pad = f" {' ' * len(_TOO_MUCH)}" * is_marked
+        texts = tuple(_figure(row, unit, is_marked) for row in rows)
+        styles = tuple("red" if _fits(row) is False else "" for row in rows)
+        columns.append(_Column((name + pad, unit.name + pad), texts, styles))
+    if any(_fits(row) is not None for row in found.values()):
+        columns.append(_verdicts(sweep, found))
+    columns.append(_recompute(sweep, found))
+    return columns
+
+
+def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
+    peak = _peak(row)
+    text = _ERROR if peak is None else unit.text(peak)
+    mark = _TOO_MUCH if _fits(row) is False else " " * len(_TOO_MUCH)
+    return f"{text} {mark}" if is_marked else text
+
+
+def _verdicts(sweep: Sweep, found: Table) -> _Column:
+    if not sweep.batches:
+        words = {True: "yes", False: "no", None: _NOTHING}
+        texts = tuple(words[_fits(found.get((policy, None)))] for policy in sweep.policies)
+        return _Column(("", "fits"), texts)
+    fitting = [largest(policy, sweep.batches, found) for policy in sweep.policies]
+    texts = tuple(_NOTHING if batch is None else str(batch) for batch in fitting)
+    return _Column(("largest", "that fits"), texts, tuple("bold" if b else "" for b in fitting))
+
+
+def _recompute(sweep: Sweep, found: Table) -> _Column:
+    """As a share of the FLOPs without any checkpoint, at the largest batch size with a figure."""
+    texts = []
+    for policy in sweep.policies:
+        of_batches = (found.get((policy, b)) for b in reversed(sweep.batches or (None,)))
+        shares = (r.recompute_fraction for r in of_batches if r is not None)
+        share = next((s for s in shares if s is not None), None)
+        texts.append("" if share is None else percent(share, 1))
+    return _Column(("recompute", "FLOPs"), tuple(texts))

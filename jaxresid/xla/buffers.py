@@ -1,0 +1,338 @@
+"""The buffers that are live at XLA's peak, from its buffer assignment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from jaxresid.xla import hlo
+from jaxresid.xla.job import Buffer
+from jaxresid.xla.wire import Message
+
+MOST = 512
+
+# XLA's memory spaces: `HostMemorySpace` of layouts, and on TPUs what is on the chip.
+_HOST = 5
+_DEVICE = {"tpu": (0,), "cuda": (0, 1), "cpu": (0,)}
+
+
+# An instruction and an index into its shape.
+_Place = tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The memory of one executable on one device.
+
+    Attributes:
+      buffers: live at the peak, biggest first, at most `MOST`.
+      nbytes: of all that are live at the peak on the device; None: not known.
+      allocated_nbytes: of all allocations on the device: arguments, outputs, temporaries,
+        constants, and the gaps between them; what XLA compares with the device's memory.
+      notes: why there is nothing.
+    """
+
+    buffers: tuple[Buffer, ...] = ()
+    nbytes: int | None = None
+    allocated_nbytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A logical buffer: where it is, from when to when, and what makes it."""
+
+    slot: tuple[int, int]
+    nbytes: int
+    start: int
+    end: int
+    kind: str
+    memory: str
+    instruction: int
+    index: tuple[int, ...]
+
+
+def buffers(module: bytes, assignment: bytes, platform: str) -> Live:
+    """What is live at the peak. Nothing but a note where that cannot be read; never raises.
+
+    XLA says where each value lies and since jaxlib 0.10 which it thinks are live at the peak, but
+    that leaves out the bodies of loops. So the lifetimes are followed here: from the instruction
+    that makes a value to the last that reads it, in the order of the schedule, loops in place.
+
+    Args:
+      module: an HloModuleProto, optimized and scheduled.
+      assignment: its BufferAssignmentProto, empty where there is none.
+      platform: `cpu`, `cuda`, `tpu`.
+    """
+    if not assignment:
+        return Live(notes=("this compiler does not say which buffers it needs",))
+    try:
+        return _live(hlo.module(module), Message.read(assignment), _DEVICE[platform])
+    except (ValueError, IndexError, KeyError, StopIteration, RecursionError):
+        return Live(notes=("the buffers of this compiler could not be read",))
+
+
+def _live(read: hlo.Module, assignment: Message, device: tuple[int, ...]) -> Live:
+    memories = {**dict.fromkeys(device, "device"), _HOST: "host"}
+    values = _values(read, assignment, memories)
+    allocated = sum(
+        allocation.integer(2)
+        for allocation in assignment.messages(3)
+        if allocation.integer(8) in device and not allocation.integer(3)
+    )
+    if not values:
+        return Live()
+    live = _held(values, _peak(values))
+    makers = _Makers(read)
+    found = tuple(_buffer(read, makers, value) for value in live if value.nbytes)
+    nbytes = sum(value.nbytes for value in live if value.memory == "device")
+    return Live(found[:MOST], nbytes, allocated)
+
+
+def _held(values: list[_Value], now: int) -> list[_Value]:
+    """What is held at a time, biggest first: of the values that share a slot the last one made. The
+    memory of an output is held from the start, even while others use it."""
+    slots: dict[tuple[int, int], _Value] = {}
+    outputs: dict[int, _Value] = {}
+    for value in values:
+        if value.kind == "output":
+            known = outputs.get(value.slot[0])
+            if known is None or (value.end, value.nbytes) > (known.end, known.nbytes):
+                outputs[value.slot[0]] = value
+        elif value.start <= now <= value.end:
+            known = slots.get(value.slot)
+            if known is None or (value.nbytes, value.start) > (known.nbytes, known.start):
+                slots[value.slot] = value
+    held = [*slots.values(), *outputs.values()]
+    return sorted(held, key=lambda value: (-value.nbytes, value.slot))
+
+
+def _values(read: hlo.Module, assignment: Message, memories: Mapping[int, str]) -> list[_Value]:
+    """The arrays of an assignment that are in one of the memories."""
+    places = _places(assignment, memories)
+    made = {}
+    for logical in assignment.messages(1):
+        location = logical.message(3)
+        made[location.integer(4), location.integers(3)] = logical
+    lifetimes = _Lifetimes(read, frozenset(made))
+    found = []
+    for (at, index), logical in made.items():
+        place = places.get(logical.integer(1))
+        if place is None or at not in lifetimes.made:
+            continue
+        if not read.instructions[at].shape.at(index).dtype:
+            continue
+        slot, kind, memory = place
+        start, end = lifetimes.made[at], lifetimes.last[at, index]
+        if kind in ("argument", "constant"):
+            start, end = 0, lifetimes.end
+        found.append(_Value(slot, logical.integer(2), start, end, kind, memory, at, index))
+    return found
+
+
+def _places(
+    assignment: Message, memories: Mapping[int, str]
+) -> dict[int, tuple[tuple[int, int], str, str]]:
+    """Logical buffer -> its allocation with its offset there, its kind, and its memory."""
+    found = {}
+    for allocation in assignment.messages(3):
+        color = allocation.integer(8)
+        if allocation.integer(3) or color not in memories:
+            continue
+        kind = "temporary"
+        if allocation.integer(5):
+            kind = "argument"
+        elif allocation.integer(12):
+            kind = "constant"
+        elif allocation.integer(7):
+            kind = "output"
+        for part in allocation.messages(9):
+            slot = allocation.integer(1), part.integer(2)
+            found[part.integer(1)] = slot, kind, memories[color]
+    return found
+
+
+class _Lifetimes:
+    """From when to when values are held, on one clock for all computations of the schedule: those
+    of loops and calls run where they are called.
+
+    Attributes:
+      made: instruction -> when its result is there.
+      last: the place that a value is defined at -> when it is last needed.
+      end: when the program is over.
+    """
+
+    def __init__(self, read: hlo.Module, defined: frozenset[_Place]) -> None:
+        self.made: dict[int, int] = {}
+        self.last: dict[_Place, int] = defaultdict(int)
+        self._read = read
+        self._defined = defined
+        self._begun: dict[int, int] = {}
+        self._entered: set[int] = set()
+        self._closed: dict[int, int] = {}
+        self.end = self._run(read.entry, 0) + 1
+        self._closed[read.entry] = self.end
+        for computation, closed in self._closed.items():
+            for i in read.computations[computation]:
+                self.last[i.id, ()] = max(self.last[i.id, ()], self.made[i.id])
+                if i.opcode not in _PASSING:
+                    for operand in i.operands:
+                        self._need(operand, self._begun[i.id])
+            self._need(read.roots[computation], closed)
+        for at, index in defined:
+            self.last[at, index] = max(self.last[at, index], self.made.get(at, 0))
+
+    def _run(self, computation: int, now: int) -> int:
+        if computation in self._entered:
+            raise ValueError("a computation that is called twice has no one place on a clock")
+        self._entered.add(computation)
+        for i in self._read.computations[computation]:
+            now += 1
+            self._begun[i.id] = now
+            if i.opcode in hlo.CALLERS:
+                for name in sorted(i.called, key=lambda name: not self._is_condition(i, name)):
+                    now = self._run(name, now)
+                now += 1
+            self.made[i.id] = now
+        self._closed[computation] = now
+        return now
+
+    def _is_condition(self, i: hlo.Instruction, computation: int) -> bool:
+        root = self._read.instructions[self._read.roots[computation]]
+        return i.opcode == "while" and bool(root.shape.dtype)
+
+    def _need(self, at: int, now: int) -> None:
+        for index in _leaves(self._read.instructions[at].shape):
+            place = self._definition((at, index))
+            self.last[place] = max(self.last[place], now)
+
+    def _definition(self, place: _Place) -> _Place:
+        """Where what is at a place was made. What a loop hands through unchanged its body's root
+        needs to the end."""
+        seen = set()
+        while place not in self._defined and place not in seen:
+            seen.add(place)
+            (at, index), i = place, self._read.instructions[place[0]]
+            caller = self._read.callers.get(self._read.home[at])
+            if i.opcode == "get-tuple-element":
+                place = i.operands[0], (i.index, *index)
+            elif i.opcode == "tuple" and index:
+                place = i.operands[index[0]], index[1:]
+            elif i.opcode == "copy-done":
+                place = i.operands[0], (0, *index)
+            elif i.opcode == "copy-start" and index[:1] == (1,):
+                place = i.operands[0], index[1:]
+            elif i.opcode in ("bitcast", "optimization-barrier", "while"):
+                place = i.operands[0], index
+            elif i.opcode == "call":
+                place = self._read.roots[i.called[0]], index
+            elif i.opcode == "parameter" and caller is not None and caller.id in self.made:
+                place = caller.operands[_operand(caller, i, self._read.home[at])], index
+            else:
+                break
+        return place
+
+
+def _operand(caller: hlo.Instruction, parameter: hlo.Instruction, computation: int) -> int:
+    """Which operand of a caller a parameter of its computation stands for."""
+    if caller.opcode == "while":
+        return 0
+    if caller.opcode == "conditional":
+        return 1 + caller.called.index(computation)
+    return parameter.index
+
+
+# They name what their operands are; what is read is read by others.
+_PASSING = ("get-tuple-element", "tuple", "bitcast", "optimization-barrier")
+
+
+def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
+    """The index of every array in a shape."""
+    if shape.dtype:
+        yield ()
+    for n, element in enumerate(shape.elements):
+        yield from ((n, *index) for index in _leaves(element))
+
+
+def _peak(values: list[_Value]) -> int:
+    """When the most bytes of device memory are live; what shares a slot counts once. The memory of
+    outputs is there all the time."""
+    events = []
+    for value in values:
+        if value.memory == "device" and value.nbytes and value.kind != "output":
+            events += [(value.start, 0, value), (value.end, 1, value)]
+    events.sort(key=lambda event: event[:2])
+    held: dict[tuple[int, int], list[int]] = defaultdict(list)
+    total, most, at = 0, -1, 0
+    for now, ends, value in events:
+        slot = held[value.slot]
+        total -= max(slot, default=0)
+        slot.remove(value.nbytes) if ends else slot.append(value.nbytes)
+        total += max(slot, default=0)
+        if total > most:
+            most, at = total, now
+    return at
+
+
+def _buffer(read: hlo.Module, makers: _Makers, value: _Value) -> Buffer:
+    made = read.instructions[value.instruction]
+    maker = made if value.kind == "argument" else makers.of(value.instruction, value.index)
+    passed_on = maker.opcode in ("parameter", "constant")
+    return Buffer(
+        kind=value.kind,
+        nbytes=value.nbytes,
+        shape=str(made.shape.at(value.index)),
+        opcode=made.opcode if passed_on else maker.opcode,
+        op_name=maker.op_name,
+        file=maker.file,
+        line=maker.line,
+        memory=value.memory,
+    )
+
+
+class _Makers:
+    """Which instruction computes what a value holds: for what a loop stacks up the one in its body,
+    for a fusion the one inside it."""
+
+    def __init__(self, read: hlo.Module) -> None:
+        self._read = read
+
+    def of(self, at: int, index: tuple[int, ...]) -> hlo.Instruction:
+        seen = set()
+        named = self._read.instructions[at]
+        while True:
+            i, index = hlo.origin(self._read, at, index)
+            at = i.id
+            if i.op_name:
+                named = i
+            if (at, index) in seen:
+                return named
+            seen.add((at, index))
+            onward = self._onward(i, index)
+            if onward is None:
+                return i if i.op_name else named
+            at, index = onward
+
+    def _onward(
+        self, i: hlo.Instruction, index: tuple[int, ...]
+    ) -> tuple[int, tuple[int, ...]] | None:
+        if i.opcode == "while":
+            return self._body_root(i), index
+        if i.opcode in ("fusion", "call", "conditional"):
+            return self._read.roots[i.called[0]], index
+        if i.opcode == "dynamic-update-slice":
+            return i.operands[1], ()
+        if i.opcode == "convert" and not i.op_name.endswith("convert_element_type"):
+            return i.operands[0], ()  # XLA's own: bf16 is f32 on CPUs, f32 bf16 before a TPU's dot
+        if i.opcode == "parameter":
+            caller = self._read.callers.get(self._read.home[i.id])
+            if caller is not None and caller.opcode == "while":
+                return self._body_root(caller), index
+            if caller is not None and caller.opcode in ("fusion", "call"):
+                return caller.operands[i.index], index
+        return None
+
+    def _body_root(self, loop: hlo.Instruction) -> int:
+        roots = [self._read.roots[name] for name in loop.called]
+        return next((r for r in roots if not self._read.instructions[r].shape.dtype), roots[0])

@@ -1,0 +1,276 @@
+"""What was compiled before, on disk: a file for each result, JSON, that is written whole or not.
+
+A result answers only for the module, the place and the flags that it was made from, and for the
+versions of the compilers and of the code here. A cache that cannot be read or written is an empty
+one, and says so in one line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Job
+
+LIMIT_NBYTES = 256 << 20
+_ABANDONED_S = 3600
+_ENTRY = re.compile(r"[0-9a-f]{64}\.json")
+_TEMPORARY = re.compile(r"[0-9a-f]{64}\..*\.tmp")
+_COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
+# They change what XLA does, whoever starts it.
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+_TAG = """Signature: 8a477f597d28d172789f06886806bc55
+# This directory was made by jaxresid. See https://bford.info/cachedir/
+"""
+
+
+def default_directory() -> Path:
+    """`$JAXRESID_CACHE_DIR`, else what the platform has for the caches of a user; `compiled` in
+    it."""
+    return _base() / "compiled"
+
+
+def _base() -> Path:
+    given = os.environ.get("JAXRESID_CACHE_DIR")
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+        return Path(base) / "jaxresid" if base else Path(".jaxresid_cache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # as the specification has it: a relative one is ignored
+        return Path(base) / "jaxresid"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without a home, as in many containers
+        return Path(".jaxresid_cache")
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "jaxresid"
+
+
+def key(job: Job) -> str:
+    """What tells a compile from others: 64 hexadecimal digits.
+
+    Its limits and its label do not count. What is compiled for devices of this machine goes by the
+    machine as well: by its processors XLA decides how to split loops, and its memory is in the
+    result.
+    """
+    here = () if job.on.startswith("tpu") else _machine()
+    variables = tuple(os.environ.get(name, "") for name in _VARIABLES)
+    module = job.module
+    parts = (job.on, sorted(job.flags), module.platform, module.devices, variables, here)
+    digest = hashlib.sha256(repr((*parts, _versions())).encode("utf-8", "surrogateescape"))
+    digest.update(module.code)
+    return digest.hexdigest()
+
+
+class Cache:
+    """Compilations by job. One process's methods are called by one thread at a time; any number of
+    processes may use a directory at once."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, limit_nbytes: int = LIMIT_NBYTES
+    ) -> None:
+        """Touches nothing yet.
+
+        Args:
+          limit_nbytes: what all entries take together; the ones that were not used for the longest
+            time make room.
+        """
+        self.directory = Path(directory)
+        self._limit_nbytes = limit_nbytes
+        self._unusable: str | None = None
+        self._bad: list[str] = []
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know, a line each."""
+        found = [] if self._unusable is None else [self._unusable]
+        if self._bad:
+            n = len(self._bad)
+            what = "an entry" if n == 1 else f"{n} entries"
+            found.append(
+                f"{what} of the compile cache cannot be read and will be replaced:"
+                f" {self.directory / self._bad[0]}" + (f" and {n - 1} more" if n > 1 else "")
+            )
+        return tuple(found)
+
+    def get(self, job: Job) -> Compilation | None:
+        """What was put for a job, `cached` set, or None."""
+        name = key(job)
+        file = self._file(name)
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            self._fail("read", e)
+            return None
+        try:
+            found = _decoded(data, name)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self._bad.append(file.name)
+            return None
+        with suppress(OSError):
+            os.utime(file)  # it is used
+        return dataclasses.replace(found, cached=True)
+
+    def put(self, job: Job, compilation: Compilation) -> None:
+        """Keeps a result; what is no result, an error, it does not keep. Nor what another version
+        of a compiler says, on another machine."""
+        if compilation.error is not None or compilation.transient or self._unusable is not None:
+            return
+        if not _of_this_version(compilation.compiler):
+            return
+        name = key(job)
+        try:
+            self._prepare()
+            self._write(name, _encoded(compilation, name))
+            self._drop_oldest()
+        except OSError as e:
+            self._fail("written", e)
+
+    def _file(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    def _fail(self, what: str, error: OSError) -> None:
+        reason = error.strerror or type(error).__name__
+        self._unusable = (
+            f"the compile cache cannot be {what} ({reason}: {self.directory}); going on without it"
+        )
+
+    def _prepare(self) -> None:
+        """Makes the directory one that git and backups pass by, unless it holds something else."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        tag = self.directory / "CACHEDIR.TAG"
+        if tag.exists() or any(self.directory.iterdir()):
+            return
+        (self.directory / ".gitignore").write_text("*\n", encoding="ascii")
+        tag.write_text(_TAG, encoding="ascii")
+
+    def _write(self, name: str, data: bytes) -> None:
+        # Not by tempfile, whose files are for nobody else to read: a team may share a directory.
+        temporary = self.directory / f"{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+            os.replace(temporary, self._file(name))
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def _drop_oldest(self) -> None:
+        entries = []
+        abandoned = time.time() - _ABANDONED_S
+        with os.scandir(self.directory) as found:
+            for entry in found:
+                with suppress(FileNotFoundError):  # another process drops it, too
+                    stat = entry.stat()
+                    if _ENTRY.fullmatch(entry.name):
+                        entries.append((stat.st_mtime_ns, stat.st_size, entry.path))
+                    elif _TEMPORARY.fullmatch(entry.name) and stat.st_mtime < abandoned:
+                        os.unlink(entry.path)
+        excess = sum(nbytes for _, nbytes, _ in entries) - self._limit_nbytes
+        for _, nbytes, path in sorted(entries):
+            if excess <= 0:
+                return
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            excess -= nbytes
+
+
+def _encoded(compilation: Compilation, name: str) -> bytes:
+    """A line that says what follows and has its digest; and the result."""
+    values = {f.name: getattr(compilation, f.name) for f in dataclasses.fields(compilation)}
+    values["stats"] = dict(compilation.stats)
+    values["buffers"] = [dataclasses.asdict(buffer) for buffer in compilation.buffers]
+    values["collectives"] = [dataclasses.asdict(op) for op in compilation.collectives]
+    body = json.dumps(values, separators=(",", ":")).encode("ascii")
+    return json.dumps(_head(name, body)).encode("ascii") + b"\n" + body
+
+
+def _head(name: str, body: bytes) -> Mapping[str, str]:
+    return {"jaxresid-compile": name, "digest": hashlib.sha256(body).hexdigest()}
+
+
+def _decoded(data: bytes, name: str) -> Compilation:
+    """What `_encoded` gave.
+
+    Raises:
+      ValueError, TypeError, KeyError: it is something else.
+    """
+    head, _, body = data.partition(b"\n")
+    if json.loads(head) != _head(name, body):
+        raise ValueError("this is not the entry that was written")
+    values: dict[str, Any] = json.loads(body)
+    shards = values["output_shards"]
+    values["buffers"] = tuple(Buffer(**buffer) for buffer in values["buffers"])
+    values["collectives"] = tuple(CollectiveOp(**op) for op in values["collectives"])
+    values["notes"] = tuple(values["notes"])
+    if shards is not None:
+        values["output_shards"] = tuple(s if s is None else tuple(s) for s in shards)
+    return Compilation(**values)
+
+
+def _of_this_version(compiler: str) -> bool:
+    """Whether a compiler is one that the key was made with, by `jaxlib 0.10.2, libtpu 0.0.52`."""
+    for part in compiler.split(","):
+        package, _, version = part.strip().partition(" ")
+        if package in _COMPILERS and version != _version(package):
+            return False
+    return True
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    """Of the compilers, without loading them, and of the code whose results are kept."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    for file in (*sorted(package.glob("*.py")), package.parent / "inspector" / "_jax.py"):
+        with suppress(OSError):
+            digest.update(file.read_bytes())
+    return (*(f"{p} {_version(p)}" for p in _COMPILERS), digest.hexdigest())
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def _machine() -> tuple[object, ...]:
+    """What of this machine the compilers go by, without loading them."""
+    memory = None
+    with suppress(AttributeError, OSError, ValueError):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    gpus = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        with suppress(OSError):
+            gpus += [line for line in file.read_text().splitlines() if line.startswith("Model")]
+    return platform.machine(), _processor(), os.cpu_count(), memory, tuple(gpus)
+
+
+def _processor() -> str:
+    """The model of the processor."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

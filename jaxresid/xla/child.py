@@ -1,0 +1,254 @@
+"""A process of our own that a compiler or a lack of memory may end: both ends of its pipes.
+
+Messages are pickles. Each that is sent is answered by whether it worked, and the result or the
+reason. The child is in a session of its own, where a terminal's Ctrl-C does not reach it, and it
+ends when the other end of its pipes is gone, whatever it is doing then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from typing import Any, BinaryIO
+
+_LOG_TAIL_NBYTES = 1 << 20
+_REASON_LENGTH = 300
+_LAST_BREATH_S = 10.0
+_POLL_S = 0.1
+
+# What a log line of absl begins with: a severity, the date, the time and the thread.
+_PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\S*\s+\d+ |^what\(\):\s*")
+_FATAL = re.compile(
+    r"^F\d{4} |Check failed|LLVM ERROR|^terminate called|^what\(\):|Assertion .* failed"
+)
+# What absl's, LLVM's and Python's handlers of a crash begin with. libtpu's goes on to tell that it
+# cannot send a dump.
+_CRASH = re.compile(
+    r"^(\*\*\*|PC: @|https://symbolize|Fatal Python error|Stack dump|PLEASE submit)"
+)
+# Whatever else libtpu writes to its log on a machine without a TPU.
+_NOISE = re.compile(r"^[IWE]\d{4} |^WARNING|: WARNING|^=== |^\S+\.cc:\d+$")
+
+
+class FailedError(Exception):
+    """The child could not do it; the message says why."""
+
+
+class DiedError(Exception):
+    """The child ended; the message says how.
+
+    Attributes:
+      killed: by someone else, who may not do so again.
+    """
+
+    def __init__(self, reason: str, *, killed: bool = False) -> None:
+        super().__init__(reason)
+        self.killed = killed
+
+
+class Child:
+    """A Python process as seen from here."""
+
+    def __init__(self, start: str, environment: Mapping[str, str | None]) -> None:
+        """Starts it.
+
+        Args:
+          start: Python code that calls `serve`.
+          environment: what differs from the environment here; None: is not set.
+
+        Raises:
+          OSError: it cannot be started.
+        """
+        # Packages that only a changed sys.path finds are found there too, after those of its own:
+        # the user's directory may hold a queue.py.
+        paths = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
+        changed = {name: value for name, value in environment.items() if value is not None}
+        kept = {name: value for name, value in os.environ.items() if name not in environment}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"{paths}\n{start}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=kept | changed,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._log.close()
+            raise
+        self._exchange: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, message: Any, watch: Callable[[], None] | None = None) -> Any:
+        """The answer to a message.
+
+        Args:
+          watch: is called ten times a second meanwhile; what it raises is raised, and the child is
+            then good for nothing but to be closed.
+
+        Raises:
+          FailedError: the child answers that it failed.
+          DiedError: the child ended.
+          Exception: the message cannot be pickled.
+        """
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        # In a thread, as a child that hangs before it reads blocks even the sending.
+        answers: queue.SimpleQueue[tuple[bool, Any] | None] = queue.SimpleQueue()
+        self._exchange = threading.Thread(target=self._talk, args=(data, answers), daemon=True)
+        self._exchange.start()
+        while True:
+            try:
+                answer = answers.get(timeout=None if watch is None else _POLL_S)
+                break
+            except queue.Empty:
+                assert watch is not None
+                watch()
+        if answer is None:
+            raise self._death()
+        worked, result = answer
+        if not worked:
+            raise FailedError(result)
+        return result
+
+    def close(self) -> None:
+        """Ends the child and what it started, whatever they do, and waits until it is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (AttributeError, OSError):  # Windows; or all have ended
+            self._process.kill()
+        self._process.wait()
+        if self._exchange is not None:
+            self._exchange.join(_LAST_BREATH_S)
+            if self._exchange.is_alive():  # what it started and got away has the pipe, too
+                return
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._log.close()
+
+    def _talk(self, data: bytes, answers: queue.SimpleQueue[tuple[bool, Any] | None]) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+            answers.put(pickle.load(self._process.stdout))
+        except (EOFError, OSError, pickle.UnpicklingError):
+            answers.put(None)
+        except Exception as e:  # the answer is of a class that cannot be made here
+            answers.put((False, one_line(e)))
+
+    def _death(self) -> DiedError:
+        try:
+            code = self._process.wait(_LAST_BREATH_S)
+        except subprocess.TimeoutExpired:
+            return DiedError("its process no longer answers", killed=True)
+        if -code in (signal.SIGKILL, signal.SIGTERM):
+            by = "killed (out of memory?)" if -code == signal.SIGKILL else "killed (SIGTERM)"
+            return DiedError(by, killed=True)
+        how = f"its process ended with {code}" if code >= 0 else signal.Signals(-code).name
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_NBYTES))
+        said = last_words(self._log.read().decode(errors="replace"))
+        return DiedError(f"{how}: {said}" if said else how)
+
+
+def last_words(log: str) -> str:
+    """The line of a log that tells why its process ended, cut to be read; '' if there is none.
+
+    That is the last before the handler of a crash begins in which something fails for good; else
+    the last there that is not of a log.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = list(takewhile(lambda line: not _CRASH.search(line), lines))
+    fatal = [line for line in lines if _FATAL.search(line)]
+    found = fatal or [line for line in lines if not _NOISE.search(line)]
+    return _cut(_PREFIX.sub("", found[-1])) if found else ""
+
+
+def one_line(error: BaseException) -> str:
+    """`Type: message`, the message up to its first empty line."""
+    first = _cut(re.sub(r"\s+", " ", re.split(r"\n\s*\n", str(error).strip())[0]))
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON_LENGTH else text[: _REASON_LENGTH - 1] + "…"
+
+
+def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] = one_line) -> None:
+    """The child's end: answers until nobody asks any more.
+
+    Args:
+      answer: message -> result.
+      reason: what is said of an exception that `answer` raises.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides
+    # If memory runs out, the kernel should end this process rather than any other.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    _forgo_core_dump()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(messages,), daemon=True).start()
+    while True:
+        message = messages.get()
+        try:
+            result = True, answer(message)
+        except (Exception, SystemExit) as e:
+            result = False, reason(e)
+        _send(answers, result, reason)
+
+
+def _listen(messages: queue.SimpleQueue[Any]) -> None:
+    """Reads what is asked, and ends this process in the midst of whatever it does when the other
+    end is gone. (XLA compiles without holding the interpreter's lock.)"""
+    while True:
+        try:
+            messages.put(pickle.load(sys.stdin.buffer))
+        except EOFError:
+            os._exit(0)
+        except Exception as e:  # it is of a class that cannot be made here
+            sys.stderr.write(f"{one_line(e)}\n")
+            os._exit(1)
+
+
+def _send(
+    pipe: BinaryIO | Any, result: tuple[bool, Any], reason: Callable[[BaseException], str]
+) -> None:
+    try:
+        data = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as e:
+        data = pickle.dumps((False, reason(e)), protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.write(data)
+    pipe.flush()
+
+
+def _forgo_core_dump() -> None:
+    """A compiler that aborts should not leave gigabytes in the user's directory."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,0 +1,32 @@
+"""XLA's dump of a compile: the buffer assignment where the executable has none, and of what ran out
+of memory.
+
+libtpu fills in no `serialized_buffer_assignment_proto` and an executable that does not fit there is
+none, but both are dumped, on jax 0.7.0 to 0.12.0 with libtpu 0.0.52.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxresid.xla.wire import Message
+
+
+def flags(folder: str) -> dict[str, str | bool]:
+    """The compile options that dump into a folder."""
+    return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+
+
+def read(folder: str) -> tuple[bytes, bytes]:
+    """The HloModuleProto and the BufferAssignmentProto of a folder's biggest module, both empty if
+    there is none. Never raises."""
+    found = b"", b""
+    for path in Path(folder).glob("*after_optimizations.hlo.pb"):
+        try:
+            message = Message.read(path.read_bytes())
+            module, assignment = message.data(1), message.data(3)
+        except (OSError, ValueError):
+            continue
+        if assignment and len(module) > len(found[0]):
+            found = module, assignment
+    return found

@@ -1,0 +1,128 @@
+"""XLA's out-of-memory messages: what a program needs, of how much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jaxresid.xla.buffers import MOST, Live
+from jaxresid.xla.job import Buffer
+
+_SIZE = r"([\d.]+) ?([KMGTP]?)(?:iB|B|\b)"
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+
+# libtpu's; the first is that of 2026 and, whatever it says, counts arguments and outputs too.
+_NEEDS = (
+    rf"memory required for HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)",
+    rf"Used {_SIZE} of {_SIZE} hbm",
+)
+_CORES = re.compile(
+    rf"TensorCore Hbm usage: {_SIZE}, SparseCore Hbm usage:? {_SIZE}, "
+    rf"exceeding available bytes: {_SIZE}"
+)
+# Of the GPU's and CPU's allocators, that fail while a program runs or is loaded.
+_TOTAL = re.compile(rf"^ *total allocation: +{_SIZE}", re.MULTILINE)
+_ALLOCATOR = re.compile(r"Out of memory (?:while trying to allocate|allocating) (\d+) bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """That a program needs more memory than there is; None where the message does not say.
+
+    Attributes:
+      required_nbytes: of the program on one device: arguments, outputs, temporaries.
+      buffers: the largest, where the message lists them.
+    """
+
+    required_nbytes: int | None
+    capacity_nbytes: int | None = None
+    buffers: tuple[Buffer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def exhausted(message: str) -> Exhausted | None:
+    """What a compiler's message says about a device's memory; None if it is about something else,
+    such as a kernel that needs more than the memory on the chip."""
+    for pattern in _NEEDS:
+        found = re.search(pattern, message)
+        if found:
+            required, capacity = _nbytes(found[1], found[2]), _nbytes(found[3], found[4])
+            return Exhausted(required, capacity, _listed(message), _rounded(found[1] + found[2]))
+    found = _CORES.search(message)
+    if found:
+        required = _nbytes(found[1], found[2]) + _nbytes(found[3], found[4])
+        capacity = _nbytes(found[5], found[6])
+        return Exhausted(required, capacity, _listed(message), _rounded(found[3] + found[4]))
+    total = _TOTAL.search(message)
+    if total:
+        required = _nbytes(total[1], total[2])
+        return Exhausted(required, None, _listed(message), _rounded(total[1] + total[2] + "iB"))
+    return Exhausted(None) if _ALLOCATOR.search(message) else None
+
+
+def refined(found: Exhausted, live: Live) -> Exhausted:
+    """A message with the exact bytes and the buffers of the buffer assignment that it is about."""
+    exact, said = live.allocated_nbytes, found.required_nbytes
+    if exact is None or said is None or abs(exact - said) > said // 100:
+        return found
+    return replace(
+        found, required_nbytes=exact, buffers=live.buffers or found.buffers, notes=live.notes
+    )
+
+
+def _rounded(figure: str) -> tuple[str, ...]:
+    return (f"XLA's message rounds what the program needs, {figure}",)
+
+
+def _nbytes(number: str, unit: str) -> int:
+    return round(float(number) * _UNITS[unit])
+
+
+def _listed(message: str) -> tuple[Buffer, ...]:
+    """The entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
+    found = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
+    return tuple(found[:MOST])
+
+
+def _entries(message: str) -> Iterator[Buffer]:
+    for entry in re.split(r"^\s*(?:\d+\.|Buffer \d+:)\s*(?=Size:)", message, flags=re.MULTILINE)[
+        1:
+    ]:
+        size = re.match(rf"Size: {_SIZE}", entry)
+        if size is None:
+            continue
+        shape = re.search(r"(?:^|\s)(?:Shape|Entry Parameter Subshape): (\w+\[[\d,]*\])", entry)
+        label = re.search(r"XLA [Ll]abel: (?:\S+ = (?:\S+\[\S* )?)?([a-z][\w-]*)", entry)
+        kind = re.search(r"Allocation type: (.*)", entry)
+        yield Buffer(
+            kind=_kind(kind[1] if kind else "", entry),
+            nbytes=_nbytes(size[1], size[2]),
+            shape=shape[1] if shape else "",
+            opcode=label[1] if label else "",
+            op_name=_quoted("op_name", entry),
+            file=_quoted("source_file", entry),
+            line=_line(entry),
+        )
+
+
+def _kind(allocation: str, entry: str) -> str:
+    words = f"{allocation} {'parameter' if 'Entry Parameter' in entry else ''}".lower()
+    for kind, marks in (
+        ("argument", ("argument", "parameter")),
+        ("output", ("output", "live-out", "live_out")),
+        ("constant", ("constant",)),
+    ):
+        if any(mark in words for mark in marks):
+            return kind
+    return "temporary"
+
+
+def _quoted(name: str, entry: str) -> str:
+    found = re.search(rf'\b{name}="([^"]*)"', entry)
+    return found[1] if found else ""
+
+
+def _line(entry: str) -> int:
+    found = re.search(r"\bsource_line=(\d+)", entry)
+    return int(found[1]) if found else 0

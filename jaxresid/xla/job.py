@@ -1,0 +1,123 @@
+"""What is compiled and what came of it: values that go between processes and onto disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A lowered program, free of devices.
+
+    Attributes:
+      code: StableHLO bytecode with debug locations.
+      platform: what it was lowered for, `cpu`, `tpu`, `cuda`.
+      devices: how many it is partitioned over.
+    """
+
+    code: bytes = field(repr=False)
+    platform: str
+    devices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One compile.
+
+    Attributes:
+      on: where for, as `places.place` parses it: `cpu`, `gpu`, `tpu:v5e:2x2`.
+      flags: of the compiler, name -> value.
+      timeout_s: after this long the process is ended.
+      memory_nbytes: once the process takes more than this it is ended; None: no limit.
+      label: what progress calls it; no part of its key.
+    """
+
+    module: Module
+    on: str
+    flags: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 600.0
+    memory_nbytes: int | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One buffer that is live at XLA's peak, or one of the largest if it does not say which are.
+
+    Attributes:
+      kind: `argument`, `output`, `temporary`, `constant`.
+      nbytes: on one device, padding included.
+      shape: as XLA writes it, `f32[512,512]`, of one device; '' where it is not known.
+      opcode: the HLO instruction that makes it; '' where it is not known.
+      op_name: JAX's name stack, from the HLO metadata.
+      file, line: the user's line in the HLO metadata; '' and 0 where there is none.
+      memory: `device` or `host`.
+    """
+
+    kind: str
+    nbytes: int
+    shape: str = ""
+    opcode: str = ""
+    op_name: str = ""
+    file: str = ""
+    line: int = 0
+    memory: str = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveOp:
+    """A collective of the optimized HLO: how often it runs in one step and what it moves.
+
+    Attributes:
+      opcode: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute`.
+      count: instructions times the trips of the loops around them.
+      nbytes: of all of them together, the results on one device.
+      exact: False where a loop's trips are not known (it then counts once).
+    """
+
+    opcode: str
+    count: int
+    nbytes: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What the compiler said; everything in bytes is of one device.
+
+    Attributes:
+      stats: the figures of CompiledMemoryStats by the names of `model.Compiled`'s fields
+        (`temp_nbytes`, `host_argument_nbytes`, ...); what the version does not know is absent.
+      required_nbytes: what the program needs by XLA's own account, where it ran out of memory.
+      capacity_nbytes: the memory of one device by the compiler's own account; None: not known.
+      error: why there are no figures, in one line; None also where it only did not fit.
+      transient: the error may not come again: a time limit, a killed process.
+      buffers: biggest first; at most 512.
+      live_nbytes: of all buffers that are live at the peak, those that are not listed too; None
+        where the compiler does not say.
+      output_shards: the shape of each output on one device; None where the compiler does not say.
+      cached: read from the cache.
+      seconds: that compiling took (when it was done, if it is cached).
+      compiler: its version, `jaxlib 0.10.2, libtpu 0.0.52`.
+      notes: what is not exact about any of this.
+    """
+
+    stats: Mapping[str, int] = field(default_factory=dict)
+    required_nbytes: int | None = None
+    capacity_nbytes: int | None = None
+    error: str | None = None
+    transient: bool = False
+    buffers: tuple[Buffer, ...] = ()
+    live_nbytes: int | None = None
+    collectives: tuple[CollectiveOp, ...] = ()
+    output_shards: tuple[tuple[int, ...] | None, ...] | None = None
+    cached: bool = False
+    seconds: float | None = None
+    compiler: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it does not fit by XLA's own account."""
+        return self.required_nbytes is not None

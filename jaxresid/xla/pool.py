@@ -1,0 +1,266 @@
+"""Many compiles: what is known comes from the cache, the rest goes to an executor."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxresid.xla.cache import Cache, key
+from jaxresid.xla.child import one_line
+from jaxresid.xla.interrupts import minded
+from jaxresid.xla.job import Compilation, Job
+from jaxresid.xla.process import COMPILER, execute
+
+# XLA compiles with several threads and takes some GiB for a big program, so that more at a time
+# mostly compete; and a machine that people work on has seldom memory for more.
+_MOST_WORKERS = 4
+# Jobs that an executor of someone else's holds at a time: a bound on the memory of modules here.
+_HANDED_OUT = 64
+_TICK_S = 0.5
+_ENDING_S = 10.0
+
+Progress = Callable[[str], None]
+
+
+def default_workers() -> int:
+    """How many compiles run at once on this machine unless someone says."""
+    return min(_MOST_WORKERS, os.cpu_count() or 1)
+
+
+def compiled(
+    jobs: Iterable[Job],
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    compiler: str = COMPILER,
+) -> Generator[tuple[int, Compilation], None, None]:
+    """What the compiler says of each job, with the job's index, in the order in which they end.
+
+    Equal jobs are compiled once. A job whose worker is lost is a Compilation with an error, never
+    an exception; if the executor itself breaks, the others go on here.
+
+    Close the iterator (`contextlib.closing`) where it may be left early: that ends every compile on
+    this machine before it returns. What another machine or another process's executor has begun
+    goes on there until its time limit, and its result is forgotten.
+
+    Args:
+      jobs: taken as there is room for them, so they may be made while others compile; if they can
+        tell how many they are (`len`, or `__length_hint__`), so does the progress.
+      executor: runs `process.execute`; None: threads here that guard a process each.
+      workers: how many at once; None: `default_workers()`, or 64 in someone else's executor.
+      cache: where results are looked up and kept. Of an executor that may be on other machines only
+        what does not depend on the machine is kept: what was compiled for a TPU that is not there.
+      progress: is told what is compiled at the moment and since when.
+      compiler: as for `execute`.
+    """
+    run = _Run(executor, workers, compiler)
+    total = operator.length_hint(jobs)
+    todo = iter(enumerate(jobs))
+    known: dict[str, Compilation] = {}
+    n_done = 0
+    more = True
+    try:
+        with minded() as check:
+            while more or run.flights:
+                check()
+                if more and run.has_room():
+                    index, job = next(todo, (-1, None))
+                    if job is None:
+                        more = False
+                        continue
+                    name = key(job)
+                    keeps = cache if run.is_here or job.on.startswith("tpu") else None
+                    if name in run.flights:
+                        run.flights[name].indices.append(index)
+                        continue
+                    if name not in known and keeps is not None and (found := keeps.get(job)):
+                        known[name] = found
+                    if name in known:
+                        n_done += 1
+                        yield index, known[name]
+                        continue
+                    run.submit(name, _Flight(job, [index], keeps))
+                for name, flight, found in run.ended(0 if more and run.has_room() else _TICK_S):
+                    if flight.cache is not None:
+                        flight.cache.put(flight.job, found)
+                    known[name] = found
+                    for index in flight.indices:
+                        n_done += 1
+                        yield index, found
+                if progress is not None and run.flights:
+                    progress(_said(run.flights.values(), n_done, total))
+    finally:
+        run.close()
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A job that is with the executor.
+
+    Attributes:
+      indices: of the jobs that are equal to it, too.
+      cache: where its result is kept.
+      given: when it was given to the executor.
+      since: when it began, as far as the executor tells; Dask's tells when it is over.
+      note: what is to be said of its result.
+    """
+
+    job: Job
+    indices: list[int]
+    cache: Cache | None
+    future: Future[Compilation] | None = None
+    given: float = field(default_factory=time.monotonic)
+    since: float | None = None
+    note: str = ""
+
+
+class _Run:
+    """The jobs that are with an executor, by key, and how they come back."""
+
+    def __init__(self, executor: Executor | None, workers: int | None, compiler: str) -> None:
+        self.flights: dict[str, _Flight] = {}
+        self._compiler = compiler
+        self._stop = threading.Event()
+        self._workers = workers
+        self._use(executor)
+
+    def _use(self, executor: Executor | None) -> None:
+        self.is_here = executor is None or isinstance(
+            executor, ThreadPoolExecutor | ProcessPoolExecutor
+        )
+        # An event does not get into another process.
+        self._stops = executor is None or isinstance(executor, ThreadPoolExecutor)
+        workers = self._workers or (default_workers() if executor is None else _HANDED_OUT)
+        self._executor = executor or _Guards(workers)
+        # One that waits, so that nobody is idle while the next is made.
+        self._most = workers + 1 if executor is None else workers
+
+    def has_room(self) -> bool:
+        return len(self.flights) < self._most
+
+    def submit(self, name: str, flight: _Flight) -> None:
+        stop = {"stop": self._stop} if self._stops else {}
+        try:
+            flight.future = self._executor.submit(
+                execute, flight.job, compiler=self._compiler, **stop
+            )
+        except BrokenExecutor as e:
+            self._go_on_here(e)
+            self.submit(name, flight)
+            return
+        except Exception as e:
+            flight.future = Future()
+            flight.future.set_exception(e)
+        self.flights[name] = flight
+
+    def ended(self, timeout_s: float) -> Iterator[tuple[str, _Flight, Compilation]]:
+        """Those that end within a time, once there is one."""
+        futures = [flight.future for flight in self.flights.values() if flight.future]
+        wait(futures, timeout_s, FIRST_COMPLETED)
+        now = time.monotonic()
+        for name, flight in tuple(self.flights.items()):
+            future = flight.future
+            assert future is not None
+            if flight.since is None and future.running():
+                flight.since = now
+            if not future.done():
+                continue
+            del self.flights[name]
+            try:
+                found = _result(future)
+            except BrokenExecutor as e:
+                self._go_on_here(e)
+                flight.since, flight.note = None, f"compiled on this machine: {_broke(e)}"
+                self.submit(name, flight)
+                continue
+            if flight.note:
+                found = replace(found, notes=(*found.notes, flight.note))
+            yield name, flight, found
+
+    def close(self) -> None:
+        """Ends what can be ended from here, and waits until it has."""
+        self._stop.set()
+        futures = [flight.future for flight in self.flights.values() if flight.future]
+        for future in futures:
+            future.cancel()
+        if self._stops:
+            wait(futures, _ENDING_S)
+
+    def _go_on_here(self, error: BrokenExecutor) -> None:
+        if not isinstance(self._executor, _Guards):
+            self._use(None)
+
+
+class _Guards(Executor):
+    """A thread for each job, so many at work at a time. An exit of the interpreter does not wait
+    for them, as it does for those of ThreadPoolExecutor: their children end with it."""
+
+    def __init__(self, workers: int) -> None:
+        self._turns = threading.Semaphore(workers)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            with self._turns:
+                if not future.set_running_or_notify_cancel():
+                    return
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as e:
+                    future.set_exception(e)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+
+def _result(future: Future[Compilation]) -> Compilation:
+    """What came of it; that of a lost worker may come out another time.
+
+    Raises:
+      BrokenExecutor
+    """
+    try:
+        error = future.exception()
+    except CancelledError:
+        return Compilation(error="cancelled by its executor", transient=True)
+    if isinstance(error, BrokenExecutor):
+        raise error
+    if error is not None:
+        return Compilation(error=f"lost by its executor: {one_line(error)}", transient=True)
+    return future.result()
+
+
+def _broke(error: BrokenExecutor) -> str:
+    return f"the executor broke ({one_line(error)})"
+
+
+def _said(flights: Iterable[_Flight], n_done: int, total: int) -> str:
+    """`compiling dots for tpu:v5e:2x4 and 1 more, 2 of 8 done, 12 s`."""
+    flights = tuple(flights)
+    running = [flight for flight in flights if flight.since is not None]
+    first = min(running or flights, key=lambda flight: flight.since or flight.given)
+    seconds = time.monotonic() - (first.since or first.given)
+    if running:
+        what = f"compiling {first.job.label or first.job.on}"
+        what += f" and {len(running) - 1} more" if len(running) > 1 else ""
+    else:
+        what = f"{len(flights)} to be compiled"
+    return f"{what}, {n_done}{f' of {total}' if total else ''} done, {seconds:.0f} s"

@@ -1,0 +1,97 @@
+"""Protocol buffers read without their descriptors: jaxlib ships none for XLA's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The fields of a message by number, each in the order that it was written in."""
+
+    fields: dict[int, list[int | bytes]]
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Raises ValueError for bytes that are no message."""
+        found: dict[int, list[int | bytes]] = {}
+        for number, value in _values(data):
+            found.setdefault(number, []).append(value)
+        return cls(found)
+
+    def integer(self, number: int) -> int:
+        """The last value of an integer field, 0 where it is absent; signed."""
+        value = self.fields.get(number, [0])[-1]
+        if isinstance(value, bytes):
+            raise ValueError(f"field {number} is no integer")
+        return value - (1 << 64) if value >> 63 else value
+
+    def integers(self, number: int) -> tuple[int, ...]:
+        """The values of a repeated integer field, packed or not."""
+        found: list[int] = []
+        for value in self.fields.get(number, ()):
+            found += _packed(value) if isinstance(value, bytes) else (value,)
+        return tuple(found)
+
+    def data(self, number: int) -> bytes:
+        """The last value of a field of bytes, empty where it is absent."""
+        value = self.fields.get(number, [b""])[-1]
+        if isinstance(value, int):
+            raise ValueError(f"field {number} is an integer")
+        return value
+
+    def text(self, number: int) -> str:
+        return self.data(number).decode("utf-8", "replace")
+
+    def message(self, number: int) -> Message:
+        """The last value of a field that is a message, an empty one where it is absent."""
+        return Message.read(self.data(number))
+
+    def messages(self, number: int) -> Iterator[Message]:
+        """The values of a repeated field of messages."""
+        for value in self.fields.get(number, ()):
+            if isinstance(value, int):
+                raise ValueError(f"field {number} is an integer")
+            yield Message.read(value)
+
+
+def _values(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"no such wire type: {kind}")
+        if at + size > end:
+            raise ValueError("the message ends inside a field")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _packed(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        yield value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("the message ends inside a number")

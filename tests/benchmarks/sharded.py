@@ -1,0 +1,92 @@
+"""The estimate of one device's memory against what XLA says, for programs split over a mesh.
+
+    python tests/benchmarks/sharded.py [--on cpu|tpu:v5e:2x4] [--policies none,dots,nothing] [NAME]
+
+Prints one row per case and policy, then the errors. XLA:CPU keeps every gradient's partial sum
+until one combined all-reduce; a TPU keeps what fits in its on-chip memory out of the figures, so
+that cases as small as these say something about arguments there and little about temporaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from sharded import CASES, POLICIES
+
+from jaxresid import inspector
+from jaxresid.inspector.lowering import lowered
+from jaxresid.xla.job import Job
+from jaxresid.xla.places import place
+from jaxresid.xla.process import execute
+
+
+def figures(case, policy, on):
+    """Bytes of one device: estimated (of a compiled and of a traced function) and XLA's."""
+    mesh = case.mesh()
+    given = {"mesh": mesh, "profile": "cpu" if on == "cpu" else "accelerator"}
+    found = inspector.inspection(case.under(policy), case.inputs(mesh), {}, **given)
+    peak = found.report.peak
+    said = execute(Job(lowered(found.trace, place(on).platform), on))
+    if said.error is not None:
+        raise SystemExit(f"{case.name}: {said.error}")
+    stats = said.stats
+    return {
+        "case": case.name,
+        "policy": policy,
+        "source": found.report.mesh.source,
+        "warnings": found.report.warnings,
+        "kept": found.report.totals.computed_nbytes,
+        "arguments": [peak.arguments_nbytes, stats["argument_nbytes"]],
+        "outputs": [peak.outputs_nbytes, stats["output_nbytes"]],
+        "temporaries": [peak.temporaries_nbytes, stats["temp_nbytes"]],
+        "total": [
+            peak.nbytes,
+            stats["argument_nbytes"]
+            + stats["output_nbytes"]
+            + stats["temp_nbytes"]
+            - stats.get("alias_nbytes", 0),
+        ],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--on", default="cpu")
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    errors = []
+    for case in CASES:
+        if options.names and case.name not in options.names:
+            continue
+        for policy in options.policies.split(","):
+            found = figures(case, policy, options.on)
+            if options.json:
+                print(json.dumps(found), flush=True)
+                continue
+            mine, theirs = found["total"]
+            errors.append(mine / theirs - 1)
+            columns = (
+                f"{name} {a / 2**20:8.2f} {b / 2**20:8.2f}"
+                for name, (a, b) in ((n, found[n]) for n in ("arguments", "temporaries", "total"))
+            )
+            print(f"{case.name:23} {policy:8}", *columns, f"{errors[-1]:+.0%}", flush=True)
+    if errors:
+        sizes = sorted(map(abs, errors))
+        print(f"MiB, estimate then XLA: median error {statistics.median(sizes):.1%}", end="")
+        print(f", worst {sizes[-1]:.1%}")
+
+
+if __name__ == "__main__":
+    main()

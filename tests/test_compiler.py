@@ -1,0 +1,174 @@
+"""What the compiler is asked and what is made of its answers, each in a process of its own where a
+platform other than the CPU is meant."""
+
+import jax
+import jax.numpy as jnp
+import psutil
+import pytest
+
+from fixtures.inspect import offload, train_step
+from jaxresid.inspector import subject
+from jaxresid.inspector.lowering import lowered
+from jaxresid.xla import places
+from jaxresid.xla.compiler import compilation
+from jaxresid.xla.job import Job, Module
+from jaxresid.xla.process import execute
+
+MIB = 2**20
+
+
+def of(fun, inputs, on="cpu", **options):
+    module = lowered(subject(fun, inputs, {}, **options).trace, places.place(on).platform)
+    return Job(module, on)
+
+
+def square(n):
+    return jax.ShapeDtypeStruct((n, n), jnp.float32)
+
+
+def loss(x):
+    return jnp.sum(jnp.sin(x @ x))
+
+
+@pytest.mark.parametrize("name", ["plain", "offloaded"])
+def test_the_figures_are_those_of_jax(name):
+    fun, inputs = getattr(offload, name), offload.inputs()
+    found = compilation(of(fun, inputs))
+    gradients = jax.value_and_grad(fun, argnums=(0, 1, 2))
+    memory = jax.jit(gradients).lower(*inputs).compile().memory_analysis()
+    for figure in ("temp", "argument", "output", "alias", "generated_code", "host_temp"):
+        assert found.stats[f"{figure}_nbytes"] == getattr(memory, f"{figure}_size_in_bytes")
+    assert found.error is None
+    assert found.compiler.startswith("jaxlib ")
+
+
+def test_the_tutorials_temporaries():
+    def temp(fun):
+        return compilation(of(fun, offload.inputs(), argnums=(0, 1))).stats["temp_nbytes"] / MIB
+
+    assert round(temp(offload.plain), 2) == 17.0
+    assert round(temp(offload.offloaded), 2) == 6.25
+
+
+def test_the_cpus_peak_is_all_that_it_allocates():
+    step, inputs = train_step.train_step_donated, train_step.train_step_donated_inputs()
+    stats = compilation(of(step, inputs)).stats
+    assert stats["alias_nbytes"] > 0
+    assert stats["peak_nbytes"] == (
+        stats["argument_nbytes"]
+        + stats["output_nbytes"]
+        + stats["temp_nbytes"]
+        - stats["alias_nbytes"]
+    )
+
+
+def test_the_memory_of_cpu_devices_is_the_machines():
+    memory = psutil.virtual_memory().total
+    found = compilation(of(loss, (square(8),)))
+    assert found.capacity_nbytes == memory
+    assert not found.notes
+    two = execute(Job(Module(of(loss, (square(8),)).module.code, "cpu", 2), "cpu"))
+    assert two.capacity_nbytes == memory // 2
+    assert two.notes == ("the memory is this machine's, shared by 2 CPU devices",)
+
+
+def test_flags_reach_the_compiler(tmp_path):
+    flags = (("xla_dump_to", str(tmp_path)), ("xla_dump_hlo_as_text", "true"))
+    found = compilation(Job(of(loss, (square(64),)).module, "cpu", flags))
+    assert found.error is None
+    assert list(tmp_path.glob("*after_optimizations.txt"))
+
+
+def test_a_flag_that_is_none():
+    found = compilation(Job(of(loss, (square(8),)).module, "cpu", (("xla_no_such_flag", "1"),)))
+    assert "xla_no_such_flag" in found.error
+    assert "\n" not in found.error
+
+
+def test_more_devices_than_there_are():
+    module = Module(of(loss, (square(8),)).module.code, "cpu", 4096)
+    error = compilation(Job(module, "cpu")).error
+    assert error.startswith("the program is split over 4096 devices and this machine has ")
+
+
+def test_no_gpu_here():
+    error = compilation(Job(Module(b"", "cuda"), "gpu")).error
+    assert error.startswith("jax finds no GPU on this machine")
+    assert "\n" not in error
+
+
+def test_what_is_no_program():
+    error = compilation(Job(Module(b"nonsense", "cpu"), "cpu")).error
+    assert error
+    assert "\n" not in error
+
+
+def test_without_libtpu(monkeypatch):
+    monkeypatch.setattr(places.importlib.util, "find_spec", lambda name: None)
+    error = compilation(Job(Module(b"", "tpu"), "tpu:v5e:2x2")).error
+    assert "pip install 'jaxresid[tpu]'" in error
+
+
+@pytest.mark.tpu
+def test_the_tutorial_on_a_tpu(jax_version):
+    def stats(name):
+        return execute(of(getattr(offload, name), getattr(offload, f"{name}_inputs")(), TPU)).stats
+
+    found = stats("offloaded")
+    assert found["host_temp_nbytes"] == 2.5 * MIB
+    assert found["argument_nbytes"] == 20.25 * MIB
+    if jax_version >= (0, 7, 1):  # whose CPU has pinned_host to trace with
+        found = stats("weights_on_host")
+        assert found["host_temp_nbytes"] == 2.5 * MIB
+        assert found["host_argument_nbytes"] == 20 * MIB
+        assert found["argument_nbytes"] == 0.25 * MIB
+
+
+TPU = "tpu:v5e:2x2"
+
+
+@pytest.mark.tpu
+def test_host_memory_is_none_of_the_devices(jax_version):
+    """Weights of 19.5 GiB in host memory, and the program fits into 15.75 GiB."""
+    if jax_version < (0, 7, 1):
+        pytest.skip("the CPU of this JAX has no pinned_host to trace with")
+    inputs = offload.inputs(layers=10_000, weight_memory="pinned_host")
+    found = execute(of(offload.weights_on_host, inputs, TPU))
+    assert found.stats["host_argument_nbytes"] > found.capacity_nbytes
+    assert found.stats["peak_nbytes"] < 8 * MIB
+
+
+@pytest.mark.tpu
+def test_too_big_for_a_tpu_is_a_result():
+    found = execute(of(loss, (square(2**16),), TPU))
+    assert found.error is None
+    assert found.exhausted
+    assert found.capacity_nbytes == int(15.75 * 2**30)
+    assert found.required_nbytes > 2 * 4 * 2**32  # the argument, its gradient and something
+
+
+@pytest.mark.tpu
+def test_a_tpus_memory_is_known_of_a_program_that_fits():
+    found = execute(of(loss, (square(128),), "tpu:v5e:2x4"))
+    assert found.error is None
+    assert found.capacity_nbytes == int(15.75 * 2**30)
+    assert found.stats["peak_nbytes"] >= 2 * 4 * 128**2
+    assert ", libtpu " in found.compiler
+
+
+@pytest.mark.tpu
+def test_a_shape_that_libtpu_refuses():
+    found = execute(Job(of(loss, (square(128),), TPU).module, "tpu:v5e:3x3"))
+    assert found.error.startswith("tpu:v5e:3x3 cannot be had")
+    assert "\n" not in found.error
+    assert not found.transient
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("generation", sorted({it.generation for it in places.topologies()}))
+def test_the_listed_memory_is_what_libtpu_says(generation):
+    topology = next(it for it in places.topologies() if it.generation == generation)
+    found = execute(of(loss, (square(128),), topology.text))
+    assert found.error is None
+    assert found.capacity_nbytes == topology.memory_nbytes

@@ -133,7 +133,8 @@ def gives_a_number(job):
 
 
 def _register(job):
-    # Whole or not at all: whoever waits for the file reads it at once.
-    with open(f"{job.label}.tmp", "w") as file:
+    # Whole or not at all: whoever waits for the file reads it at once; and two may come together.
+    name = f"{job.label}.{os.getpid()}"
+    with open(name, "w") as file:
         file.write(str(os.getpid()))
-    os.replace(f"{job.label}.tmp", job.label)
+    os.replace(name, job.label)

@@ -83,6 +83,16 @@ def slow(x):
     import time
     time.sleep(30)
     return x.sum()
+def interrupted(x):
+    import gc, os, signal, time
+    def callback(phase, info):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        gc.callbacks.remove(callback)
+    gc.callbacks.append(callback)
+    gc.collect()
+    time.sleep(10)
+    return x.sum()
 print("imported")
 """
 
@@ -443,6 +453,23 @@ def subprocess_run(*argv, **options):
     )
 
 
+@pytest.fixture
+def interruptible():
+    """Starts the command line so that SIGINT interrupts it: a shell's background jobs, and so the
+    tests in one, start with SIGINT ignored."""
+    handled = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "runpy.run_module('jaxresid', run_name='__main__', alter_sys=True)"
+    )
+    return lambda *argv: subprocess.Popen(
+        [sys.executable, "-c", handled, *argv],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 class TestProcess:
     def test_piped_text_has_no_colours(self):
         done = subprocess_run("report", "zebu:loss")
@@ -486,24 +513,19 @@ class TestProcess:
         assert done.stderr == "imported\n"
         assert done.returncode == 0
 
-    def test_interrupt(self):
-        # A shell's background jobs, and so the tests in one, start with SIGINT ignored.
-        handled = (
-            "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-            "runpy.run_module('jaxresid', run_name='__main__', alter_sys=True)"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", handled, "report", "zebu:slow", "--arg", "f32[3]"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def test_interrupt(self, interruptible):
+        process = interruptible("report", "zebu:slow", "--arg", "f32[3]")
         assert process.stderr.readline() == "imported\n"
         time.sleep(1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
         assert (process.returncode, out, err.strip()) == (130, "", "")
+
+    def test_interrupt_while_the_garbage_collector_calls_back(self, interruptible):
+        """JAX has a callback there, and Python prints and forgets what is raised in one."""
+        process = interruptible("report", "zebu:interrupted", "--arg", "f32[3]")
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err.strip()) == (130, "", "imported")
 
     def test_without_jax(self, project):
         hidden = project / "hidden"

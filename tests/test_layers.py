@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
 ALLOWED = {
     "errors": set(),
+    "interrupts": set(),
     "model": {"render"},  # Report.print and to_json call the renderers when they are called
     "nearest": set(),
     "units": set(),
@@ -26,7 +27,7 @@ ALLOWED = {
     "targets": {"errors", "nearest"},
     "inspector": {"errors", "model", "inputs", "nearest", "specs", "units", "xla"},
     # Of the inspector its _jax alone.
-    "xla": {"errors", "inspector", "model", "nearest", "units"},
+    "xla": {"errors", "inspector", "interrupts", "model", "nearest", "units"},
     "advice": {
         *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
         *("inputs", "violations", "xla"),
@@ -34,7 +35,7 @@ ALLOWED = {
     "render": {"model", "units", "violations"},
     "cli": {
         *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
-        *("inputs", "nearest", "sources", "targets", "units", "violations", "xla"),
+        *("inputs", "interrupts", "nearest", "sources", "targets", "units", "violations", "xla"),
     },
     "__main__": {"cli"},
     "__init__": {"advice", "errors", "inputs", "inspector", "linter", "model", "violations"},
@@ -46,6 +47,7 @@ OUTSIDE = {
     "units": set(),
     "violations": set(),
     "globs": set(),
+    "interrupts": set(),
     "requirements": {"packaging"},
     "config": set(),
     "linter": {"libcst"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.errors import JaxresidError
+from jaxresid.interrupts import minded
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,7 +33,8 @@ def run(argv: Sequence[str]) -> int:
     from jaxresid.cli import cli
 
     try:
-        return _run(cli, argv)
+        with minded():
+            return _run(cli, argv)
     except BrokenPipeError:
         # Whoever read us has seen enough. Python would complain once more when it flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

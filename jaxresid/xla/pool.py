@@ -20,9 +20,9 @@ from concurrent.futures import (
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxresid.interrupts import minded
 from jaxresid.xla.cache import Cache, key
 from jaxresid.xla.child import one_line
-from jaxresid.xla.interrupts import minded
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.process import COMPILER, execute
 
@@ -77,9 +77,8 @@ def compiled(
     n_done = 0
     more = True
     try:
-        with minded() as check:
+        with minded():
             while more or run.flights:
-                check()
                 if more and run.has_room():
                     index, job = next(todo, (-1, None))
                     if job is None:

@@ -154,7 +154,7 @@ PROTOS = recorded("scan_fits")
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.settings(max_examples=60)
 def test_damaged_bytes_give_nothing_or_something_but_no_error(data):
     which = data.draw(st.sampled_from([0, 1]))
     proto = bytearray(PROTOS[which])

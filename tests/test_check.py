@@ -923,7 +923,7 @@ def test_results_come_by_file_sorted():
     assert linted.lines[None][linted.violations[0].span.row - 1].strip().startswith("return")
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(programs.programs, st.booleans())
 def test_no_program_is_too_odd(program, is_step):
     fun = programs.function(program)

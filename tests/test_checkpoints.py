@@ -89,7 +89,7 @@ def stripped(program):
     return strip(program), found
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(programs.programs)
 def test_random_programs_without_their_checkpoint(program):
     plain, found = stripped(program)
@@ -439,7 +439,7 @@ def test_policies_are_called_what_a_user_writes(policy, described):
     assert only_checkpoint(chain(layer), WS, X).policy == described
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(programs.programs, st.sampled_from(["accelerator", "cpu"]))
 def test_no_program_is_too_odd(program, profile):
     assume(programs.is_differentiable(programs.function(program)))

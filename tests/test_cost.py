@@ -313,7 +313,7 @@ def convolutions(draw):
 
 
 class TestConvolutions:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     @given(convolutions())
     def test_as_xla_counts_it(self, case):
         fun, x, w, made = case
@@ -321,7 +321,7 @@ class TestConvolutions:
             return
         assert cost(fun, x, w).conv_flops == xla(fun, x, w)[0]
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(convolutions())
     def test_derivatives_as_xla_counts_them(self, case):
         fun, x, w, made = case
@@ -768,7 +768,7 @@ class TestNesting:
         assert gradient(scanned).matmul_flops == gradient(looped).matmul_flops
         assert gradient(scanned).transcendentals == gradient(looped).transcendentals
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(programs, st.integers(1, 4))
     def test_random_scans_are_their_body_times_trips(self, program, trips):
         once, more = (
@@ -777,7 +777,7 @@ class TestNesting:
         assert once.uncosted == ()
         assert work(more) == tuple(n * (1 + trips) for n in work(once))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(programs)
     def test_calls_cost_what_they_call(self, program):
         fun = function(program, "vector")
@@ -785,7 +785,7 @@ class TestNesting:
         for wrapped in (jax.jit(fun), jax.checkpoint(fun)):
             assert work(cost(wrapped, *arguments())) == plain
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(programs)
     def test_random_programs_have_costs(self, program):
         for jaxpr in both_passes_of(program):
@@ -1059,7 +1059,7 @@ def networks(draw):
     return loss, ([f32(*s) for s in shapes], x)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(networks())
 def test_random_networks_within_a_percent_of_xla(network):
     loss, args = network

@@ -37,9 +37,7 @@ from jax.ad_checkpoint import checkpoint_name
 def f(x):
     return jnp.sin(x)
 """
-RELAXED = settings(
-    deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True
-)
+RELAXED = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 def tree_of(raw):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 
 import jaxresid
 from fixtures.inspect import block, docs, gpt, offload, optimizer, stack8
@@ -170,23 +170,14 @@ def check_program(program, output):
             assert r.origin.location.file.endswith("programs.py")
 
 
-QUICK = settings(
-    max_examples=60,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-
-
-@QUICK
+@settings(max_examples=60)
 @given(programs.programs, programs.outputs)
 def test_program(program, output):
     check_program(program, output)
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=300)
+@settings(max_examples=300)
 @given(programs.programs, programs.outputs)
 def test_many_programs(program, output):
     check_program(program, output)

@@ -714,7 +714,7 @@ def check_regions(fun, args):
     return len(regions_found)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(programs.programs, programs.outputs)
 def test_random_programs(program, output):
     fun = programs.function(program, output)

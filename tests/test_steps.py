@@ -208,9 +208,6 @@ def _holds(program, kind):
 
 @settings(
     max_examples=40,
-    derandomize=True,
-    deadline=None,
-    database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(programs.programs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxresid.units import parse_bytes
+from jaxresid.cli.sizes import size
 from jaxresid.xla.places import place
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--memory-limit",
-        callback=_nbytes,
+        callback=size(is_room=True),
         metavar="SIZE",
         help="Give a compile up once it takes more memory than this: 8GiB.",
     )
@@ -160,18 +160,6 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     if match is None or factor is None or not float(match.group(1)):
         raise click.BadParameter(f"{value!r} is no time; write seconds or a unit: 90, 10m, 1h")
     return float(match.group(1)) * factor
-
-
-def _nbytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        nbytes = parse_bytes(value)
-    except ValueError as e:
-        raise click.BadParameter(str(e)) from None
-    if nbytes <= 0:
-        raise click.BadParameter(f"{value!r} leaves no room; write a size such as 8GiB")
-    return nbytes
 
 
 def _flags(

@@ -7,17 +7,7 @@ import click
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
 from jaxresid.cli.retracing import verify
 from jaxresid.cli.running import encoding_of, rendered, working, write
-from jaxresid.units import parse_bytes
-
-
-def _budget(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    try:
-        nbytes = parse_bytes(value)
-    except ValueError as e:
-        raise click.BadParameter(str(e)) from None
-    if nbytes <= 0:
-        raise click.BadParameter(f"{value!r} leaves no room; write a size such as 12GiB or 800MB")
-    return nbytes
+from jaxresid.cli.sizes import size
 
 
 @click.command()
@@ -26,7 +16,7 @@ def _budget(context: click.Context, parameter: click.Parameter, value: str) -> i
 @click.option(
     "--budget",
     required=True,
-    callback=_budget,
+    callback=size(is_room=True),
     metavar="SIZE",
     help="What the peak has to fit into: 12GiB, 800MB, 4096.",
 )

@@ -13,16 +13,9 @@ from jaxresid.cli.compiling import (
 )
 from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
+from jaxresid.cli.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.render.rows import GROUPS, View
-from jaxresid.units import parse_bytes
-
-
-def _min_bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    try:
-        return parse_bytes(value)
-    except ValueError as e:
-        raise click.BadParameter(str(e)) from None
 
 
 @click.command()
@@ -38,7 +31,7 @@ def _min_bytes(context: click.Context, parameter: click.Parameter, value: str) -
 )
 @click.option(
     "--min-bytes",
-    callback=_min_bytes,
+    callback=size(),
     default="0",
     metavar="SIZE",
     help="Leave out smaller rows: 4096, 1MiB, 2GB.",

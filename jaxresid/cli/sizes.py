@@ -1,0 +1,34 @@
+"""Sizes on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from jaxresid.units import parse_bytes
+
+
+def size(
+    *, is_room: bool = False
+) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+    """An option's callback: `12GiB`, `800MB`, `4096` -> bytes.
+
+    Args:
+      is_room: whether nothing at all would be a mistake.
+    """
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+        if value is None:
+            return None
+        try:
+            nbytes = parse_bytes(value)
+        except ValueError as e:
+            raise click.BadParameter(str(e)) from None
+        if is_room and nbytes <= 0:
+            raise click.BadParameter(
+                f"{value!r} leaves no room; write a size such as 12GiB or 800MB"
+            )
+        return nbytes
+
+    return parsed

@@ -55,3 +55,27 @@ def test_a_neighbour_counts(tmp_path):
     assert [(r.path, r.span.row) for r in violation.related] == [(str(train), 4)]
     train.write_text("from model import loss\n\nstep = loss\n")
     assert jaxresid.lint_paths([tmp_path / "model.py"]) == ()
+
+
+FACTORY = """\
+def make():
+    from jax import checkpoint
+    @checkpoint(prevent_cse=False)
+    def f(x):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        ("#!/usr/bin/env python\n", ""),
+        ("#!/usr/bin/env python\n# -*- coding: latin-1 -*-\n# é\n", "\n"),
+        ('#!/usr/bin/env python\n"""What it is."""\n', "\n"),
+        ("# A licence.\n\nimport os\n", ""),
+    ],
+)
+def test_an_import_is_added_below_what_has_to_come_first(before, after):
+    fixed = jaxresid.fix_source(f"{before}{after}{FACTORY}")
+    assert fixed.startswith(f"{before}import functools\n{after}def make():\n")

@@ -190,7 +190,9 @@ def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
     """Inserts `import module` or `from module import name` after the imports at the top."""
     statement = f"from {module} import {name}" if name else f"import {module}"
     tree = facts.names.tree
-    row = 1
+    lines = facts.source.lines
+    # After a `#!`, an encoding, a licence: the first two mean nothing on any other line.
+    row = 1 + next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     for node in tree.body:
         is_docstring = (
             node is tree.body[0]
@@ -203,9 +205,9 @@ def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
         else:
             break
     else:
-        row = len(facts.source.lines) + 1
+        row = len(lines) + 1
     newline = "\r\n" if "\r\n" in facts.source.text else "\n"
-    lead = "" if row <= len(facts.source.lines) or facts.source.text.endswith("\n") else newline
+    lead = "" if row <= len(lines) or facts.source.text.endswith("\n") else newline
     return Edit(Span(row, 0, row, 0), f"{lead}{statement}{newline}")
 
 

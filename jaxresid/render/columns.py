@@ -1,10 +1,17 @@
-"""Figures of one column in one unit, so that they can be compared at a glance."""
+"""Tables of figures to the left, and policies to the right in what is left of the width.
+
+Figures of one column are in one unit, so that they can be compared at a glance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.text import Text
+
+_GAP = "  "
+_NAME_WIDTH = 20  # where less is left for the policies, they stand above their figures
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
 
@@ -43,3 +50,46 @@ def _unit(values: Iterable[int], names: tuple[str, ...], base: int) -> Unit:
         power += 1
     worth = base**power
     return Unit(names[power], worth, 0 if power == 0 else 3 if biggest < 10 * worth else 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Two lines of heading, and one text per policy; as wide as the widest, to the right.
+
+    Attributes:
+      style: of every cell that has none of its own.
+      styles: of each cell; empty: none has one of its own.
+    """
+
+    heading: tuple[str, str]
+    texts: tuple[str, ...]
+    style: str = ""
+    styles: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (*self.heading, *self.texts)))
+
+    def cell(self, i: int) -> Text:
+        style = self.styles[i] if self.styles else self.style
+        return Text(self.texts[i].rjust(self.width) + _GAP, style=style)
+
+
+def width_of(columns: Sequence[Column]) -> int:
+    return sum(column.width + len(_GAP) for column in columns)
+
+
+def room_for(max_width: int) -> int:
+    """How wide figures may be that have the policies beside them."""
+    return max_width - _NAME_WIDTH
+
+
+def headings(columns: Sequence[Column], *, beside: bool) -> Iterator[Text]:
+    """Two lines; the policies have a heading where they stand beside their figures."""
+    for i in range(2):
+        line = Text(style="dim")
+        for column in columns:
+            line.append(column.heading[i].rjust(column.width) + _GAP)
+        line.append("policy" * (beside and i == 1))
+        line.rstrip()
+        yield line

@@ -10,7 +10,15 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Comparison, Compiled, Row, Timing
-from jaxresid.render.columns import Unit, bytes_unit, flops_unit
+from jaxresid.render.columns import (
+    Column,
+    Unit,
+    bytes_unit,
+    flops_unit,
+    headings,
+    room_for,
+    width_of,
+)
 from jaxresid.render.compiled import verdict_text
 from jaxresid.render.cost import added_text, at_least
 from jaxresid.render.frontier import Point, plot, plotted
@@ -26,9 +34,7 @@ _FIRST = ("none", "as-written")
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _NO_LETTER = "."
 _PLACES = 6
-_GAP = "  "
 _FITS, _FITS_NOT = " fits", " no"
-_NAME_WIDTH = 20  # where less is left for the policies, they stand above their figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,19 +363,6 @@ class _Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """Two lines of heading, and one text per entry; as wide as the widest, to the right."""
-
-    heading: tuple[str, str]
-    texts: tuple[str, ...]
-    style: str = ""
-
-    @property
-    def width(self) -> int:
-        return max(map(len, (*self.heading, *self.texts)))
-
-
-@dataclass(frozen=True, slots=True)
 class _Table:
     """Figures to the left, policies to the right in what is left of the width."""
 
@@ -379,17 +372,10 @@ class _Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = _columns(self.entries, self.encoding)
-        width = sum(c.width + len(_GAP) for c in columns)
-        beside = options.max_width - width >= _NAME_WIDTH
-        for i in range(2):
-            line = Text(style="dim")
-            for column in columns:
-                line.append(column.heading[i].rjust(column.width) + _GAP)
-            line.append("policy" * (beside and i == 1))
-            line.rstrip()
-            yield line
+        beside = width_of(columns) <= room_for(options.max_width)
+        yield from headings(columns, beside=beside)
         for i, e in enumerate(self.entries):
-            mark, *figures = (_cell(column, i) for column in columns)
+            mark, *figures = (column.cell(i) for column in columns)
             if e.pareto:
                 mark.stylize("bold green")
             names, notes = list(_names(e, self.comparison.at)), list(_notes(e.row))
@@ -402,10 +388,6 @@ class _Table:
                     yield _hung(Text(" " * mark.cell_len), notes, options.max_width)
 
 
-def _cell(column: _Column, i: int) -> Text:
-    return Text(column.texts[i].rjust(column.width) + _GAP, style=column.style)
-
-
 def _hung(start: Text, texts: Sequence[Text], width: int) -> Text:
     """Texts under each other to the right of a start."""
     left = start.cell_len
@@ -413,26 +395,26 @@ def _hung(start: Text, texts: Sequence[Text], width: int) -> Text:
     return Text("\n").join([start + first, *(Text(" " * left) + line for line in rest)])
 
 
-def _columns(found: Sequence[Entry], encoding: str) -> list[_Column]:
+def _columns(found: Sequence[Entry], encoding: str) -> list[Column]:
     rows = [e.row for e in found]
     unit = _bytes_unit(found)
     flops = flops_unit(r.recompute_flops or 0 for r in rows)
     times = "×" if can_encode("×", encoding) else "x"
 
-    def of_bytes(name: str, values: Sequence[int | None], style: str = "") -> _Column:
-        return _Column((name, unit.name), tuple(unit.text(v or 0) for v in values), style)
+    def of_bytes(name: str, values: Sequence[int | None], style: str = "") -> Column:
+        return Column((name, unit.name), tuple(unit.text(v or 0) for v in values), style)
 
-    columns = [_Column(("", ""), tuple(_mark(e) for e in found))]
+    columns = [Column(("", ""), tuple(_mark(e) for e in found))]
     columns.append(of_bytes("peak", [r.peak_nbytes for r in rows], "cyan"))
     columns.append(of_bytes("kept", [r.kept_nbytes for r in rows]))
     if any(r.host_nbytes for r in rows):
         columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
     columns.append(_recompute(rows, flops))
-    columns.append(_Column(("time", "est."), tuple(_time(r, times) for r in rows)))
+    columns.append(Column(("time", "est."), tuple(_time(r, times) for r in rows)))
     columns += [_place(on, rows) for on in compiled_places(rows) if _told(on, rows)]
     if any(r.measured for r in rows):
         texts = tuple(_ratio(r.measured, times) if r.measured else "" for r in rows)
-        columns.append(_Column(("", "measured"), texts))
+        columns.append(Column(("", "measured"), texts))
     return columns
 
 
@@ -441,7 +423,7 @@ def _told(on: str, rows: Sequence[Row]) -> bool:
     return any(c.on == on and c.error is None for row in rows for c in row.compiled)
 
 
-def _place(on: str, rows: Sequence[Row]) -> _Column:
+def _place(on: str, rows: Sequence[Row]) -> Column:
     """XLA's peak for a place, and whether it fits."""
     told = [compiled_for(on, row) for row in rows]
     unit = bytes_unit(c.peak_nbytes for c in told if c is not None and c.peak_nbytes is not None)
@@ -453,7 +435,7 @@ def _place(on: str, rows: Sequence[Row]) -> _Column:
             continue
         word = {True: _FITS, False: _FITS_NOT, None: ""}[compiled.fits]
         texts.append(("?" if peak is None else unit.text(peak)) + word.ljust(len(_FITS)))
-    return _Column((on, unit.name + " " * len(_FITS)), tuple(texts), "cyan")
+    return Column((on, unit.name + " " * len(_FITS)), tuple(texts), "cyan")
 
 
 def _mark(entry: Entry) -> str:
@@ -461,7 +443,7 @@ def _mark(entry: Entry) -> str:
     return letter + ("*" if entry.pareto else " ")
 
 
-def _recompute(rows: Sequence[Row], unit: Unit) -> _Column:
+def _recompute(rows: Sequence[Row], unit: Unit) -> Column:
     """FLOPs and their share in one column."""
     flops = [at_least(r.uncosted) + unit.text(r.recompute_flops or 0) for r in rows]
     shares = [percent(r.recompute_fraction, 1) if r.recompute_fraction else "" for r in rows]
@@ -471,7 +453,7 @@ def _recompute(rows: Sequence[Row], unit: Unit) -> _Column:
         for f, s in zip(flops, shares, strict=True)
     ]
     units = f"{unit.name:>{wide}} {'%':>{narrow}}"
-    return _Column(("recompute", units), tuple(texts))
+    return Column(("recompute", units), tuple(texts))
 
 
 def _time(row: Row, times: str) -> str:

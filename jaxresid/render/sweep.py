@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
-from jaxresid.render.columns import Unit, bytes_unit
+from jaxresid.render.columns import Column, Unit, bytes_unit, headings, room_for, width_of
 from jaxresid.render.heading import heading
 from jaxresid.render.policies import Names, lines, policy_text
 from jaxresid.render.words import percent
@@ -17,8 +17,6 @@ from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes
 
 _PLACES = 6
-_GAP = "  "
-_NAME_WIDTH = 20  # where less is left for the policies, they stand above their figures
 _TOO_MUCH = "x"
 _ERROR = "error"
 _NOTHING = "-"
@@ -127,23 +125,6 @@ def _fits(row: SweepRow | None) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """Two lines of heading, and one text per policy; as wide as the widest, to the right."""
-
-    heading: tuple[str, str]
-    texts: tuple[str, ...]
-    styles: tuple[str, ...] = ()
-
-    @property
-    def width(self) -> int:
-        return max(map(len, (*self.heading, *self.texts)))
-
-    def cell(self, i: int) -> Text:
-        style = self.styles[i] if self.styles else ""
-        return Text(self.texts[i].rjust(self.width) + _GAP, style=style)
-
-
-@dataclass(frozen=True, slots=True)
 class _Table:
     """Figures to the left, policies to the right in what is left of the width."""
 
@@ -156,16 +137,10 @@ class _Table:
                 yield Text()
             yield from self._block(columns, options.max_width)
 
-    def _block(self, columns: Sequence[_Column], max_width: int) -> Iterator[RenderableType]:
-        width = _width(columns)
-        beside = max_width - width >= _NAME_WIDTH
-        for i in range(2):
-            line = Text(style="dim")
-            for column in columns:
-                line.append(column.heading[i].rjust(column.width) + _GAP)
-            line.append("policy" * (beside and i == 1))
-            line.rstrip()
-            yield line
+    def _block(self, columns: Sequence[Column], max_width: int) -> Iterator[RenderableType]:
+        width = width_of(columns)
+        beside = width <= room_for(max_width)
+        yield from headings(columns, beside=beside)
         for i, policy in enumerate(self.sweep.policies):
             figures = Text().join(column.cell(i) for column in columns)
             if beside:
@@ -178,22 +153,18 @@ class _Table:
                 yield figures
 
 
-def _width(columns: Sequence[_Column]) -> int:
-    return sum(column.width + len(_GAP) for column in columns)
-
-
-def _blocks(columns: Sequence[_Column], max_width: int) -> list[list[_Column]]:
+def _blocks(columns: Sequence[Column], max_width: int) -> list[list[Column]]:
     """The columns in as many tables as they need, one under the other."""
-    blocks: list[list[_Column]] = [[]]
-    room = max_width if _width(columns) <= max_width else max_width - _NAME_WIDTH
+    blocks: list[list[Column]] = [[]]
+    room = max_width if width_of(columns) <= max_width else room_for(max_width)
     for column in columns:
-        if blocks[-1] and _width([*blocks[-1], column]) > room:
+        if blocks[-1] and width_of([*blocks[-1], column]) > room:
             blocks.append([])
         blocks[-1].append(column)
     return blocks
 
 
-def _columns(sweep: Sweep, found: Table) -> list[_Column]:
+def _columns(sweep: Sweep, found: Table) -> list[Column]:
     batches: tuple[int | None, ...] = sweep.batches or (None,)
     unit = bytes_unit(peak for row in found.values() if (peak := _peak(row)) is not None)
     is_marked = any(_fits(row) is False for row in found.values())
@@ -204,7 +175,7 @@ def _columns(sweep: Sweep, found: Table) -> list[_Column]:
         pad = f" {' ' * len(_TOO_MUCH)}" * is_marked
         texts = tuple(_figure(row, unit, is_marked) for row in rows)
         styles = tuple("red" if _fits(row) is False else "" for row in rows)
-        columns.append(_Column((name + pad, unit.name + pad), texts, styles))
+        columns.append(Column((name + pad, unit.name + pad), texts, styles=styles))
     if any(_fits(row) is not None for row in found.values()):
         columns.append(_verdicts(sweep, found))
     columns.append(_recompute(sweep, found))
@@ -218,17 +189,18 @@ def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
     return f"{text} {mark}" if is_marked else text
 
 
-def _verdicts(sweep: Sweep, found: Table) -> _Column:
+def _verdicts(sweep: Sweep, found: Table) -> Column:
     if not sweep.batches:
         words = {True: "yes", False: "no", None: _NOTHING}
         texts = tuple(words[_fits(found.get((policy, None)))] for policy in sweep.policies)
-        return _Column(("", "fits"), texts)
+        return Column(("", "fits"), texts)
     fitting = [largest(policy, sweep.batches, found) for policy in sweep.policies]
     texts = tuple(_NOTHING if batch is None else str(batch) for batch in fitting)
-    return _Column(("largest", "that fits"), texts, tuple("bold" if b else "" for b in fitting))
+    styles = tuple("bold" if b else "" for b in fitting)
+    return Column(("largest", "that fits"), texts, styles=styles)
 
 
-def _recompute(sweep: Sweep, found: Table) -> _Column:
+def _recompute(sweep: Sweep, found: Table) -> Column:
     """As a share of the FLOPs without any checkpoint, at the largest batch size with a figure."""
     texts = []
     for policy in sweep.policies:
@@ -236,4 +208,4 @@ def _recompute(sweep: Sweep, found: Table) -> _Column:
         shares = (r.recompute_fraction for r in of_batches if r is not None)
         share = next((s for s in shares if s is not None), None)
         texts.append("" if share is None else percent(share, 1))
-    return _Column(("recompute", "FLOPs"), tuple(texts))
+    return Column(("recompute", "FLOPs"), tuple(texts))

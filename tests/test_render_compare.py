@@ -30,7 +30,7 @@ from jaxresid.model import (
     Target,
     Timing,
 )
-from jaxresid.render.columns import bytes_unit, flops_unit
+from jaxresid.render.columns import Column, bytes_unit, flops_unit, headings
 from jaxresid.render.compare import (
     entries,
     gradients_text,
@@ -481,6 +481,25 @@ def test_a_plot_needs_a_trade(points, expected):
 
 
 # Columns and names.
+
+
+def test_a_cell_has_its_own_style_or_the_columns():
+    styled = Column(("peak", "GiB"), ("1", "22"), "cyan")
+    assert [(cell.plain, cell.style) for cell in map(styled.cell, range(2))] == [
+        ("   1  ", "cyan"),
+        ("  22  ", "cyan"),
+    ]
+    own = Column(("", ""), ("1", "2"), styles=("red", ""))
+    assert [own.cell(i).style for i in range(2)] == ["red", ""]
+
+
+def test_headings_end_with_their_last_word():
+    columns = [Column(("a", ""), ("333",)), Column(("time", "est."), ("1",))]
+    assert [line.plain for line in headings(columns, beside=True)] == [
+        "  a  time",
+        "     est.  policy",
+    ]
+    assert [line.plain for line in headings(columns, beside=False)] == ["  a  time", "     est."]
 
 
 @pytest.mark.parametrize(

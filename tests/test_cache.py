@@ -301,10 +301,10 @@ def test_opening_a_big_cache_is_cheap(tmp_path):
     cache.save()
 
     def timed(action):
-        start = time.perf_counter()
+        start = time.process_time()  # whatever else the machine does
         action()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     body = (tmp_path / f"{KEY}.json").read_text().partition("\n")[2]
-    parse = min(timed(lambda: json.loads(body)) for _ in range(3))
-    assert min(timed(lambda: Cache.open(tmp_path, KEY)) for _ in range(3)) < 3 * parse + 0.005
+    parse = min(timed(lambda: json.loads(body)) for _ in range(7))
+    assert min(timed(lambda: Cache.open(tmp_path, KEY)) for _ in range(7)) < 3 * parse + 0.005

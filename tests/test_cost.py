@@ -359,9 +359,9 @@ class TestConvolutions:
             )
 
         jaxpr = opened(grad, x, w)
-        started = time.perf_counter()
+        started = time.process_time()
         found = jaxpr_cost(jaxpr)
-        assert time.perf_counter() - started < 1
+        assert time.process_time() - started < 1
         assert found.conv_flops == pytest.approx(xla(grad, x, w)[0], rel=1e-6)  # a float there
 
 
@@ -1022,14 +1022,14 @@ class TestOneEqn:
             return jnp.sum(x)
 
         args = f32(8, 64), f32(64, 64)
-        started = time.perf_counter()
+        started = time.process_time()
         jaxpr = opened(jax.value_and_grad(fun), *args)
-        trace = time.perf_counter() - started
+        trace = time.process_time() - started
         taken = []
         for _ in range(3):  # the least of three, against whatever else the machine does
-            started = time.perf_counter()
+            started = time.process_time()
             jaxpr_cost(jaxpr)
-            taken.append(time.perf_counter() - started)
+            taken.append(time.process_time() - started)
         assert min(taken) < trace / 10
 
 

@@ -165,7 +165,7 @@ def check_program(program, output):
     report = jaxresid.inspect(fun, *args, mode="function")
     check(report)
     check_rows(report, leaves, fun, args)
-    # There 0.10 leaves a function with a derivative of its own (jax.nn.relu) no frame of its caller.
+    # There 0.10 leaves what has a derivative of its own (jax.nn.relu) no frame of its caller.
     if getattr(jax.config, "jax_remat3", False) and jax.__version_info__ < (0, 11):
         return
     for r in report.residuals:

@@ -77,6 +77,11 @@ def _logistic_jvp(primals, tangents):
     return y, t * y * (1 - y)
 
 
+def _told(x):
+    jax.debug.callback(lambda x: None, x)
+    return 3.0 * x
+
+
 @jax.jit
 def shared(x):
     return jnp.sin(x) * jnp.cos(x)
@@ -123,6 +128,7 @@ PLAIN = {
     "custom_vjp": lambda c, e: clipped(c),
     "custom_jvp": lambda c, e: logistic(c),
     "shared_jit": lambda c, e: shared(c),
+    "callback": lambda c, e: _told(c),
     "dropout": lambda c, e: jnp.where(
         jax.random.bernoulli(jax.random.key(0), 0.5, (SIZE,)), c, 0.0
     ),

@@ -240,6 +240,22 @@ def test_a_dot_whose_pieces_are_split_into_heads_holds_float32():
     assert size(found, made.results[0]) == 4 * ACTIVATION
 
 
+def test_layers_that_are_iterated_over_are_slices():
+    """Since 0.12 they are one unstack."""
+
+    def iterated(x, ws):
+        for w in ws:
+            x = jnp.sin(x @ w)
+        return jnp.sum(x)
+
+    def indexed(x, ws):
+        for i in range(LAYERS):
+            x = jnp.sin(x @ ws[i])
+        return jnp.sum(x)
+
+    assert temporaries(iterated, X, STACK) == temporaries(indexed, X, STACK)
+
+
 def test_at_highest_precision_nothing_is_narrowed():
     def step(x, w):
         return jnp.matmul(x, w, precision=lax.Precision.HIGHEST), None

@@ -28,7 +28,7 @@ _ELEMENTWISE = frozenset(
 )
 _MOVES = frozenset(
     {
-        *("broadcast_in_dim", "iota", "slice", "split", "pad", "rev", "dynamic_slice"),
+        *("broadcast_in_dim", "iota", "slice", "split", "unstack", "pad", "rev", "dynamic_slice"),
         *("device_put", "full", "empty", "zeros_like"),
     }
 )
@@ -79,6 +79,8 @@ class Fusions:
 
     def is_array(self, op: Op) -> bool:
         """Whether the op's results are arrays, whatever they are made of."""
+        if not op.results:  # a callback
+            return True
         first = op.results[0]
         if not self.held.isdisjoint(op.results) or first in self.widths:
             return True
@@ -252,7 +254,7 @@ def _epilogues(
             continue
         (v,) = op.results
         end, after = v, meets.get(op)
-        while after is not None and ready[after.results[0]] == i:
+        while after is not None and after.results and ready[after.results[0]] == i:
             (more,) = after.results[:1]
             is_cast = after.name == "convert_element_type"
             if more.size != v.size or (is_cast and more in held):
@@ -321,6 +323,8 @@ def _spared(made: Fusions, forks: Mapping[Op, frozenset[Op]]) -> set[Value]:
 
 
 def _spares(value: Value, read: Sequence[Value], sinks: frozenset[Op]) -> bool:
+    if not value.nbytes:
+        return False
     large = [r for r in read if r.size >= value.size]
     is_narrowed = any(r.itemsize > value.itemsize for r in large)
     if is_narrowed and sum(is_multiplied(s) for s in sinks) > 1:

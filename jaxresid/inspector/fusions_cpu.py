@@ -269,7 +269,7 @@ def _emitted(readers: Sequence[Op], emitted: Mapping[Value, int]) -> int:
     """How often a loop computes an element that `readers` read: anew for each that shifts it."""
     same, shifted = 1, 0
     for op in readers:
-        often = emitted.get(op.results[0], 1)
+        often = emitted.get(op.results[0], 1) if op.results else 1
         if op.name in _MOVES:
             shifted += often
         else:

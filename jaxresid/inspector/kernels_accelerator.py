@@ -174,7 +174,7 @@ class _Writer:
             op = replace(op, operands=tuple(self._array(op, v) for v in op.operands))
         roots = self._read(op.operands)
         overwrites: Sequence[Value] = ()
-        start = self._fusions.starts.get(op.results[0])
+        start = self._fusions.starts.get(op.results[0]) if op.results else None
         if op.name in _OVERWRITING:
             overwrites = self._read(op.operands[:1])
         elif start is not None:

@@ -99,8 +99,8 @@ def _only_multiplied(block: Block) -> set[Value]:
     found: set[Value] = set()
     other = set(block.outputs)
     for op in reversed(block.ops):
-        (turned, *_) = op.results
-        is_turned = op.name == "transpose" and turned in found and turned not in other
+        turned = set(op.results) if op.name == "transpose" else set()
+        is_turned = bool(turned) and turned <= found and turned.isdisjoint(other)
         (found if is_multiplied(op) or is_turned else other).update(op.operands)
     return found - other
 

@@ -1,0 +1,77 @@
+"""Ops without results, and values without elements: valid programs that every part has to take."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import io_callback
+
+import jaxresid
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def printing(w, x):
+    y = jnp.tanh(x @ w)
+    jax.debug.print("{}", y.sum())
+    return jnp.mean(y**2)
+
+
+def printing_in_order(w, x):
+    y = jnp.tanh(x @ w)
+    jax.debug.print("{}", y, ordered=True)
+    return jnp.mean(y.T @ y)
+
+
+def called_for_nothing(w, x):
+    y = jnp.tanh(x @ w)
+    io_callback(lambda y: None, None, jax.lax.stop_gradient(y))
+    return jnp.mean(y.T)
+
+
+def of_a_product_of_its_own(w, x):
+    jax.debug.print("{}", jax.lax.stop_gradient(x @ w))
+    return jnp.mean(jnp.sin(x * 2))
+
+
+def scanned(w, x):
+    return jax.lax.scan(lambda x, _: (x + printing(w, x), None), x, length=3)[0].sum()
+
+
+def checkpointed(w, x):
+    return jax.checkpoint(printing)(w, jnp.sin(x)) + jnp.sum(x)
+
+
+def step(w, x):
+    value, gradient = jax.value_and_grad(printing)(w, x)
+    jax.debug.print("{}", value)
+    return w - gradient
+
+
+@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+@pytest.mark.parametrize(
+    "fun",
+    [
+        *(printing, printing_in_order, called_for_nothing, of_a_product_of_its_own),
+        *(scanned, checkpointed, step),
+    ],
+)
+def test_what_calls_back_keeps_what_it_keeps_without(fun, profile, monkeypatch):
+    inputs = f32(64, 64), f32(32, 64)
+    with_calls = jaxresid.inspect(fun, *inputs, profile=profile)
+    monkeypatch.setattr(jax.debug, "print", lambda *args, **kwargs: None)
+    monkeypatch.setitem(globals(), "io_callback", lambda *args: None)
+    without = jaxresid.inspect(fun, *inputs, profile=profile)
+    assert with_calls.totals == without.totals
+    # What is given to a call lives until then: at most two arrays of the size of x, and a scalar.
+    assert 0 <= with_calls.peak.nbytes - without.peak.nbytes <= 2 * 32 * 64 * 4 + 4
+
+
+@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+def test_an_array_without_elements(profile):
+    report = jaxresid.inspect(
+        lambda w, x: jnp.sum(jnp.sin(x @ w)), f32(64, 0), f32(32, 64), profile=profile
+    )
+    # Of the arguments only x holds anything, and so does its gradient.
+    assert report.peak.nbytes == pytest.approx(2 * 32 * 64 * 4, abs=1024)

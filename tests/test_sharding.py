@@ -195,6 +195,29 @@ def test_a_shape_that_the_compiler_told_is_taken():
     assert [v.shape for v in program.block.outputs] == [(8, 2)]
 
 
+def test_the_compiler_splits_what_a_constraint_leaves_open():
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    open_rows = NamedSharding(mesh, P(P.UNCONSTRAINED, "model"))
+
+    def fun(x):
+        return jnp.sin(jax.lax.with_sharding_constraint(jnp.cos(x), open_rows))
+
+    jaxpr = _jax.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4)))
+    inner = jaxpr.eqns[0].outvars[0]
+    sharding = Sharding(AXES, {jaxpr.invars[0]: (D, W)}, {inner: (2, 2)})
+    program = whole(jaxpr, [Role("argument")], [Role("output")], sharding=sharding)
+    assert program.values[inner].spec == "data,model"
+    assert [v.shape for v in program.block.outputs] == [(2, 2)]
+
+
+def test_what_is_left_to_the_compiler_is_no_split():
+    """And not a dim that is whole, which would be spread to others."""
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    assert _jax.split_of(NamedSharding(mesh, P("data")), 2) == (("data",), ())
+    assert _jax.split_of(NamedSharding(mesh, P(P.UNCONSTRAINED, "data")), 2) is None
+    assert _jax.split_of(object(), 2) is None
+
+
 # --- explicit axes: exact, without devices ----------------------------------------------------
 
 
@@ -406,6 +429,49 @@ def test_report_over_a_mesh(tmp_path):
     assert found["peak"]["arguments_nbytes"] == 4 * (512 * 256 // 2 + 1 + 64 * 512 // 4)
     computed = [r for r in found["residuals"] if r["origin"]["kind"] == "computed"]
     assert {(*r["shard"], r["split"]) for r in computed} == {(16, 128, "data,model")}
+
+
+GATHERED = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ jax.lax.with_sharding_constraint(w, P(None, "model"))))
+"""
+
+
+def test_a_gradient_is_split_as_its_argument_whatever_its_constraint(tmp_path):
+    (tmp_path / "model.py").write_text(GATHERED)
+    specs = ["--arg", "f32[512,256]@data,model", "--arg", "f32[64,512]@data"]
+    command = ["-m", "jaxresid", "report", "model:loss", "--mesh", "data=4,model=2", *specs]
+    found = valid(run([*command, "-f", "json"], tmp_path))
+    assert found["peak"]["outputs_nbytes"] == 4 * (512 * 256 // 8 + 64 * 512 // 4 + 1)
+
+
+DROPOUT = """
+import jax
+import jax.numpy as jnp
+
+@jax.checkpoint
+def layer(x, inputs):
+    w, key = inputs
+    return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), jnp.tanh(x @ w), 0), None
+
+def loss(w, x, key):
+    x, _ = jax.lax.scan(layer, x, (w, jax.random.split(key, 3)))
+    return jnp.sum(x * x)
+"""
+
+
+def test_keys_are_kept_over_a_mesh(tmp_path):
+    (tmp_path / "model.py").write_text(DROPOUT)
+    specs = ["--arg", "f32[3,64,64]@None,None,model", "--arg", "f32[16,64]@data", "--arg", "key[]"]
+    command = ["-m", "jaxresid", "report", "model:loss", "--mesh", "data=4,model=2", *specs]
+    found = valid(run([*command, "-f", "json"], tmp_path))
+    assert found["mesh"]["source"] == "compiler"
+    (keys,) = (r for r in found["residuals"] if r["shape"] == [3])
+    assert (keys["shard"], keys["nbytes"]) == (None, 3 * 8)
 
 
 OWN = """

@@ -419,9 +419,12 @@ def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def split_of(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...] | None:
-    """The mesh axes that a NamedSharding splits each dim over; None of another one."""
+    """The mesh axes that a NamedSharding splits each dim over; None of another one, and of one that
+    leaves dims to the compiler."""
     spec = getattr(sharding, "spec", None)
-    return None if spec is None else spec_split(spec, rank)
+    if spec is None or import_jax().sharding.PartitionSpec.UNCONSTRAINED in tuple(spec):
+        return None
+    return spec_split(spec, rank)
 
 
 def spec_split(spec: Any, rank: int) -> tuple[tuple[str, ...], ...]:

@@ -69,7 +69,10 @@ def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | 
     shards = found.output_shards
     if found.error is not None or shards is None:
         return traced, _unsplit(found.error or "the compiler does not say")
-    return replace(traced, pieces=tuple(shards[traced.num_outputs :])), None
+    kept = zip(traced.kept, shards[traced.num_outputs :], strict=False)
+    # To the compiler a PRNG key is an array of integers, with a dim more than its aval.
+    pieces = tuple(piece and piece[: len(getattr(v.aval, "shape", ()))] for v, piece in kept)
+    return replace(traced, pieces=pieces), None
 
 
 def _unsplit(reason: object) -> str:

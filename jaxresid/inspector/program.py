@@ -89,7 +89,7 @@ def value_and_gradients(traced: Trace) -> Program:
         leading = forward.invars[len(forward.invars) - len(traced.arguments.dynamic) :]
         for var, gradient in zip(leading, gradients, strict=False):
             if gradient.literal is None and len(gradient.shape) == len(_value(var).shape):
-                record.pins.setdefault(gradient, sharding.inputs[var])
+                record.pins[gradient] = sharding.inputs[var]
         block, values = _of_one_device(block, record, sharding, inputs)
         pairs = zip(traced.kept, kept, strict=True)
         kept = [made if _jax.is_literal(v) else values[v] for v, made in pairs]

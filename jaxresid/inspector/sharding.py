@@ -40,13 +40,16 @@ def per_device(
     Args:
       pins: how values are split, where something says so; of others it is found out (see
         `propagation`), and what cannot be is whole.
-      known: shapes that a device holds of some values.
+      known: shapes that a device holds of some values, by the compiler's account; but for the
+        block's inputs they count for more than pins.
       sizes: the axes of the mesh.
       local: ops whose types are one device's already, but for what comes in and goes out.
     """
     found = propagated(block, pins, sizes, local)
     if known:
-        pins = {**_fitted(known, pins, found, sizes), **pins}
+        # A constraint may leave dims to the compiler; only what arrays come in as is settled.
+        settled = {v: pins[v] for v in block.inputs if v in pins}
+        pins = {**pins, **_fitted(known, settled, found, sizes)}
         found = propagated(block, pins, sizes, local)
     made = _Local({**found, **pins}, sizes, local)
     return made.block(block), made.value

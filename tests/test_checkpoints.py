@@ -387,6 +387,25 @@ def test_a_name_after_the_nonlinearity_is_saved_in_vain():
     assert "named-nonlinearity-output" not in [f.name for f in site.findings]
 
 
+def test_a_name_that_nothing_reads_is_not_called_saved():
+    def layer(x, w):
+        x = checkpoint_name(x, "in")
+        x = x + jnp.sin(x @ w) @ w.T
+        return checkpoint_name(x + jax.nn.gelu(x @ w) @ w.T, "out"), None
+
+    policy = cp.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["in", "out"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    body = jax.checkpoint(layer, policy=policy, prevent_cse=False)
+    site = only_checkpoint(
+        lambda ws, x: jnp.sum(jax.lax.scan(body, x, ws)[0] ** 2), f32(6, 64, 64), X
+    )
+    assert "named-nonlinearity-output" not in [f.name for f in site.findings]
+
+
 def test_a_value_that_two_checkpoints_save_is_found():
     def loss(x, w):
         f = jax.checkpoint(lambda x, w: jnp.sin(x @ w), policy=cp.dots_saveable)

@@ -140,6 +140,49 @@ def test_a_step_tells_the_same(name, request, jax_version):
         assert report.offloading.host_arguments == (("parameters", WEIGHTS * MIB),)
 
 
+def test_weights_taken_by_their_index_are_fetched_again(host):
+    def loss(ws, x):
+        body = jax.checkpoint(lambda x, i: (jnp.sin(x @ to_device(ws[i])), None), prevent_cse=False)
+        return jnp.sum(lax.scan(body, x, jnp.arange(LAYERS))[0])
+
+    def step(ws, x):
+        return jax.grad(loss, argnums=1)(ws, x)
+
+    inputs = on_host(host, LAYERS, N, N), f32(B, N)
+    function = jaxresid.inspect(loss, *inputs, argnums=(1,)).offloading
+    for found in (function, jaxresid.inspect(step, *inputs).offloading):
+        assert found.transfers == Transfers(to_device_nbytes=2 * LAYERS * WIDTH)
+        assert found.refetched_nbytes == pytest.approx(LAYERS * WIDTH, abs=LAYERS * 4)
+        assert adds_up(found)
+    assert function.recomputed_nbytes == LAYERS * B * N * 4
+
+
+@pytest.mark.parametrize("form", ["loop", "unrolled"])
+def test_weights_of_straight_line_code_are_fetched_again(host, form):
+    def loss(ws, x):
+        body = jax.checkpoint(lambda x, w: jnp.sin(x @ to_device(w)))
+        if form == "loop":
+            for i in range(LAYERS):
+                x = jax.checkpoint(lambda x, i=i: jnp.sin(x @ to_device(ws[i])))(x)
+        else:
+            x, _ = lax.scan(lambda x, w: (body(x, w), None), x, ws, unroll=True)
+        return jnp.sum(x)
+
+    inputs = on_host(host, LAYERS, N, N), f32(B, N)
+    found = jaxresid.inspect(loss, *inputs, argnums=(1,)).offloading
+    assert found.transfers == Transfers(to_device_nbytes=2 * LAYERS * WIDTH)
+    assert found.refetched_nbytes == LAYERS * WIDTH
+    assert found.recomputed_nbytes == LAYERS * B * N * 4 and adds_up(found)
+
+
+def test_constants_on_the_host_are_fetched_again(host):
+    ws = jax.device_put(jnp.ones((LAYERS, N, N)), host)
+    found = jaxresid.inspect(lambda x: remat_scanned(ws, x), f32(B, N)).offloading
+    assert found.host_arguments == (("constant", LAYERS * WIDTH),)
+    assert found.refetched_nbytes == LAYERS * WIDTH
+    assert found.recomputed_nbytes == LAYERS * B * N * 4 and adds_up(found)
+
+
 def test_every_row_of_a_comparison_adds_up():
     compared = jaxresid.compare(offload.offloaded, *offload.inputs(4, 32, 128))
     rows = {r.policy: r for r in compared.rows if r.error is None}
@@ -262,6 +305,28 @@ def test_an_offload_without_effect_is_said(is_step, body, policy, without_effect
         assert "offload-without-effect" in found
 
 
+@pytest.mark.parametrize(
+    ("last", "nbytes", "because"),
+    [
+        (jnp.sin, B * N * 4, "it stays in device memory"),
+        (lambda x: x + 1, 0, "the backward pass does not need that value"),
+    ],
+    ids=["stays", "unread"],
+)
+def test_an_offload_of_products_without_effect_is_said(last, nbytes, because, jax_version):
+    if nbytes and jax_version < (0, 7, 2):
+        pytest.skip("until 0.7.2 a memory kind that is none raises")
+    dst = "unpinned_host" if nbytes else "pinned_host"
+    policy = cp.offload_dot_with_no_batch_dims("device", dst)
+
+    def loss(w, x):
+        return jnp.sum(jnp.sin(jax.checkpoint(lambda w: last(x @ w), policy=policy)(w)))
+
+    (finding,) = jaxresid.inspect(loss, f32(N, N), f32(B, N)).findings
+    assert finding.measured == {"names": [], "device_nbytes": nbytes}
+    assert f"what it matches, and none of it is in host memory: {because}" in finding.message
+
+
 def test_a_comparison_says_which_policies_offload_nothing(capsys):
     compared = jaxresid.compare(remat(leaving, offloading_policy("x")), f32(6, N, N), f32(B, N))
     rows = {r.policy: r for r in compared.rows if r.error is None}
@@ -312,13 +377,19 @@ def sliced(ws, x):
     return walked([ws[i] for i in range(LAYERS)], x)
 
 
+def split(ws, x):
+    return walked([w[0] for w in lax.split(ws, (1,) * LAYERS)], x)
+
+
 @pytest.mark.parametrize("is_step", [False, True])
 @pytest.mark.parametrize(
     ("fun", "is_stacked", "is_found"),
     [
         (walked, False, True),
         (remat_walked, False, True),
+        (walked, True, True),
         (sliced, True, True),
+        (split, True, True),
         (at_once, False, False),
         (remat_scanned, True, False),
     ],
@@ -337,6 +408,34 @@ def test_python_loops_over_arguments_in_host_memory(host, fun, is_stacked, is_fo
         assert finding.measured["nbytes"] == count * WIDTH
         assert finding.measured["largest_nbytes"] == WIDTH
         assert "to_device(w)" in finding.location.code or "return jax" in finding.location.code
+
+
+def test_a_layer_of_many_weights_is_one_step_of_the_loop(host):
+    def loss(layers, x):
+        for layer in layers:
+            up, down = jax.tree.map(to_device, layer)
+            x = jnp.sin(x @ up) @ down
+        return jnp.sum(x)
+
+    layers = [[on_host(host, N, 2 * N), on_host(host, 2 * N, N)]] * LAYERS
+    (finding,) = jaxresid.inspect(loss, layers, f32(B, N)).findings
+    assert (finding.name, finding.measured["count"]) == ("unrolled-host-moves", 2 * LAYERS)
+    assert finding.measured["largest_nbytes"] == 2 * WIDTH
+    assert finding.message.endswith("and not 64.00 KiB at a time")
+
+
+def test_parameters_and_then_the_state_moved_by_one_helper_are_no_loop(host):
+    def step(ws, moments, x):
+        ws = jax.tree.map(to_device, ws)
+        value, gradient = jax.value_and_grad(lambda ws: walked(ws, x, lambda x, w: x @ w))(ws)
+        moments = jax.tree.map(to_device, moments)
+        moments = [0.9 * m + g for m, g in zip(moments, gradient, strict=True)]
+        return value, [w - m for w, m in zip(ws, moments, strict=True)], moments
+
+    ws = [on_host(host, N, N)] * LAYERS
+    report = jaxresid.inspect(step, ws, ws, f32(B, N))
+    assert report.target.mode == "step" and said(report) == []
+    assert report.offloading.transfers.to_device_nbytes == 2 * LAYERS * WIDTH
 
 
 def test_small_arguments_are_not_worth_a_word(host):
@@ -366,6 +465,14 @@ def test_transposes_in_host_memory(host, order, shape):
     (finding,) = report.findings
     assert finding.measured == {"nbytes": LAYERS * WIDTH, "paths": ["ws"]}
     assert finding.location.code == "return remat_scanned(jnp.transpose(ws, order), x)"
+
+
+def test_a_transpose_that_moves_no_element_is_none(host):
+    def loss(ws, x):
+        return remat_scanned(jnp.moveaxis(ws, 1, 0)[:, 0], x)
+
+    report = jaxresid.inspect(loss, on_host(host, 1, LAYERS, N, N), f32(B, N))
+    assert said(report) == []
 
 
 def test_transposes_on_the_device_are_none(host):

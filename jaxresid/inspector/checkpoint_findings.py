@@ -68,6 +68,8 @@ def _saved_in_vain(
             said.add(name)
             saved = [r for r in residuals if getattr(r.origin, "name", None) == name]
             nbytes = sum(r.nbytes for r in saved)
+            if not nbytes:  # the policy names it and the backward pass does not read it
+                continue
             named_at = next(filter(None, map(_named_at, saved)), None)
             flops = eqn_cost(again.eqn).flops * facts.site.trips
             where = places.location(again)

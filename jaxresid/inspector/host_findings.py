@@ -15,23 +15,25 @@ from jaxresid.inspector.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.sites import Site
-from jaxresid.inspector.transfers import moves
+from jaxresid.inspector.transfers import PARTS, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual
 from jaxresid.units import format_bytes
 
 WITHOUT_EFFECT = "offload-without-effect"
 # Of the whole peak; less is not worth a reader's time.
 _WORTH_SAYING = 0.01
-# Results that are a part of their operand, or it in another shape, where it lies.
-_PARTS = frozenset({"slice", "dynamic_slice", "squeeze", "reshape", "transpose", "expand_dims"})
+# Of a policy that offloads, to a memory that is none as well.
+_MOVE = "device_put"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it."""
+    """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it,
+    `primitives` what makes the rest."""
 
     site: Site
     names: tuple[str, ...]
+    primitives: frozenset[str] = frozenset()
 
 
 def offers(sites: Sequence[Site], written: Any, *, is_step: bool) -> tuple[Offer, ...]:
@@ -53,7 +55,8 @@ def offers(sites: Sequence[Site], written: Any, *, is_step: bool) -> tuple[Offer
         ]
         if offered:
             names = {str(_jax.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
-            found.append(Offer(site, tuple(sorted(names))))
+            primitives = {_jax.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}
+            found.append(Offer(site, tuple(sorted(names)), frozenset(primitives)))
     return tuple(found)
 
 
@@ -89,27 +92,32 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
     for residual in residuals:
         if Mark.OFFLOADED in residual.marks and isinstance(residual.origin, Computed):
             moved.add(residual.origin.name)
+    made = [(r.nbytes, r.origin) for r in residuals if isinstance(r.origin, Computed)]
     for offer in offered:
         if moved and not set(offer.names) - moved:
             continue
         left = [n for n in offer.names if n not in moved]
-        what = ", ".join(repr(n) for n in left) or "what it matches"
-        staying = [r for r in residuals if isinstance(r.origin, Computed) and r.origin.name in left]
+        if left:
+            what, which = ", ".join(repr(n) for n in left), "no residual of that name"
+            staying = [n for n, o in made if o.name in left]
+            better = "name the value where it enters the checkpointed function, and offload to"
+        else:
+            what, which = "what it matches", "none of it"
+            staying = [n for n, o in made if o.primitive in offer.primitives and _MOVE in o.through]
+            better = "offload what the backward pass reads, to"
         because = (
             "it stays in device memory"
             if staying
             else "the backward pass does not need that value, or it leaves the checkpoint as its"
             " output"
         )
-        nbytes = sum(r.nbytes for r in staying)
         yield Finding(
             WITHOUT_EFFECT,
-            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, and no"
-            f" residual of that name is in host memory: {because}",
+            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, and {which}"
+            f" is in host memory: {because}",
             offer.site.location,
-            help="name the value where it enters the checkpointed function, and offload to"
-            " 'pinned_host'",
-            measured={"names": left, "device_nbytes": nbytes},
+            help=f"{better} 'pinned_host'",
+            measured={"names": left, "device_nbytes": sum(staying)},
         )
 
 
@@ -118,14 +126,14 @@ class _Line:
     """The moves that one line makes; `reached` is what is made of what they moved.
 
     Attributes:
-      works: whether anything was computed of it so far.
-      is_walk: whether there was a move after that.
+      works: whether anything was computed of it since the last move.
+      steps: the bytes of the moves between which nothing was.
     """
 
     moved: list[Value] = field(default_factory=list)
     reached: set[Value] = field(default_factory=set)
-    works: bool = False
-    is_walk: bool = False
+    works: bool = True
+    steps: list[int] = field(default_factory=list)
 
 
 def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
@@ -145,16 +153,20 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
         for line in lines.values():
             if any(v in line.reached for v in op.operands):
                 line.reached.update(op.results)
-                line.works = line.works or op.name not in _PARTS
+                line.works = line.works or op.name not in PARTS
         for move in moves(op, frozenset()):
             where = places.location(op)
             if move.to == "device" and move.before in sources and where is not None:
                 line = lines.setdefault(where, _Line())
-                line.is_walk = line.is_walk or line.works
+                if line.works:
+                    line.steps.append(0)
+                line.works = False
+                line.steps[-1] += move.nbytes
                 line.moved.append(move.after)
                 line.reached.add(move.after)
     for where, line in lines.items():
-        if not line.is_walk:
+        # Two are no loop: a helper moves the parameters, and in the update the state.
+        if len(line.steps) < 3:
             continue
         nbytes, most = sum(v.nbytes for v in line.moved), max(v.nbytes for v in line.moved)
         yield Finding(
@@ -162,7 +174,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
             f"{len(line.moved)} values are moved from host memory here one after the other,"
             f" {format_bytes(nbytes)} in all: in straight-line code a compiler starts the moves as"
             " early as memory allows, so that they are on the device at once and not"
-            f" {format_bytes(most)} at a time",
+            f" {format_bytes(max(line.steps))} at a time",
             where,
             help="stack them and scan over them, with the move inside a checkpointed body",
             measured={"nbytes": nbytes, "count": len(line.moved), "largest_nbytes": most},
@@ -180,10 +192,10 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
     made: dict[Value, Op] = {}
     found: dict[Location | None, dict[str, int]] = {}
     for op in program.block.ops:
-        if op.name == "transpose" and op.operands[0] in sources:
+        if op.name == "transpose" and op.operands[0] in sources and _reorders(op):
             made[op.results[0]] = op
-        elif op.name in _PARTS and op.operands[0] in made:
-            made[op.results[0]] = made[op.operands[0]]
+        elif op.name in PARTS and op.operands[0] in made:
+            made.update(dict.fromkeys(op.results, made[op.operands[0]]))
         if op.name != "scan" or op.nest is None or op.phase in (BACKWARD, RECOMPUTE):
             continue
         for i in op.nest.slices:
@@ -204,6 +216,13 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
         )
 
 
+def _reorders(op: Op) -> bool:
+    """Whether a transpose moves more than dims of size one, so that elements change places."""
+    shape = op.operands[0].shape
+    order = [dim for dim in _jax.params(op.eqn)["permutation"] if shape[dim] != 1]
+    return order != sorted(order)
+
+
 def _sources(program: Program) -> dict[Value, str]:
     """The arguments in host memory, and the parts of them there, each with the argument's path."""
     found = {
@@ -212,6 +231,6 @@ def _sources(program: Program) -> dict[Value, str]:
         if value.memory == "host"
     }
     for op in program.block.ops:
-        if op.name in _PARTS and op.operands[0] in found:
-            found[op.results[0]] = found[op.operands[0]]
+        if op.name in PARTS and op.operands[0] in found:
+            found.update(dict.fromkeys(op.results, found[op.operands[0]]))
     return found

@@ -24,12 +24,17 @@ from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfe
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A computed residual. `key` is the same for what two variants of a function keep alike."""
+    """A computed residual. `key` is the same for what two variants of a function keep alike.
+
+    Attributes:
+      is_copy: whether it was moved to where it is.
+    """
 
     key: Hashable
     nbytes: int
     memory: str
     path: str | None = None
+    is_copy: bool = False
 
 
 def kept_by(traced: Trace | StepTrace, frames: Frames, program: Program) -> tuple[Kept, ...]:
@@ -56,7 +61,8 @@ def _kept(origin: Origin, aval: Aval, memory: str) -> list[Kept]:
         return []
     line = origin.location and (origin.location.file, origin.location.line)
     key = (origin.primitive, origin.path, line, aval.dtype, aval.shape)
-    return [Kept(key, aval.nbytes, memory, origin.path)]
+    is_copy = "device_put" in (origin.primitive, *origin.through)
+    return [Kept(key, aval.nbytes, memory, origin.path, is_copy)]
 
 
 def offloading(
@@ -81,10 +87,13 @@ def offloading(
     paths = {
         role.path
         for value, role in zip(program.block.inputs, program.inputs, strict=True)
-        if value.memory == "host"
+        if value.memory == "host" and role.path is not None
     }
     gone = _without(before, now)
     refetched = sum(k.nbytes for k in gone if k.path in paths)
+    # Constants and parts that are taken by their index have no path.
+    parts = sum(k.nbytes for k in gone if k.path is None and k.is_copy and k.memory == "device")
+    refetched += min(parts, max(refetched_nbytes(program) - refetched, 0))
     return Offloading(
         kept_nbytes=sum(k.nbytes for k in now if k.memory == "device"),
         offloaded_nbytes=sum(k.nbytes for k in now if k.memory == "host"),

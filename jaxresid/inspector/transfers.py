@@ -11,6 +11,14 @@ from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.program import Program
 from jaxresid.model import Transfers
 
+# Results that are parts of their operand, or it in another shape, where it lies.
+PARTS = frozenset(
+    {
+        *("slice", "dynamic_slice", "split", "unstack"),
+        *("squeeze", "reshape", "transpose", "expand_dims"),
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -54,15 +62,24 @@ def entering(op: Op, hosted: Set[Value]) -> set[Value]:
     return {v for i, v in pairs if _is_on_host(op.operands[i], hosted)}
 
 
+def follow(op: Op, known: set[Value]) -> None:
+    """Adds the results of an op that are known values, or parts of them, where they lie."""
+    if op.name == "barrier":
+        known.update(b for a, b in zip(op.operands, op.results, strict=False) if a in known)
+    elif op.name in PARTS and op.operands[0] in known:
+        known.update(op.results)
+
+
 def transfers(program: Program) -> Transfers:
     """The bytes that a program moves each way, loops times their trips (one where they are not
     known), of a cond the branch that moves most."""
     return _of(program.block, set())
 
 
-def _of(block: Block, hosted: set[Value]) -> Transfers:
-    total = Transfers()
+def _of(block: Block, known: Set[Value]) -> Transfers:
+    total, hosted = Transfers(), set(known)
     for op in block.ops:
+        follow(op, hosted)
         for move in moves(op, hosted):
             is_host = move.to == "host"
             total = _sum(
@@ -84,14 +101,15 @@ def refetched_nbytes(program: Program) -> int:
 
 
 def _refetched(block: Block, arguments: Set[Value]) -> int:
-    total = 0
+    total, known = 0, set(arguments)
     for op in block.ops:
-        for move in moves(op, arguments):
-            if op.phase == RECOMPUTE and move.before in arguments:
+        follow(op, known)
+        for move in moves(op, known):
+            if op.phase == RECOMPUTE and move.before in known:
                 total += move.nbytes
         if op.nest is not None:
             pairs = zip(op.nest.operands, op.bodies[0].inputs, strict=True)
-            inner = {v for i, v in pairs if op.operands[i] in arguments}
+            inner = {v for i, v in pairs if op.operands[i] in known}
             total += _refetched(op.bodies[0], inner) * (op.nest.length or 1)
     return total
 

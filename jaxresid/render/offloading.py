@@ -15,10 +15,11 @@ from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes
 
 _INPUTS = {
-    "argument": "arguments",
-    "batch": "the batch",
-    "constant": "constants",
-    "optimizer-state": "optimizer state",
+    "argument": "arguments that live",
+    "batch": "the batch, which lives",
+    "constant": "constants that live",
+    "optimizer-state": "optimizer state that lives",
+    "parameters": "parameters that live",
 }
 
 
@@ -75,7 +76,7 @@ def _lines(found: Offloading) -> Iterator[tuple[int, str]]:
     if found.added_nbytes:
         yield found.added_nbytes, "of these only kept because of the checkpoints"
     for kind, nbytes in found.host_arguments:
-        yield nbytes, f"{_INPUTS.get(kind, kind)} that live in host memory"
+        yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
     yield found.transfers.to_host_nbytes, "moved to the host in each step"
     yield found.transfers.to_device_nbytes, "moved to the device in each step"
 

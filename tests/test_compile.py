@@ -36,7 +36,7 @@ from jaxresid.model import (
     Target,
 )
 from jaxresid.render.compare import render_comparison
-from jaxresid.render.compiled import render_compiled, topology_lines, verdict_text
+from jaxresid.render.compiled import buffer_text, render_compiled, topology_lines, verdict_text
 from jaxresid.render.json import comparison_json
 from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Module
 from jaxresid.xla.places import topologies
@@ -179,6 +179,23 @@ def test_devices_that_a_program_leaves_idle_are_said():
 
 
 # Programs and places
+
+
+def test_constants_of_size_are_said_to_be_beside_the_peak():
+    def notes(constant, compilation=FITS):
+        buffers = (Buffer("constant", constant, "f32[9]", "constant"),)
+        compilation = dataclasses.replace(compilation, buffers=buffers)
+        return row(program(), TPU, compilation, devices=8).notes
+
+    assert notes(GIB) == ("its constants, 1.00 GiB, are not in XLA's peak",)
+    assert notes(2**20) == notes(GIB, EXHAUSTED) == notes(GIB, Compilation(error="killed")) == ()
+
+
+def test_flags_may_be_what_jax_takes(pool):
+    fake = pool(lambda job: FITS)
+    flags = {"xla_a": True, "xla_b": 1, "xla_c": "d"}
+    jaxresid.compile(jnp.sin, 1.0, on="cpu", flags=flags, cache=False)
+    assert fake.jobs[0].flags == (("xla_a", "True"), ("xla_b", "1"), ("xla_c", "d"))
 
 
 def test_a_line_below_the_working_directory_is_said_from_there(monkeypatch):
@@ -636,6 +653,13 @@ def test_the_text_in_other_widths(width):
 )
 def test_verdicts(changes, text):
     assert verdict_text(dataclasses.replace(FITTING, **changes)) == text
+
+
+def test_what_a_constant_is_is_said_once():
+    constant = CompiledBuffer("constant", 4, shape="f32[]", opcode="constant")
+    assert buffer_text(constant) == "f32[]  constant"
+    fused = dataclasses.replace(constant, kind="temporary", opcode="fusion")
+    assert buffer_text(fused) == "f32[]  temporary, fusion"
 
 
 def test_topology_lines():

@@ -406,6 +406,15 @@ def test_fewer_flops():
     assert takeaways(compared(ROWS[0], less))[0].endswith("for 1.0% fewer FLOPs")
 
 
+def test_the_lowest_peak_is_that_of_the_rows_without_host_memory():
+    def said(host_peak):
+        offloaded = row("offloaded", host_peak, 0.5, 0.4, 0.046, 0.1, host=3.0)
+        return takeaways(compared(ROWS[0], ROWS[3], offloaded))[0]
+
+    assert said(1.0).startswith("lowest peak without host memory: B nothing_saveable: ")
+    assert said(2.0).startswith("lowest peak: C nothing_saveable: ")
+
+
 def test_remarks_say_whose_the_accuracy_is():
     assert "TPU v5p" in remarks(COMPARISON)[-1]
     assert "XLA:CPU" in remarks(dataclasses.replace(COMPARISON, profile="cpu"))[-1]

@@ -358,11 +358,21 @@ class TestErrors:
             ({"policies": ["save_only_these_names('a')"]}, 'no policy "save_only_these_names'),
             ({"policies": ["test_sweep:no_such"]}, "no attribute 'no_such'"),
             ({"batches": ()}, "at least one batch size"),
+            ({"policies": ()}, "at least one policy"),
         ],
     )
     def test_what_cannot_be_meant(self, compiler, options, words):
         with pytest.raises(JaxresidError, match=re.escape(words)):
             sweep(**options)
+
+    def test_one_policy_and_each_batch_once(self, compiler):
+        found = sweep((2, 2), "none")
+        assert [(row.policy, row.batch) for row in found.rows] == [("none", 2)]
+
+    @pytest.mark.parametrize("made", [jnp.ones(3), {"x": jnp.ones(3)}])
+    def test_inputs_that_are_no_arguments(self, compiler, made):
+        with pytest.raises(InputsError, match="positional arguments as a tuple or list"):
+            jaxresid.sweep(jnp.sum, lambda batch: made, batches=(2,), on="cpu")
 
     def test_no_such_place(self, compiler):
         with pytest.raises(InputsError, match="no TPU generation 'v5x'"):

@@ -31,12 +31,14 @@ from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Collective, Compiled, CompiledReport, Location, Report, Residual
+from jaxresid.units import format_bytes
 from jaxresid.xla import pool
 from jaxresid.xla.cache import Cache, default_directory
 from jaxresid.xla.job import Compilation, Job, Module
 from jaxresid.xla.places import place, unavailable
 
 WRITTEN = "as-written"
+_FEW_NBYTES = 2**20  # of constants: not worth a note
 Progress = Callable[[str], None]
 
 
@@ -80,7 +82,7 @@ def compile(
     fun: Callable[..., Any],
     *args: Any,
     on: str | Sequence[str],
-    flags: Mapping[str, str] | None = None,
+    flags: Mapping[str, str | bool | float] | None = None,
     timeout: float = 600.0,
     memory_limit: int | None = None,
     workers: int | None = None,
@@ -115,7 +117,7 @@ def compile(
     """
     ons = (on,) if isinstance(on, str) else tuple(on)
     settings = Settings(
-        flags=tuple((flags or {}).items()),
+        flags=tuple((name, str(value)) for name, value in (flags or {}).items()),
         timeout_s=timeout,
         memory_nbytes=memory_limit,
         workers=workers,
@@ -312,6 +314,9 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
     notes = list(compilation.notes)
     if there.devices is not None and devices < there.devices and compilation.error is None:
         notes.insert(0, _unused(devices, there.devices))
+    constants = sum(b.nbytes for b in compilation.buffers if b.kind == "constant")
+    if not compilation.exhausted and nbytes and constants > max(nbytes // 100, _FEW_NBYTES):
+        notes.append(f"its constants, {format_bytes(constants)}, are not in XLA's peak")
     return replace(
         Compiled(on=there.text, policy=program.policy, devices=devices),
         **stats,

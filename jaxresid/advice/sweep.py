@@ -64,7 +64,7 @@ def sweep(
     *,
     batches: Sequence[int],
     on: str | Sequence[str],
-    policies: Sequence[str] = POLICIES,
+    policies: str | Sequence[str] = POLICIES,
     at: str | None = None,
     results: str | None = None,
     executor: Executor | None = None,
@@ -81,7 +81,7 @@ def sweep(
       inputs: batch size -> the positional arguments as a tuple or list, or `jaxresid.Inputs`;
         abstract arrays will do.
       on: `cpu`, `gpu`, `tpu:v5e:2x4`, one or several.
-      policies: `none`, `as-written`, JAX's own by name, `module:policy`.
+      policies: `none`, `as-written`, JAX's own by name, `module:policy`; one or several.
       results: a file to which each result is added as a line of JSON once it is there; what it
         holds already is not compiled again.
       executor: runs the compiles, each in a process of its own, wherever it likes; None: some at a
@@ -98,6 +98,11 @@ def sweep(
     def trace(batch: int | None) -> Subject:
         assert batch is not None
         made = inputs(batch)
+        if not isinstance(made, tuple | list | Inputs):
+            raise InputsError(
+                "what makes the inputs of a sweep must return the positional arguments as a tuple"
+                f" or list, or jaxresid.Inputs, not a value of type {type(made).__name__}"
+            )
         args, kwargs = (made.args, made.kwargs) if isinstance(made, Inputs) else (made, {})
         return subject(
             fun,
@@ -112,8 +117,13 @@ def sweep(
 
     if not batches:
         raise InputsError("a sweep needs at least one batch size")
+    if not policies:
+        raise InputsError("a sweep needs at least one policy; none is the one without checkpoints")
     question = Question(
-        (on,) if isinstance(on, str) else tuple(on), tuple(policies), tuple(batches), at
+        (on,) if isinstance(on, str) else tuple(on),
+        (policies,) if isinstance(policies, str) else tuple(policies),
+        tuple(dict.fromkeys(batches)),
+        at,
     )
     if executor is not None:
         chosen = replace(chosen, executor=executor)

@@ -97,7 +97,10 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
             if len(found) > 1:
                 sentences.append("no policy lowers the peak of this function")
         elif lowest is not knee:
-            sentences.append(f"lowest peak: {lowest.name}: {_bargain(lowest.row, bare)}")
+            least = lowest.row.peak_nbytes or 0
+            lower = any(e.row.host_nbytes and (e.row.peak_nbytes or 0) < least for e in found)
+            which = "lowest peak without host memory" if lower else "lowest peak"
+            sentences.append(f"{which}: {lowest.name}: {_bargain(lowest.row, bare)}")
     written = next((e for e in found if _holds(e, "as-written")), None)
     if written is not None and written is not plain:
         better = [e for e in frontier if _beats(e.row, written.row)]

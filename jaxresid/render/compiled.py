@@ -118,7 +118,7 @@ def buffers_title(compiled: Compiled) -> str:
 def buffer_text(buffer: CompiledBuffer) -> str:
     """`bf16[32,2048]  temporary, fusion: residual exp`, without the count."""
     host = "host " * (buffer.memory == "host")
-    made = f", {buffer.opcode}" if buffer.opcode and buffer.opcode != "parameter" else ""
+    made = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
     what = f"{host}{buffer.kind}{made}"
     if buffer.residual is not None:
         named = buffer.residual if buffer.kind == "argument" else f"residual {buffer.residual}"

@@ -45,8 +45,9 @@ class UnrolledHostMoves(TracedRule):
     """Arguments in host memory are moved to the device one by one in straight-line code.
 
     ## What it does
-    Finds lines that move several arguments from host memory to the device, with work in between: a
-    Python loop over the layers, above all. A checkpoint around each step changes nothing about it.
+    Finds lines that move arguments from host memory to the device in three steps or more, with work
+    in between: a Python loop over the layers, above all. A checkpoint around each step changes
+    nothing about it.
 
     ## Why is this bad?
     What reads as one layer at a time is one program in which nothing waits: the compiler starts the

@@ -521,6 +521,42 @@ def test_another_mesh_than_that_of_the_inputs(options, said, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+MADE_LATE = OWN.replace("\nmesh = ", "\ndef mesh(): return ").replace("(mesh,", "(mesh(),")
+BUILT = (
+    MADE_LATE
+    + """
+def build():
+    return loss, loss_inputs()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [
+        (OWN, ["model:loss"]),
+        (MADE_LATE, ["model:loss"]),
+        (MADE_LATE, ["model:loss", "--concrete-inputs"]),
+        (BUILT, ["model:build", "--build"]),
+    ],
+)
+def test_a_mesh_of_more_devices_than_there_are(model, target, tmp_path):
+    (tmp_path / "model.py").write_text(model.format(mode="Auto"))
+    command = [sys.executable, "-m", "jaxresid", "report", *target]
+    options = {"cwd": tmp_path, "env": fresh_environment(tmp_path), "text": True}
+    done = subprocess.run(command, capture_output=True, check=False, **options)
+    assert done.returncode == 2
+    *_, said, helps = done.stderr.splitlines()
+    assert "umber of devices" in said
+    assert helps.endswith(
+        "as --mesh data=4,model=2, or set JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
+    )
+    done = subprocess.run(
+        [*command, "--mesh", "data=8"], capture_output=True, check=False, **options
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_explicit_and_auto_meshes_agree_where_there_is_one_way(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -218,11 +219,12 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
 
     mesh = None if axes is None else _jax.new_mesh(axes, explicit=options.mesh_mode == "explicit")
 
-    loaded = _loaded(options.target)
+    with _minding_devices():
+        loaded = load(options.target)
     fun: Callable[..., Any] = loaded.fun
     make: Callable[[], Any] | None = None
     warnings: list[str] = []
-    with _jax.in_mesh(mesh):
+    with _minding_devices(), _jax.in_mesh(mesh):
         if options.build:
             make = batches.sized(loaded.fun, batch)
             fun, inputs = abstract.from_build(make, options.target)
@@ -252,16 +254,19 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
     return Request(fun, inputs, make, given)
 
 
-def _loaded(target: str) -> Loaded:
-    """The target; of a module that makes a mesh of more devices than there are, what helps."""
+@contextlib.contextmanager
+def _minding_devices() -> Iterator[None]:
+    """Says what helps where a module, or what makes the inputs, has a mesh of more devices than
+    there are."""
     try:
-        return load(target)
-    except TargetError as e:
+        yield
+    except (TargetError, InputsError) as e:
         if "umber of devices" not in str(e):
             raise
-        raise TargetError(
-            f"{e}\n  for a mesh of 8 devices that need not be there, set JAX_PLATFORMS=cpu and"
-            " JAX_NUM_CPU_DEVICES=8"
+        what, *_ = str(e).split("\n  --concrete-inputs")  # which would fail as well
+        raise type(e)(
+            f"{what}\n  devices need not be there: name the mesh, as --mesh data=4,model=2, or set"
+            " JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
         ) from e
 
 

@@ -392,6 +392,23 @@ class TestOutput:
         assert json.loads(out)["schema"] == 1
         assert "hello from the model" in err
 
+    @pytest.mark.parametrize(
+        ("output", "why"),
+        [
+            ("missing/out.txt", "No such file or directory"),
+            ("zebu.py/out.txt", "Not a directory"),
+            (".", "Is a directory"),
+        ],
+    )
+    @pytest.mark.parametrize("command", [["report"], ["compile", "--on", "cpu"]])
+    def test_an_output_that_cannot_be_written_is_told_before_anything_is_done(
+        self, command, output, why, call
+    ):
+        code, out, err = call(*command, "zebu:plain", "--arg", "f32[3]", "-o", output)
+        assert (code, out) == (2, "")
+        assert err == f"jaxresid: error: cannot write {output}: {why}\n"
+        assert "zebu" not in sys.modules
+
     def test_file(self, call, project):
         code, out, _ = call("report", "zebu:plain", "--arg", "f32[3]", "-o", "out.txt")
         assert (code, out) == (0, "")

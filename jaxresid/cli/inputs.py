@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.cli import batches
+from jaxresid.cli.running import check_output
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.specs import parse_axes, parse_spec
 from jaxresid.targets import Loaded, default_inputs, load, load_reference
@@ -132,7 +133,11 @@ def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], C
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
-            "-o", "--output", metavar="FILE", help="Write there instead of to stdout."
+            "-o",
+            "--output",
+            metavar="FILE",
+            callback=_output,
+            help="Write there instead of to stdout.",
         )(command)
         return click.option(
             "-f",
@@ -145,6 +150,11 @@ def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], C
         )(command)
 
     return decorate
+
+
+def _output(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    check_output(value)  # what goes there may take minutes to make
+    return value
 
 
 @dataclass(frozen=True, slots=True)

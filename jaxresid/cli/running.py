@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -178,6 +179,26 @@ def write(text: str, output: str | None) -> None:
             raise
     except OSError as e:
         raise JaxresidError(f"cannot write {output}: {e.strerror or e}") from e
+
+
+def check_output(output: str | None) -> None:
+    """That a file can be written, as far as can be told without touching it.
+
+    Raises:
+      JaxresidError: as `write`.
+    """
+    if output in (None, "-"):
+        return
+    path = Path(os.path.realpath(output))
+    if path.is_dir():
+        found = errno.EISDIR
+    elif not path.parent.is_dir():
+        found = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+    elif not os.access(path.parent, os.W_OK) and not _is_device(output):
+        found = errno.EACCES
+    else:
+        return
+    raise JaxresidError(f"cannot write {output}: {os.strerror(found)}")
 
 
 def _is_device(output: str) -> bool:

@@ -7,6 +7,7 @@ import click
 from jaxresid.cli.compiling import (
     CompilingOptions,
     compiling_options,
+    on_option,
     places_here,
     say_errors,
     settings,
@@ -29,14 +30,7 @@ def _list_topologies(context: click.Context, parameter: click.Parameter, value: 
 @click.command()
 @target_options
 @output_options(("text", "json"))
-@click.option(
-    "--on",
-    "ons",
-    multiple=True,
-    required=True,
-    metavar="PLACE",
-    help="Where for: cpu, gpu, or a TPU that need not be there, tpu:v5e:2x4. Repeat for more.",
-)
+@on_option
 @compiling_options
 @click.option(
     "--list-topologies",

@@ -81,6 +81,19 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --on; the command receives `ons`."""
+    return click.option(
+        "--on",
+        "ons",
+        multiple=True,
+        required=True,
+        metavar="PLACE",
+        help="Where for: cpu, gpu, or a TPU that need not be there, tpu:v5e:2x4 (jaxresid compile"
+        " --list-topologies). Repeat for more.",
+    )(command)
+
+
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """As `compiling_options`, and `--compile ON`: the command receives the places as `ons`."""
 

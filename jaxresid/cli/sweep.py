@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from jaxresid.cli import batches
-from jaxresid.cli.compiling import CompilingOptions, compiling_options, places_here, settings
+from jaxresid.cli.compiling import (
+    CompilingOptions,
+    compiling_options,
+    on_option,
+    places_here,
+    settings,
+)
 from jaxresid.cli.inputs import TargetOptions, requested, target_options
 from jaxresid.cli.running import EXIT_FAILED, rendered, working, write
 from jaxresid.errors import InputsError
@@ -20,15 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @target_options
-@click.option(
-    "--on",
-    "ons",
-    multiple=True,
-    required=True,
-    metavar="PLACE",
-    help="Where for: cpu, gpu, or a TPU that need not be there, tpu:v5e:2x4 (jaxresid compile"
-    " --list-topologies). Repeat for more.",
-)
+@on_option
 @click.option(
     "--batch",
     "sizes",

@@ -25,9 +25,11 @@ from jaxresid.inspector import _jax, meshes, splits, subject
 from jaxresid.inspector.peak import profile_named
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.sharding import Sharding
+from jaxresid.inspector.tracing import arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 AXES = {"data": 4, "model": 2}
+AUTO = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 EXPLICIT = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
 
 
@@ -196,8 +198,7 @@ def test_a_shape_that_the_compiler_told_is_taken():
 
 
 def test_the_compiler_splits_what_a_constraint_leaves_open():
-    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    open_rows = NamedSharding(mesh, P(P.UNCONSTRAINED, "model"))
+    open_rows = NamedSharding(AUTO, P(P.UNCONSTRAINED, "model"))
 
     def fun(x):
         return jnp.sin(jax.lax.with_sharding_constraint(jnp.cos(x), open_rows))
@@ -212,10 +213,31 @@ def test_the_compiler_splits_what_a_constraint_leaves_open():
 
 def test_what_is_left_to_the_compiler_is_no_split():
     """And not a dim that is whole, which would be spread to others."""
-    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    assert _jax.split_of(NamedSharding(mesh, P("data")), 2) == (("data",), ())
-    assert _jax.split_of(NamedSharding(mesh, P(P.UNCONSTRAINED, "data")), 2) is None
+    assert _jax.split_of(NamedSharding(AUTO, P("data")), 2) == (("data",), ())
+    assert _jax.split_of(NamedSharding(AUTO, P(P.UNCONSTRAINED, "data")), 2) is None
     assert _jax.split_of(object(), 2) is None
+
+
+@pytest.mark.parametrize(
+    ("mesh", "state", "is_said"),
+    [(AUTO, 64, True), (AUTO, 1, False), (EXPLICIT, 64, False), (None, 64, False)],
+)
+def test_arguments_without_a_sharding_are_said(mesh, state, is_said):
+    def step(w, state, x):
+        gradient = jax.grad(lambda w: jnp.sum(jnp.sin(x @ w)))(w)
+        return w - gradient, {name: 0.9 * s for name, s in state.items()}
+
+    split = ("data",) if mesh else None
+    w, x = f32(64, 64, split=split, mesh=mesh), f32(64, 64, split=split, mesh=mesh)
+    adam = {"mu": f32(state, 16), "nu": f32(state, 64), "count": f32()}
+    args = (w, adam, x)
+    said = meshes.undecided(arguments(step, args, {}, None, mesh), jax.tree.leaves(args))
+    assert said == (
+        "20.00 KiB of the arguments have no sharding (3 leaves, the largest state['nu']) and count"
+        " as whole on each device; jax.jit leaves their split to the compiler"
+        if is_said
+        else None
+    )
 
 
 # --- explicit axes: exact, without devices ----------------------------------------------------
@@ -497,6 +519,14 @@ def test_the_mesh_of_the_inputs_is_the_one_that_is_asked_for(mode, tmp_path):
     found = valid(run([*command, "--mesh", "data=8"], tmp_path))
     assert found["mesh"]["mode"] == mode.lower()
     assert found["peak"]["arguments_nbytes"] == 4 + 64 * 4 // 8
+
+
+def test_a_report_says_that_arguments_have_no_sharding(tmp_path):
+    bare = OWN.replace("return 1.0,", "return jax.ShapeDtypeStruct((64,), jnp.float32),")
+    (tmp_path / "model.py").write_text(bare.format(mode="Auto"))
+    command = ["-m", "jaxresid", "report", "model:loss", "--mesh", "data=8", "-f", "json"]
+    (warning,) = valid(run(command, tmp_path))["warnings"]
+    assert warning.startswith("256 B of the arguments have no sharding (w) and count")
 
 
 @pytest.mark.parametrize(

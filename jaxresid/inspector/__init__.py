@@ -205,7 +205,7 @@ def _traced_subject(
     name: str | None,
     warnings: Sequence[str],
 ) -> Subject:
-    _jax.import_jax()
+    jax = _jax.import_jax()
     if isinstance(argnums, int):
         argnums = (argnums,)
     if mode not in MODES:
@@ -214,6 +214,8 @@ def _traced_subject(
     name = name or _name_of(fun)
     frames = Frames(own=own_code(fun))
     call = arguments(fun, args, kwargs, argnums, meshes.meshed(mesh))
+    if remark := meshes.undecided(call, jax.tree.leaves((tuple(args), dict(kwargs)))):
+        warnings = (*warnings, remark)
     if mode == "step" and (has_aux or argnums is not None):
         given = "has_aux" if has_aux else "argnums"
         raise InputsError(f"a training step differentiates by itself: {given} goes with functions")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.tracing import Arguments, Trace
 from jaxresid.model import Mesh
+from jaxresid.units import format_bytes
 
 if TYPE_CHECKING:
     from jaxresid.xla.cache import Cache
+
+# Of the bytes of all arguments.
+_WORTH_SAYING = 0.01
 
 
 def meshed(mesh: Any) -> Any | None:
@@ -47,6 +52,37 @@ def described(mesh: Any) -> Mesh | None:
     if _jax.is_explicit(mesh):
         return Mesh(axes, "explicit", "types")
     return Mesh(axes, "auto", "propagated")
+
+
+def undecided(call: Arguments, given: Sequence[Any]) -> str | None:
+    """What is to be said where some arguments have a sharding and others none, as an optimizer's
+    state that `jax.eval_shape` made of split parameters; None: nothing of size.
+
+    Args:
+      given: the leaves of the call as they were given.
+    """
+    if call.mesh is None or _jax.is_explicit(call.mesh):
+        return None
+    sizes = {call.paths[i]: _nbytes(call.leaves[i]) for i in call.dynamic}
+    bare = sorted(call.paths[i] for i in call.dynamic if _split(given[i]) is None)
+    nbytes = sum(sizes[path] for path in bare)
+    if nbytes <= _WORTH_SAYING * sum(sizes.values()):
+        return None
+    largest = max(bare, key=sizes.__getitem__)
+    which = largest if len(bare) == 1 else f"{len(bare)} leaves, the largest {largest}"
+    return (
+        f"{format_bytes(nbytes)} of the arguments have no sharding ({which}) and count as whole on"
+        " each device; jax.jit leaves their split to the compiler"
+    )
+
+
+def _split(leaf: Any) -> Any:
+    return getattr(getattr(leaf, "sharding", None), "spec", None)
+
+
+def _nbytes(leaf: Any) -> int:
+    dtype = getattr(leaf, "dtype", None)
+    return 0 if dtype is None else math.prod(leaf.shape) * int(dtype.itemsize)
 
 
 def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | None]:

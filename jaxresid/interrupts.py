@@ -1,59 +1,53 @@
-"""Ctrl-C while JAX is at work: it has Python called where exceptions are dropped."""
+"""Ctrl-C while JAX is at work: it comes where Python drops exceptions."""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _AGAIN_AFTER_S = 0.01
 
 
 @contextlib.contextmanager
 def minded() -> Iterator[None]:
-    """Puts KeyboardInterrupt off while the garbage collector calls back.
+    """Has a KeyboardInterrupt that Python drops raised again.
 
-    Python raises it wherever the main thread is. In a callback of the garbage collector it is
-    printed and lost, and JAX has one (`_xla_gc_callback`): 3 of 60 that came while a function was
-    lowered, on 0.7.0 and on 0.10.2. Outside of the main thread, or where someone else minds SIGINT,
+    Python raises it wherever the main thread is. In a callback of the garbage collector or of a
+    weak reference it is printed and forgotten, and JAX has both: `_xla_gc_callback` ate 3 of 60
+    that came while a function was lowered, on 0.7.0 and on 0.10.2. Outside of the main thread
     nothing is done.
     """
-    is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, _raise_or_put_off)
+    before = sys.unraisablehook
+
+    def hook(unraisable: UnraisableHookArgs) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            _thread.start_new_thread(_again, ())
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
     try:
         yield
     finally:
-        # A generator that nobody closed ends in whatever thread drops it.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _raise_or_put_off(number: int, frame: FrameType | None) -> None:
-    if _is_in_gc_callback(frame):
-        _thread.start_new_thread(_again, ())
-    else:
-        signal.default_int_handler(number, frame)
-
-
-def _is_in_gc_callback(frame: FrameType | None) -> bool:
-    codes = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-    while frame is not None:
-        if frame.f_code in codes:
-            return True
-        frame = frame.f_back
-    return False
+        # A generator that nobody closed may end late, and others have hooks, too.
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = before
 
 
 def _again() -> None:
-    time.sleep(_AGAIN_AFTER_S)
+    time.sleep(_AGAIN_AFTER_S)  # until the callback has returned
     if hasattr(signal, "pthread_kill"):  # which ends a sleep in the main thread, too
         main = threading.main_thread().ident
         assert main is not None

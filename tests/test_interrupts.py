@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -27,82 +28,120 @@ def handler():
     signal.signal(signal.SIGINT, before)
 
 
-@contextlib.contextmanager
-def called_back(function):
-    def callback(phase, info):
-        if phase == "start":
-            function()
-
-    gc.callbacks.append(callback)
-    try:
-        yield
-    finally:
-        gc.callbacks.remove(callback)
-
-
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
     for _ in range(1000):  # Python calls the handler between two instructions
         pass
 
 
-def collect_and_wait():
+class Thing:
+    pass
+
+
+class Dying:
+    def __del__(self):
+        interrupt()
+
+
+def collected():
+    """The garbage collector calls back."""
+
+    def callback(phase, info):
+        gc.callbacks.remove(callback)
+        interrupt()
+
+    gc.callbacks.append(callback)
+    gc.collect()
+
+
+def referenced():
+    """A weak reference calls back."""
+    thing = Thing()
+    kept = weakref.ref(thing, lambda _: interrupt())
+    del thing
+    return kept
+
+
+def deleted():
+    Dying()
+
+
+PLACES = pytest.mark.parametrize("place", [collected, referenced, deleted])
+
+
+def pass_through(place):
     with minded():
-        gc.collect()
+        place()
         time.sleep(5)
 
 
-def interrupt_and_go_on(after):
-    with minded():
-        gc.collect()
-        interrupt()
-        after.append("went on")
-
-
-def test_without_it_an_interrupt_is_dropped(dropped):
-    with called_back(interrupt):
-        gc.collect()
+@PLACES
+def test_without_it_an_interrupt_is_dropped(place, dropped):
+    place()
     time.sleep(0.1)
     assert dropped == [KeyboardInterrupt]
 
 
-def test_one_in_a_callback_comes_after_it(dropped):
+@PLACES
+def test_one_that_is_dropped_comes_again(place, dropped):
     began = time.monotonic()
-    with called_back(interrupt), pytest.raises(KeyboardInterrupt):
-        collect_and_wait()
+    with pytest.raises(KeyboardInterrupt):
+        pass_through(place)
     assert time.monotonic() - began < 4
     assert dropped == []
 
 
-def test_one_in_what_a_callback_calls_comes_after_it(dropped):
-    with called_back(lambda: [interrupt()]), pytest.raises(KeyboardInterrupt):
-        collect_and_wait()
+def test_one_that_is_dropped_twice_comes_a_third_time(dropped):
+    def twice():
+        collected()
+        kept, end = [], time.monotonic() + 5
+        with contextlib.suppress(KeyboardInterrupt):
+            while time.monotonic() < end:
+                kept.append(time.monotonic())
+        collected()
+
+    with pytest.raises(KeyboardInterrupt):
+        pass_through(twice)
     assert dropped == []
 
 
 def test_one_elsewhere_comes_at_once():
     after = []
-    with called_back(int), pytest.raises(KeyboardInterrupt):
-        interrupt_and_go_on(after)
+
+    def going_on():
+        interrupt()
+        after.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        pass_through(going_on)
     assert after == []
 
 
-def test_the_handler_is_put_back():
+def test_what_else_is_dropped_is_said_as_before(dropped):
+    class Failing:
+        def __del__(self):
+            raise ValueError
+
     with minded():
-        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        inner = signal.getsignal(signal.SIGINT)
+        Failing()
+    assert dropped == [ValueError]
+
+
+def test_the_hook_is_put_back():
+    before = sys.unraisablehook
+    with minded():
+        outer = sys.unraisablehook
         with minded():
-            assert signal.getsignal(signal.SIGINT) is inner
-        assert signal.getsignal(signal.SIGINT) is inner
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert sys.unraisablehook is not outer
+        assert sys.unraisablehook is outer
+    assert sys.unraisablehook is before
 
 
-@pytest.mark.parametrize("theirs", [signal.SIG_IGN, signal.SIG_DFL, lambda number, frame: None])
-def test_somebody_elses_is_left(theirs):
-    signal.signal(signal.SIGINT, theirs)
+def test_the_hook_of_someone_else_is_left(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     with minded():
-        assert signal.getsignal(signal.SIGINT) == theirs
-    assert signal.getsignal(signal.SIGINT) == theirs
+        sys.unraisablehook = theirs = lambda unraisable: None
+    assert sys.unraisablehook is theirs
 
 
 def test_nothing_is_done_in_another_thread():
@@ -110,9 +149,10 @@ def test_nothing_is_done_in_another_thread():
 
     def in_a_thread():
         with minded():
-            found.append(signal.getsignal(signal.SIGINT))
+            found.append(sys.unraisablehook)
 
+    before = sys.unraisablehook
     thread = threading.Thread(target=in_a_thread)
     thread.start()
     thread.join()
-    assert found == [signal.default_int_handler]
+    assert found == [before]

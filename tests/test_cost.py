@@ -2,11 +2,13 @@
 
 import functools
 import itertools
+import json
 import math
 import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from jax.sharding import PartitionSpec
 from programs import PLAIN, arguments, function, is_differentiable, programs
 from small import f32, i32
 
+import jaxresid
 from fixtures.inspect import stack8
 from jaxresid.inspector import _jax
 from jaxresid.inspector.cost import Costs, eqn_cost, flat_cost, jaxpr_cost
@@ -1070,3 +1073,52 @@ def test_random_networks_within_a_percent_of_xla(network):
 @pytest.mark.parametrize("kind", sorted(PLAIN))
 def test_every_step_of_the_random_programs_is_costed(kind):
     assert cost(function(((kind,),)), *arguments()).uncosted == ()
+
+
+def _sum(x):
+    return jnp.sum(jnp.abs(x))
+
+
+NUMBERS = {
+    "conv": lambda i, x: lax.conv_general_dilated(
+        x,
+        jnp.ones((3, 3, 4, 4)),
+        (i(2), i(2)),
+        ((i(1), i(1)),) * 2,
+        rhs_dilation=(i(1), i(1)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    ),
+    "conv same": lambda i, x: lax.conv_general_dilated(
+        x, jnp.ones((3, 3, 4, 4)), (i(2), i(2)), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    ),
+    "max": lambda i, x: lax.reduce_window(
+        x, -jnp.inf, lax.max, (1, i(2), i(2), 1), (1, i(2), i(2), 1), "SAME"
+    ),
+    "sum": lambda i, x: lax.reduce_window(
+        x, 0.0, lax.add, (1, i(2), i(2), 1), (1, 1, 1, 1), "VALID"
+    ),
+    "product": lambda i, x: (
+        x
+        * lax.reduce_window(
+            lax.stop_gradient(x), 1.0, lax.mul, (1, i(2), i(2), 1), (1, 1, 1, 1), "SAME"
+        )
+    ),
+    "cumulative": lambda i, x: jnp.cumsum(x, axis=i(1)),
+    "top": lambda i, x: lax.top_k(x, i(2))[0],
+    "power": lambda i, x: lax.integer_pow(x, i(3)),
+    "fft": lambda i, x: lax.fft(x.astype(complex), "FFT", (i(4),)),
+    "sort": lambda i, x: jnp.sort(x, axis=i(1)),
+    "scan": lambda i, x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=i(3))[0],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_sizes_may_be_numpys(name):
+    """And figures are Python's none the less, which JSON can take and which do not overflow."""
+
+    def found(i):
+        return jaxresid.inspect(lambda x: _sum(NUMBERS[name](i, jnp.sin(x))), f32(2, 8, 8, 4))
+
+    plain, numpys = found(int), found(np.int64)
+    assert numpys.cost == plain.cost
+    assert json.loads(numpys.to_json())["cost"] == json.loads(plain.to_json())["cost"]

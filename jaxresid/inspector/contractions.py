@@ -56,7 +56,7 @@ def _convolution(eqn: Any) -> Cost:
             kernel[numbers.rhs_spec[2 + axis]],
             out[numbers.out_spec[2 + axis]],
             params["window_strides"][axis],
-            low,
+            int(low),  # numpy's, of "SAME" on 0.7
             params["lhs_dilation"][axis],
             params["rhs_dilation"][axis],
         )

@@ -158,7 +158,7 @@ class Costs:
         if name == "reduce":
             times = size(eqn.invars[0]) - size(eqn.outvars[0])
         else:
-            window = math.prod(params["window_dimensions"])
+            window = math.prod(map(int, params["window_dimensions"]))
             times = size(eqn.outvars[0] if name == "reduce_window" else eqn.invars[1])
             times *= window - (name == "reduce_window")
         inner = sum((self.of_jaxpr(params[p]) for p in _APPLIED[name]), Cost()) * times

@@ -121,7 +121,7 @@ def _iterative(eqn: Any) -> Cost:
 @rule("integer_pow")
 def _integer_pow(eqn: Any) -> Cost:
     """Repeated squaring: a multiplication per bit but the first, another per set one."""
-    exponent = eqn.params["y"]
+    exponent = int(eqn.params["y"])
     n = abs(exponent)
     multiplications = n.bit_length() + n.bit_count() - 2 if n else 0
     return Cost(elementwise_flops=(multiplications + (exponent < 0)) * size(eqn.outvars[0]))
@@ -178,21 +178,21 @@ def _steps(eqn: Any) -> int:
 @rule("reduce_window_max", "reduce_window_min", "reduce_window_sum")
 def _window(eqn: Any) -> Cost:
     """One for each element of a window but the first, padding included."""
-    window = math.prod(eqn.params["window_dimensions"])
+    window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=size(eqn.outvars[0]) * (window - 1))
 
 
 @rule("select_and_gather_add")
 def _select_and_gather(eqn: Any) -> Cost:
     """The derivative of a window's maximum: each step compares, and selects twice."""
-    window = math.prod(eqn.params["window_dimensions"])
+    window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=3 * size(eqn.outvars[0]) * (window - 1))
 
 
 @rule("select_and_scatter_add")
 def _select_and_scatter(eqn: Any) -> Cost:
     """Its transpose: each window compared, and the source added to what was selected."""
-    window = math.prod(eqn.params["window_dimensions"])
+    window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=size(eqn.invars[0]) * window)
 
 

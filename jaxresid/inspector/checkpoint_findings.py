@@ -125,7 +125,7 @@ def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Findin
             continue
         if "remat" not in origin.within or not _passes(origin.stack, at):
             continue
-        if r.nbytes < _WORTH_SAYING * facts.figures.kept_nbytes:
+        if r.nbytes <= _WORTH_SAYING * facts.figures.kept_nbytes:
             continue
         what = f"named {origin.name!r}, " if origin.name else ""
         line = f"of line {origin.location.line}" if origin.location else ""
@@ -150,7 +150,7 @@ def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
     if not facts.answers.saves or site.in_loops or site.is_nested or not is_useless(facts):
         return
     dropped = facts.without.kept_nbytes - facts.figures.kept_nbytes
-    if dropped < _WORTH_SAYING * facts.without.kept_nbytes:
+    if dropped <= _WORTH_SAYING * facts.without.kept_nbytes:
         return
     yield Finding(
         "compiler-recomputes",

@@ -113,7 +113,7 @@ def _groups(
     groups: dict[tuple[str, str, Location | None], list[_Numbered]] = {}
     for index, residual in residuals:
         origin = residual.origin
-        if isinstance(origin, Computed) and wanted(residual):
+        if isinstance(origin, Computed) and residual.nbytes and wanted(residual):
             key = (origin.primitive, residual.aval.dtype, origin.location)
             groups.setdefault(key, []).append((index, residual))
     yield from groups.values()

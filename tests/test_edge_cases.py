@@ -75,3 +75,35 @@ def test_an_array_without_elements(profile):
     )
     # Of the arguments only x holds anything, and so does its gradient.
     assert report.peak.nbytes == pytest.approx(2 * 32 * 64 * 4, abs=1024)
+
+
+def scanned_over_nothing(x):
+    return jax.lax.scan(lambda c, i: (jnp.sin(c), c * i), x, jnp.arange(0.0))[1].sum() + x.sum()
+
+
+def scanned_in_half(x):
+    return jax.lax.scan(
+        lambda c, h: (jnp.sin(c), jnp.sum(h.astype("float32") ** 2)), x, jnp.ones(0, "bfloat16")
+    )[1].sum() + jnp.sum(x)
+
+
+def scanned_with_a_checkpoint(x):
+    body = jax.checkpoint(lambda c, i: (jnp.sin(c) * i, None))
+    return jax.lax.scan(body, x, jnp.arange(0.0))[0].sum()
+
+
+def looped_over_nothing(x):
+    for row in x:
+        x = x + jax.checkpoint(jnp.sin)(row)
+    return jnp.sum(x)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 4)])
+@pytest.mark.parametrize(
+    "fun",
+    [scanned_over_nothing, scanned_in_half, scanned_with_a_checkpoint, looped_over_nothing],
+)
+def test_loops_over_nothing_are_checked_compared_and_planned(fun, shape):
+    assert isinstance(jaxresid.check(fun, f32(*shape)), tuple)
+    assert jaxresid.compare(fun, f32(*shape)).rows
+    assert jaxresid.plan(fun, f32(*shape), budget="1KiB")

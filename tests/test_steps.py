@@ -59,7 +59,7 @@ def sgd(params, x):
 def traced(fun, *args):
     call = arguments(fun, args, {}, None)
     primal = steps.step_primal(fun, call)
-    return steps.is_step(primal), steps.step_trace(primal, call)
+    return steps.is_step(primal, call), steps.step_trace(primal, call)
 
 
 def step_of(fun, *args):

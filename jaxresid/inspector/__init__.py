@@ -15,6 +15,7 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, meshes, steps
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
+from jaxresid.inspector.changes import changes, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.cost import jaxpr_cost
@@ -31,7 +32,14 @@ from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.tracing import Arguments, Trace, arguments, primal_trace, trace
+from jaxresid.inspector.tracing import (
+    Arguments,
+    Trace,
+    arguments,
+    primal_trace,
+    trace,
+    without_changed,
+)
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
     Computed,
@@ -220,7 +228,12 @@ def _traced_subject(
         given = "has_aux" if has_aux else "argnums"
         raise InputsError(f"a training step differentiates by itself: {given} goes with functions")
     may_be_step = mode != "function" and not has_aux and argnums is None
-    step = _step_of(fun, call, name, frames, required=True) if mode == "step" else None
+    step = None
+    if mode == "step":
+        step = _step_of(fun, call, name, frames, required=True)
+    elif call.is_mutable:
+        # What is changed in place is no parameter of a function, and may make it a step.
+        step, call = _with_changes(fun, call, may_be_step)
     if step is None:
         try:
             call, traced, more = _traced(fun, call, has_aux, name, frames)
@@ -270,14 +283,31 @@ def _step_of(
 ) -> StepTrace | None:
     """The function as a training step. Without `required`, None if it is none or fails."""
     try:
-        primal = steps.step_primal(fun, call)
+        primal, call = steps.step_settled(fun, call)
     except JaxresidError:
         raise
     except Exception as e:
         if required:
             raise trace_error(e, name, frames, call) from e
         return None
-    return steps.step_trace(primal, call) if required or steps.is_step(primal) else None
+    if not required and not steps.is_step(primal, call):
+        return None
+    return steps.step_trace(primal, call)
+
+
+def _with_changes(
+    fun: Callable[..., Any], call: Arguments, may_be_step: bool
+) -> tuple[StepTrace | None, Arguments]:
+    """The function as a training step, if it is one; and its arguments, of which no gradient is
+    taken of what it changes itself, running means say. Those of a function that fails to trace are
+    as they were."""
+    try:
+        primal, call = steps.step_settled(fun, call)
+    except Exception:  # differentiating it says what is wrong
+        return None, call
+    if may_be_step and steps.is_step(primal, call):
+        return steps.step_trace(primal, call), call
+    return None, without_changed(call, [c.path for c in made_by_function(changes(primal, call))])
 
 
 def _step(subject: Subject, step: StepTrace) -> Inspection:

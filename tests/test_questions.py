@@ -215,16 +215,20 @@ def test_the_same_callable_asks_again():
     assert ask(f32(4, 4), f32(8, 4)).peak.nbytes > ask(X, X).peak.nbytes
 
 
-def test_check_takes_a_mesh(jax_version):
+def test_check_takes_a_mesh():
+    explicit = jax.sharding.AxisType.Explicit
+    mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(explicit,))
+
     def wasted(w, x):
-        return jnp.sum(jax.checkpoint(lambda w, x: jnp.sin(x @ w))(w, x))
+        split = jax.sharding.reshard(x, jax.sharding.PartitionSpec("data"))  # of the mesh around
+        return jnp.sum(jax.checkpoint(lambda w, x: jnp.sin(x @ w))(w, split))
 
     args = f32(64, 64), f32(256, 64)
-    (whole,) = jaxresid.check(wasted)(*args)
-    (split,) = jaxresid.check(wasted, mesh={"data": 1})(*args)
-    assert whole.code == split.code
-    with pytest.raises(InputsError, match="mesh"):
-        jaxresid.check(wasted, mesh="data=4")(*args)
+    kept = 2 * 256 * 64 * 4 // 4  # what is split and the cosine, of one device of four
+    (found,) = jaxresid.check(wasted, mesh=mesh)(*args)
+    assert (found.code, found.measured["kept_without_nbytes"]) == ("JXR101", kept)
+    with pytest.raises(jaxresid.JaxresidError, match="mesh"):
+        jaxresid.check(wasted)(*args)
 
 
 # -- words, names, the version -------------------------------------------------------------------

@@ -167,7 +167,6 @@ def test_what_is_no_function_is_refused(name):
         (range(2), ("w", "x")),
         ((n for n in [1]), ("x",)),
     ],
-    ids=str,
 )
 def test_argnums(argnums, differentiated):
     ask = jaxresid.inspect(loss, argnums=argnums)
@@ -215,7 +214,9 @@ def test_the_same_callable_asks_again():
     assert ask(f32(4, 4), f32(8, 4)).peak.nbytes > ask(X, X).peak.nbytes
 
 
-def test_check_takes_a_mesh():
+def test_check_takes_a_mesh(jax_version):
+    if jax_version < (0, 7, 2):
+        pytest.skip("an AbstractMesh is no context before 0.7.2")
     explicit = jax.sharding.AxisType.Explicit
     mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(explicit,))
 

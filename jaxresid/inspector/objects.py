@@ -54,17 +54,25 @@ class Layout:
     outer: Any
     slots: tuple[Slot, ...]
 
+    @property
+    def outside(self) -> tuple[Any, ...]:
+        """The Variables that the function reaches by other ways as well, which are not made."""
+        return tuple(s.outside for s in self.slots if s.outside is not None and s.first is None)
+
     def made(self, leaves: Sequence[Any]) -> Any:
-        """The tree of these leaves; its Variables are new ones, but for those outside."""
+        """The tree of these leaves; its Variables are new ones, but for those outside, which are
+        given them."""
         jax = _jax.import_jax()
         found: list[Any] = []
         for slot in self.slots:
             if slot.first is not None:
                 found.append(found[slot.first])
-            elif slot.outside is not None:
-                found.append(slot.outside)
             elif slot.treedef is not None:
-                found.append(jax.tree.unflatten(slot.treedef, leaves[slot.start : slot.stop]))
+                made = jax.tree.unflatten(slot.treedef, leaves[slot.start : slot.stop])
+                if slot.outside is not None:
+                    key = value_of(made)
+                    put(slot.outside, key, entries(made)[key])
+                found.append(made if slot.outside is None else slot.outside)
             else:
                 found.append(leaves[slot.start])
         return jax.tree.unflatten(self.outer, found)

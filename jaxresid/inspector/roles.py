@@ -23,15 +23,16 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
     """The roles of a step's inputs (its constants, then its arguments) and of its outputs.
 
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient
-    is returned; `optimizer-state` comes back and no forward pass reads it; `batch` is read by a
-    forward pass and stands in an argument without any of these; the rest, such as running means or
-    frozen layers beside parameters, is `argument`. An output is a `gradient` where a backward pass
+    is returned; `optimizer-state` comes back, no forward pass reads it, and it is no metric: made
+    of what a forward pass makes alone; `batch` is read by a forward pass and stands in an argument
+    without any of these; the rest, such as running means, metrics or frozen layers beside
+    parameters, is `argument`. An output is a `gradient` where a backward pass
     makes it, what its input is where it is the next value of a donated one, else `output`.
     """
     jaxpr = step.jaxpr
-    found = _ways(step)
     lead = len(jaxpr.invars) - len(step.arguments.dynamic)
     holders = [-1] * lead + _argument_numbers(step)
+    found = _ways(step, holders)
     own = {holders[i] for i in (*found.parameters, *found.state)}
     inputs = [Role("constant")] * len(jaxpr.constvars)
     kinds = ["gradient" if is_gradient else "output" for is_gradient in found.is_gradient]
@@ -72,7 +73,7 @@ class _Ways:
     is_gradient: tuple[bool, ...]
 
 
-def _ways(step: StepTrace) -> _Ways:
+def _ways(step: StepTrace, holders: Sequence[int]) -> _Ways:
     jaxpr = step.jaxpr
     flows = Flows(jaxpr)
     made, fed = flows.outputs, frozenset(bits(flows.fed))
@@ -88,11 +89,13 @@ def _ways(step: StepTrace) -> _Ways:
     # What an optimizer keeps flows into the parameters as well as into its own next value.
     nexts = set().union(*parameters.values())
     steering = _union(made[j].inputs for j in nexts)
-    state = {
-        i: at - nexts
-        for i, at in back.items()
-        if i not in fed and at - nexts and (steering >> i & 1 or not _is_seen(made, at))
+    kept = {i: at - nexts for i, at in back.items() if i not in fed and at - nexts}
+    metrics = {i for i, at in kept.items() if not steering >> i & 1 and _is_seen(made, at)}
+    # What is counted beside metrics, in an argument without gradients, is one of them.
+    theirs = {holders[i] for i in metrics} - {
+        holders[i] for i, at in (*kept.items(), *parameters.items()) if at & after
     }
+    state = {i: at for i, at in kept.items() if i not in metrics and holders[i] not in theirs}
     # Parameters may be remade of a copy that the optimizer keeps; the copy needs a next value too.
     needed = {j for at in state.values() if len(at) == 1 for j in at}
     paired = _paired(step, sorted(fed - parameters.keys()), sorted(after - nexts - needed))

@@ -27,6 +27,7 @@ from jaxresid.inspector.objects import (
     value_of,
 )
 from jaxresid.inspector.outside import inner_path, outside
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.sharding import Sharding
 
 
@@ -179,17 +180,10 @@ class BackwardError(Exception):
         super().__init__("the backward pass cannot be traced")
 
 
-def arguments(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    argnums: Sequence[int] | None,
-    mesh: Any = None,
-) -> Arguments:
+def arguments(question: Question, mesh: Any = None) -> Arguments:
     """Flattens a call and decides which leaves are differentiated.
 
     Args:
-      argnums: positional arguments to differentiate; None: every float or complex leaf.
       mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
         None: that of the arrays' own shardings, if they have any of several devices.
 
@@ -197,9 +191,10 @@ def arguments(
       InputsError: the arguments do not fit the signature, or nothing can be differentiated.
     """
     jax = _jax.import_jax()
-    names = _argument_names(fun, args, kwargs)
-    positions = None if argnums is None else _checked_argnums(argnums, args, names)
-    around = outside(fun)
+    args, kwargs = question.args, question.kwargs
+    names = _argument_names(question.fun, args, kwargs)
+    positions = question.positions(names)
+    around = outside(question.fun)
     tree = (tuple(args), dict(kwargs))
     flat = flattened(tree, [each for _, each in around.variables])
     is_wanted = _is_wanted(flat)
@@ -229,7 +224,9 @@ def arguments(
         mesh=own,
         context=mesh,
     )
-    found = reaching(found, [(each, value_of(each), path) for path, each in around.variables])
+    passed = {id(each) for each in flat.layout.outside}
+    places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
+    found = reaching(found, places)
     if not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
     return found
@@ -407,6 +404,7 @@ def _called(
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
     leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
     owners = {id(each.owner): ("", each.owner) for each in arguments.reached}
+    owners |= {id(each): ("", each) for each in arguments.layout.outside}
     owners |= {id(owner): (path, owner) for path, owner in arguments.owners}
     with restored([owner for _, owner in owners.values()]) as kept:
         for each in arguments.reached:
@@ -543,19 +541,6 @@ def _is_wanted(flat: Flat) -> tuple[bool, ...]:
     )
 
 
-def _checked_argnums(argnums: Sequence[int], args: Sequence[Any], names: list[str]) -> set[int]:
-    chosen = set()
-    for n in argnums:
-        if not -len(args) <= n < len(args):
-            listed = ", ".join(f"{i} {name}" for i, name in enumerate(names[: len(args)]))
-            raise InputsError(
-                f"argnums {n} is out of range: the call has {len(args)} positional"
-                f" argument{'s' * (len(args) != 1)} ({listed})"
-            )
-        chosen.add(n % len(args))
-    return chosen
-
-
 def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
     dropout: a setting that the object's code may look at, where an array is a parameter."""
@@ -648,7 +633,9 @@ def _check_differentiable(y: Any) -> None:
     )
 
 
-def _nothing_to_differentiate(found: Arguments, argnums: set[int] | None, names: list[str]) -> str:
+def _nothing_to_differentiate(
+    found: Arguments, argnums: frozenset[int] | None, names: list[str]
+) -> str:
     def describe(i: int) -> str:
         leaf = found.leaves[i]
         what = str(leaf.dtype) if found.roles[i] == "traced" else f"static {leaf!r:.40}"

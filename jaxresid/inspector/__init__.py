@@ -15,7 +15,7 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
-from jaxresid.inspector.changes import changes, made_by_function
+from jaxresid.inspector.changes import changes, drops_update, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.cost import jaxpr_cost
@@ -29,6 +29,7 @@ from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.step_checkpoints import step_worth
+from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
@@ -63,7 +64,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A function as it was traced: what a report is made of, and its variants."""
+    """A function as it was traced: what a report is made of, and its variants.
+
+    Attributes:
+      is_dead: whether it is a training step that does nothing with its gradients; it has no
+        backward pass then, and nothing is said of what it takes or of its checkpoints.
+    """
 
     fun: Callable[..., Any]
     name: str
@@ -71,6 +77,16 @@ class Subject:
     frames: Frames
     profile: storage.Profile
     warnings: tuple[str, ...]
+    is_dead: bool = False
+
+    def judged(self) -> None:
+        """Refuses what cannot be judged.
+
+        Raises:
+          InputsError: it is a training step that does nothing with its gradients.
+        """
+        if self.is_dead:
+            raise InputsError(_dead(self.name))
 
     @property
     def mesh(self) -> Mesh | None:
@@ -91,12 +107,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A report together with the function and the jaxprs that it was made from."""
+    """A report together with the function and the jaxprs that it was made from; `is_dead` as that
+    of a `Subject`."""
 
     fun: Callable[..., Any]
     report: Report
     trace: Trace | StepTrace
     frames: Frames
+    is_dead: bool = False
 
 
 @in_two_calls
@@ -188,31 +206,47 @@ def _traced_subject(question: Question) -> Subject:
         warnings = (*warnings, remark)
     mode, has_aux = question.mode, question.has_aux
     may_be_step = mode != "function" and not has_aux and question.argnums is None
-    step = None
+    step, given_call = None, call
     if mode == "step":
         step = _step_of(fun, call, name, frames, required=True)
     elif call.is_mutable:
         # What is changed in place is no parameter of a function, and may make it a step.
         step, call = _with_changes(fun, call, may_be_step)
     if step is None:
+        if call.changing is None:
+            call = replace(call, changing=frozenset())
         try:
             call, traced, more = _traced(fun, call, has_aux, name, frames)
         except JaxresidError:
             # Of many a step no derivative can be taken, of integers or through a kernel of its own.
-            step = _step_of(fun, call, name, frames, required=False) if may_be_step else None
+            if may_be_step:
+                step = _step_of(fun, given_call, name, frames, required=False)
             if step is None:
                 raise
         else:
-            if may_be_step and steps.may_be_step(traced):
-                step = _step_of(fun, call, name, frames, required=False)
+            if steps.may_be_step(traced):
+                if may_be_step:
+                    step = _step_of(fun, given_call, name, frames, required=False)
+                elif drops_update(_jax.open_jaxpr(traced.primal().jaxpr)):
+                    more = (*more, _dead(name))
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
             raise InputsError(
                 f"{name} holds no gradient of its own, so it is no training step; without --mode"
                 " step it is differentiated as a function"
             )
-        return Subject(fun, name, step, frames, chosen, warnings)
+        is_dead = steps.is_dead(step)
+        warnings = (*warnings, _dead(name)) if is_dead else warnings
+        return Subject(fun, name, step, frames, chosen, warnings, is_dead)
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+
+
+def _dead(name: str) -> str:
+    return (
+        f"nothing that {name} returns or changes depends on its gradients: they are computed and"
+        " thrown away, and compilers leave the whole backward pass out; return the updated"
+        " parameters and optimizer state (or the gradients) as well"
+    )
 
 
 def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
@@ -275,7 +309,10 @@ def _step(subject: Subject, step: StepTrace) -> Inspection:
     program = step_program(step)
     found = step_residuals(step, subject.frames, program)
     estimate = peak(program, subject.profile, Places(subject.frames))
-    worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
+    if subject.is_dead:
+        worths = Worth((), step_cost(step))
+    else:
+        worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
     target = Target(subject.name, differentiated_in(program), "step")
     return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
 
@@ -308,7 +345,7 @@ def _inspection(
         findings=said,
         mesh=mesh,
     )
-    return Inspection(subject.fun, report, subject.trace, frames)
+    return Inspection(subject.fun, report, subject.trace, frames, subject.is_dead)
 
 
 def _offloading(

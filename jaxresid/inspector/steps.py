@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.changes import changes, drops_update, made_by_step, paths_of, settled
+from jaxresid.inspector.flows import Flows
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.sharding import Sharding
@@ -102,6 +103,11 @@ def is_step(primal: Any, arguments: Arguments) -> bool:
     if len(leaves) != 1 or not _is_real_scalar(leaves[0]):
         return True
     return any(change.is_after for change in changes(primal, arguments)) or drops_update(jaxpr)
+
+
+def is_dead(step: StepTrace) -> bool:
+    """Whether no gradient has a part in what a step returns or changes."""
+    return not any(flow.is_after or flow.is_steered for flow in Flows(step.jaxpr).outputs)
 
 
 def _differentiates_twice(forward: Any) -> bool:

@@ -18,7 +18,7 @@ from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
 from jaxresid.inspector.changes import changes, drops_update, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.consumers import consumers
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
@@ -267,8 +267,7 @@ def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
     if has_checkpoints(traced, frames):
         worths = worth(traced, frames, profile, found, program, estimate)
     else:
-        cost = Phases(jaxpr_cost(traced.forward), jaxpr_cost(traced.backward), Cost())
-        worths = Worth((), cost)
+        worths = Worth((), Phases(*passes_cost(traced), Cost()))
     return _inspection(subject, subject.target, found, worths, program, estimate, mesh)
 
 
@@ -312,7 +311,9 @@ def _step(subject: Subject, step: StepTrace) -> Inspection:
     if subject.is_dead:
         worths = Worth((), step_cost(step))
     else:
-        worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
+        worths = step_worth(
+            subject.fun, step, subject.frames, subject.profile, found, program, estimate
+        )
     target = Target(subject.name, differentiated_in(program), "step")
     return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
 
@@ -357,6 +358,8 @@ def _offloading(
 ) -> Offloading | None:
     """Where the residuals are; None where nothing is in host memory, nor meant to be."""
     kept, plain = kept_of(found), worths.plain
+    if not worths.is_known:
+        return None
     without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
     if isinstance(plain, int):
         return total_offloading(program, kept, plain, without_effect=without_effect)

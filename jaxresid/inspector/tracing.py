@@ -132,6 +132,8 @@ class Trace:
       num_cotangents: how many of the backward's invars are cotangents.
       primal: traces the function itself, where the checkpoints still stand; a
         `jax.stages.Traced` of the differentiated leaves, then the other traced ones.
+      again: traces the function again, as it is called and not as its primal jaxpr has it; None of
+        one that was rewritten.
       pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler says.
     """
 
@@ -142,6 +144,7 @@ class Trace:
     num_residuals: int
     num_cotangents: int
     primal: Callable[[], Any]
+    again: Callable[[], Trace] | None = None
     pieces: tuple[tuple[int, ...] | None, ...] = ()
 
     # Invars in front of the arguments are constants, or tracers that the function leaked.
@@ -286,7 +289,11 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
       InputsError: the outputs have no gradient.
       Exception: whatever the function raises while JAX traces it.
     """
-    return _passes(_primal(fun, arguments, has_aux), arguments)
+
+    def again() -> Trace:
+        return _passes(_primal(fun, arguments, has_aux), arguments)
+
+    return replace(again(), again=again)
 
 
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:

@@ -23,6 +23,7 @@ from jaxresid.advice.roofline import seconds
 from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.failures import summary
@@ -162,7 +163,7 @@ def comparison(
         for each in candidates(table.names()):
             table.add(each.text, where.choices(Choice(each.policy)))
     rows = _marked(table.rows)
-    warnings = subject.warnings
+    warnings = (*subject.warnings, *undoing(subject.profile))
     if compile is not None:
         rows = _compiled(rows, table, compile, progress)
         warnings += warnings_of(compile.settings)

@@ -16,6 +16,7 @@ from jaxresid.inspector import _jax, meshes, steps
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
+from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.failures import needs_static, summary, trace_error
@@ -79,7 +80,7 @@ class Subject:
 
     @property
     def jax(self) -> JaxInfo:
-        return JaxInfo(_jax.jax_version(), _jax.flags())
+        return JaxInfo(_jax.jax_version(), _jax.flags(), _jax.compilers())
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,8 @@ def _traced_subject(
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     chosen = profile_named(profile)
+    if profile == "cpu" and (remark := not_measured(_jax.jaxlib_version())):
+        warnings = (*warnings, remark)
     name = name or _name_of(fun)
     frames = Frames(own=own_code(fun))
     call = arguments(fun, args, kwargs, argnums, meshes.meshed(mesh))

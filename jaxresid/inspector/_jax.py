@@ -78,6 +78,20 @@ def jax_version() -> str:
     return getattr(jax, "__version__", None) or importlib.metadata.version("jax")
 
 
+def jaxlib_version() -> str:
+    import jaxlib
+
+    return getattr(jaxlib, "__version__", None) or importlib.metadata.version("jaxlib")
+
+
+def compilers() -> dict[str, str]:
+    """The packages that compile, and their versions: jaxlib, and libtpu where it is installed."""
+    found = {"jaxlib": jaxlib_version()}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["libtpu"] = importlib.metadata.version("libtpu")
+    return found
+
+
 def flags() -> dict[str, bool]:
     """The values of those flags that change residuals and exist in this version."""
     config = import_jax().config

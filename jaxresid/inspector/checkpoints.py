@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector import _jax
+from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
@@ -101,6 +102,8 @@ def worth(
                 _cost(other),
             ),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, without_it.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, program, places)))
     plain = plain or removed({eqn for site in found for eqn in site.eqns})

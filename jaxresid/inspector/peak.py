@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of_value
+from jaxresid.inspector.compiler_versions import cpu_compiler
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
@@ -48,10 +50,18 @@ class Places:
 
 
 def profile_named(name: str) -> Profile:
-    """Raises ValueError: there is no such profile."""
+    """The profile, of the compiler that is installed here.
+
+    Raises:
+      ValueError: there is none of that name.
+    """
     if name not in PROFILES:
         raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {name!r}")
-    return Cpu() if name == "cpu" else Accelerator()
+    if name != "cpu":
+        return Accelerator()
+    jaxlib = _jax.jaxlib_version()
+    is_kept = cpu_compiler(jaxlib).keeps_barriers
+    return Cpu("" if is_kept else f"XLA:CPU of jaxlib {jaxlib}")
 
 
 def peak_nbytes(program: Program, profile: Profile) -> int:

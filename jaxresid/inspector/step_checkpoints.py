@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxresid.inspector import _jax
+from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import Worth, around
 from jaxresid.inspector.cost import flat_cost
@@ -81,6 +82,8 @@ def step_worth(
                 _cost(other.block),
             ),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, other.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, lambda: named, places)))
     # Of what is tagged as recomputed the forward pass would do a part without the checkpoints.

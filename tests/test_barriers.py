@@ -1,7 +1,5 @@
 """Compilers that undo checkpoints: what the table says of this one, and what follows from it."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -102,17 +100,17 @@ def test_the_estimate_is_what_this_compiler_takes():
         + compiled.temp_size_in_bytes
         - compiled.alias_size_in_bytes
     )
-    assert jaxresid.inspect(loss, WS, X, profile="cpu").peak.nbytes == pytest.approx(taken, rel=0.1)
+    assert jaxresid.inspect(loss, profile="cpu")(WS, X).peak.nbytes == pytest.approx(taken, rel=0.1)
 
 
 @pytest.mark.parametrize(("fun", "args"), [(loss, (WS, X)), (step, (WS, X))])
 def test_unrolled_checkpoints(jaxlib, fun, args):
     jaxlib(KEEPS)
-    held = jaxresid.inspect(fun, *args, profile="cpu")
+    held = jaxresid.inspect(fun, profile="cpu")(*args)
     (site,) = held.checkpoints
     assert site.verdict == Verdict.EARNS
     jaxlib(UNDOES)
-    undone = jaxresid.inspect(fun, *args, profile="cpu")
+    undone = jaxresid.inspect(fun, profile="cpu")(*args)
     (site,) = undone.checkpoints
     assert site.verdict == Verdict.UNDONE
     assert "XLA:CPU of jaxlib 0.10.2 removes its barriers" in site.reason
@@ -120,7 +118,7 @@ def test_unrolled_checkpoints(jaxlib, fun, args):
     assert undone.peak.nbytes > held.peak.nbytes + 6 * MIB
     # What autodiff keeps is no matter of the compiler.
     assert undone.residuals == held.residuals
-    (other,) = jaxresid.inspect(fun, *args).checkpoints  # for the accelerator
+    (other,) = jaxresid.inspect(fun)(*args).checkpoints  # for the accelerator
     assert other.verdict != Verdict.UNDONE
 
 
@@ -128,25 +126,25 @@ def test_both_passes_in_one_body(jaxlib):
     args = WS, jax.ShapeDtypeStruct((2, *X.shape), X.dtype)
     for version, expected in ((KEEPS, Verdict.EARNS), (UNDOES, Verdict.UNDONE)):
         jaxlib(version)
-        (site,) = jaxresid.inspect(in_batches, *args, profile="cpu").checkpoints
+        (site,) = jaxresid.inspect(in_batches, profile="cpu")(*args).checkpoints
         assert site.verdict == expected
 
 
 def test_loops_keep_their_passes_apart(jaxlib):
     jaxlib(KEEPS)
-    held = jaxresid.inspect(scanned, STACKED, X, profile="cpu")
+    held = jaxresid.inspect(scanned, profile="cpu")(STACKED, X)
     jaxlib(UNDOES)
-    found = jaxresid.inspect(scanned, STACKED, X, profile="cpu")
+    found = jaxresid.inspect(scanned, profile="cpu")(STACKED, X)
     assert [c.verdict for c in found.checkpoints] == [Verdict.EARNS]
     assert found.peak.nbytes == held.peak.nbytes
-    outer, inner = jaxresid.inspect(nested, STACKED, X, profile="cpu").checkpoints
+    outer, inner = jaxresid.inspect(nested, profile="cpu")(STACKED, X).checkpoints
     assert outer.verdict == Verdict.EARNS
     assert inner.verdict == Verdict.UNDONE  # in the body of the backward loop
 
 
 def test_what_check_says(jaxlib):
     jaxlib(UNDOES)
-    (site,) = jaxresid.inspect(loss, WS, X, profile="cpu").checkpoints
+    (site,) = jaxresid.inspect(loss, profile="cpu")(WS, X).checkpoints
     found = verdict_finding(site)
     assert found.name == "useless-checkpoint"
     assert "is undone by XLA: XLA:CPU of jaxlib 0.10.2" in found.message
@@ -156,16 +154,16 @@ def test_what_check_says(jaxlib):
 
 def test_compare_and_plan(jaxlib):
     jaxlib(UNDOES)
-    without = jaxresid.inspect(plain, WS, X, profile="cpu").peak.nbytes
-    comparison = jaxresid.compare(loss, WS, X, profile="cpu")
+    without = jaxresid.inspect(plain, profile="cpu")(WS, X).peak.nbytes
+    comparison = jaxresid.compare(loss, profile="cpu")(WS, X)
     assert any("undoes checkpoints" in warning for warning in comparison.warnings)
     written = next(row for row in comparison.rows if row.policy == WRITTEN)
     assert written.peak_nbytes == without
-    plan = jaxresid.plan(loss, WS, X, budget="8MiB", profile="cpu")
+    plan = jaxresid.plan(loss, budget="8MiB", profile="cpu")(WS, X)
     assert not plan.fits
     assert any("undoes checkpoints" in warning for warning in plan.warnings)
     jaxlib(KEEPS)
-    assert not jaxresid.compare(loss, WS, X, profile="cpu").warnings
+    assert not jaxresid.compare(loss, profile="cpu")(WS, X).warnings
 
 
 @pytest.mark.parametrize(
@@ -191,12 +189,12 @@ def test_a_version_that_was_not_measured_is_like_the_one_before_it(version, row)
 
 
 def test_a_version_that_was_not_measured_is_said(jaxlib):
-    inspect = functools.partial(jaxresid.inspect, plain, WS, X)
     jaxlib("0.13.0")
-    assert any("jaxlib 0.12.0.1, this is 0.13.0" in w for w in inspect(profile="cpu").warnings)
-    assert not inspect().warnings
+    warnings = jaxresid.inspect(plain, profile="cpu")(WS, X).warnings
+    assert any("jaxlib 0.12.0.1, this is 0.13.0" in warning for warning in warnings)
+    assert not jaxresid.inspect(plain)(WS, X).warnings
     jaxlib(KEEPS)
-    assert not inspect(profile="cpu").warnings
+    assert not jaxresid.inspect(plain, profile="cpu")(WS, X).warnings
 
 
 def test_the_profile_follows_the_installed_jaxlib():

@@ -165,7 +165,7 @@ def comparison(
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:
         draws(measure.leaves, paths)  # refused before anything is traced again
-    with uncollected():
+    with uncollected(), subject.tracing():
         variants = variants_of(subject)
         where = spot(variants.places(), at)
         table = Table(subject, variants, where, chosen, progress or (lambda _: None))
@@ -214,7 +214,7 @@ def _compiled(
     """The rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     frames, found = table.subject.frames, list(rows)
-    with uncollected():
+    with uncollected(), table.subject.tracing():
         programs = [
             Program(
                 rows[i].policy, v.trace, residuals_of(v.trace, frames, v.program), v.peak_nbytes

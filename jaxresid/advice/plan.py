@@ -97,7 +97,7 @@ def planned(
     """
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
-    with uncollected():
+    with uncollected(), subject.tracing():
         return _planned(
             subject, budget_nbytes, offload, chip(device), writable, progress or (lambda _: None)
         )

@@ -455,10 +455,10 @@ def all_ops(ops: Sequence[Op]) -> list[Op]:
 
 def pruned(block: Block, *, is_body: bool = False) -> Block:
     """The block without ops that nobody reads; loops without results that nobody reads."""
-    return _scheduled(_needed(block), is_body)
+    return scheduled(_needed(block), is_body)
 
 
-def _scheduled(block: Block, is_body: bool) -> Block:
+def scheduled(block: Block, is_body: bool) -> Block:
     """The block with what is recomputed where a compiler's scheduler puts it.
 
     The jaxpr recomputes all of a checkpoint's region first. A scheduler does not: of a whole

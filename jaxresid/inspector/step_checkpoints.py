@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
@@ -86,14 +87,17 @@ def step_worth(
         except JaxresidError as e:
             judged.append(unjudged(site, figures, str(e)))
             continue
+        without_it = step_program(other)
         facts = Facts(
             site=site,
             answers=said[site],
             shape=_shape(written, site),
             around=around(site, found),
             figures=figures,
-            without=_figures(other, frames, profile),
+            without=_figures(other, without_it, frames, profile),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, without_it.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, named, places)))
     offered = offers([s for s in found if said[s].offloads])
@@ -138,8 +142,7 @@ def _unknown(found: Sequence[Site], figures: Figures, tagged: Phases, reason: st
     return Worth(tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False)
 
 
-def _figures(step: StepTrace, frames: Frames, profile: Profile) -> Figures:
-    program = step_program(step)
+def _figures(step: StepTrace, program: Program, frames: Frames, profile: Profile) -> Figures:
     kept = totals_of(step_residuals(step, frames, program)).computed_nbytes
     return Figures(kept, peak_nbytes(program, profile), jaxpr_cost(step.jaxpr))
 

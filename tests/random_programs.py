@@ -341,7 +341,7 @@ class _Writer:
         self.texts: list[tuple[str, str]] = []
         self.own: list[set[int]] = []
         self.functions = 0
-        self.left = self.rng.choice((2, 3, 4, 6, 8, 12))  # bodies still to be written
+        self.left = self.rng.choice((1, 2, 2, 3, 4, 6, 9))  # bodies still to be written
         # What JAX refuses inside what is being written: custom_vjp under forward mode ("forward"),
         # a shard_map in another ("manual").
         self.refused: list[str] = []

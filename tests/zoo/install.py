@@ -55,7 +55,10 @@ def _installed(
     words = [str(python_of(environment.name)), "-m", "pip", "install", "-q", *options]
     done = subprocess.run(
         [*words, "--disable-pip-version-check", *requirement.split()],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode == 0:
         print(f"{environment.name}: {requirement}", flush=True)

@@ -92,8 +92,11 @@ def _run(argv):
         except BaseException:
             traceback.print_exc()
     return {
-        "command": " ".join(argv), "code": code, "out": out.getvalue(),
-        "err": _short(err.getvalue()), "problem": _problem(code, out.getvalue() + err.getvalue()),
+        "command": " ".join(argv),
+        "code": code,
+        "out": out.getvalue(),
+        "err": _short(err.getvalue()),
+        "problem": _problem(code, out.getvalue() + err.getvalue()),
     }
 
 

@@ -94,8 +94,13 @@ def _probed(what: str, given: dict[str, Any], environment: str, found: Outcome) 
         words = [python_of(environment), HERE / "probe.py", what, asked, out]
         try:
             done = subprocess.run(
-                list(map(str, words)), cwd=folder, env=variables, capture_output=True,
-                text=True, timeout=LIMIT_S, check=False,
+                list(map(str, words)),
+                cwd=folder,
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             message = f"{what}: not done after {LIMIT_S} s"

@@ -33,7 +33,7 @@ class Mixer(eqx.Module):
     head: eqx.nn.Linear
 
     def __init__(self, key):
-        a, b, *keys = jax.random.split(key, 5)
+        a, b, *keys = jax.random.split(key, 4)
         self.stem = eqx.nn.Conv2d(3, 64, kernel_size=4, stride=4, key=a)
         self.blocks = [Block(64, 64, k) for k in keys]
         self.head = eqx.nn.Linear(64, 10, key=b)
@@ -79,8 +79,11 @@ def loss_inputs():
 
 def trees():
     model, opt_state, *batch = train_step_inputs()
-    return {"parameters": eqx.filter(model, eqx.is_array), "optimizer-state": opt_state,
-            "batch": batch}
+    return {
+        "parameters": eqx.filter(model, eqx.is_array),
+        "optimizer-state": opt_state,
+        "batch": batch,
+    }
 
 
 def objective():

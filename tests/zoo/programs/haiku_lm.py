@@ -10,7 +10,7 @@ def forward(tokens):
     x = hk.Embed(256, 64)(tokens)
     mask = jnp.tril(jnp.ones((1, 1, tokens.shape[1], tokens.shape[1])))
     init = hk.initializers.VarianceScaling(0.5)
-    for _ in range(3):
+    for _ in range(2):
         h = hk.LayerNorm(-1, True, True)(x)
         x = x + hk.MultiHeadAttention(4, 16, w_init=init, model_size=64)(h, h, h, mask)
         h = hk.LayerNorm(-1, True, True)(x)

@@ -2,13 +2,13 @@
 statistics, as in Flax's imagenet example."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from flax.training import train_state
-from typing import Any
 
 
 class Block(nn.Module):
@@ -53,9 +53,7 @@ def loss(params, batch_stats, images, labels):
 
 def train_step(state, batch):
     grad_fn = jax.value_and_grad(loss, has_aux=True)
-    (value, stats), grads = grad_fn(
-        state.params, state.batch_stats, batch["image"], batch["label"]
-    )
+    (value, stats), grads = grad_fn(state.params, state.batch_stats, batch["image"], batch["label"])
     return state.apply_gradients(grads=grads, batch_stats=stats), value
 
 
@@ -63,8 +61,12 @@ def train_step_inputs():
     batch = {"image": jnp.zeros((16, 16, 16, 3)), "label": jnp.zeros((16,), jnp.int32)}
     variables = model.init(jax.random.key(0), batch["image"])
     tx = optax.sgd(0.1, momentum=0.9, nesterov=True)
-    state = State.create(apply_fn=model.apply, params=variables["params"], tx=tx,
-                         batch_stats=variables["batch_stats"])
+    state = State.create(
+        apply_fn=model.apply,
+        params=variables["params"],
+        tx=tx,
+        batch_stats=variables["batch_stats"],
+    )
     return state, batch
 
 
@@ -75,8 +77,11 @@ def loss_inputs():
 
 def trees():
     state, batch = train_step_inputs()
-    return {"parameters": state.params,
-            "optimizer-state": (state.opt_state, state.step, state.batch_stats), "batch": batch}
+    return {
+        "parameters": state.params,
+        "optimizer-state": (state.opt_state, state.step, state.batch_stats),
+        "batch": batch,
+    }
 
 
 def objective():

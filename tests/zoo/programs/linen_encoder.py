@@ -26,7 +26,7 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     vocabulary: int = 256
     width: int = 64
-    layers: int = 3
+    layers: int = 2
 
     @nn.compact
     def __call__(self, tokens, train=True):
@@ -72,8 +72,11 @@ def loss_inputs():
 
 def trees():
     state, tokens, key = train_step_inputs()
-    return {"parameters": state.params, "optimizer-state": (state.opt_state, state.step),
-            "batch": (tokens, key)}
+    return {
+        "parameters": state.params,
+        "optimizer-state": (state.opt_state, state.step),
+        "batch": (tokens, key),
+    }
 
 
 def objective():

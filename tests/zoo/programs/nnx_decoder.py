@@ -1,7 +1,6 @@
 """Flax NNX: the standard step, which updates model, optimizer and metrics in place; and the same
 step written functionally, with `nnx.split` and `nnx.merge`."""
 
-import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
@@ -53,11 +52,9 @@ def train_step(model, optimizer, metrics, batch):
 
 
 def train_step_inputs():
-    model = Decoder(256, 64, 3, nnx.Rngs(0, dropout=1))
+    model = Decoder(256, 64, 2, nnx.Rngs(0, dropout=1))
     optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
-    metrics = nnx.MultiMetric(
-        accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss")
-    )
+    metrics = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"))
     tokens = jnp.zeros((8, 64), jnp.int32)
     return model, optimizer, metrics, {"inputs": tokens, "targets": tokens}
 
@@ -87,8 +84,10 @@ def loss_inputs():
 def trees():
     model, optimizer, metrics, batch = train_step_inputs()
     _, params, rest = nnx.split(model, nnx.Param, ...)
-    return {"parameters": nnx.pure(params) if hasattr(nnx, "pure") else params,
-            "others": (rest, nnx.state(optimizer), nnx.state(metrics), batch)}
+    return {
+        "parameters": nnx.pure(params) if hasattr(nnx, "pure") else params,
+        "others": (rest, nnx.state(optimizer), nnx.state(metrics), batch),
+    }
 
 
 def functional_trees():

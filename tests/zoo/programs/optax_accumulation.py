@@ -5,14 +5,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-WIDTH, LAYERS = 128, 3
+WIDTH, LAYERS = 128, 2
 
 
 def init(key):
     keys = jax.random.split(key, LAYERS)
     return {
         "layers": [
-            {"up": jax.random.normal(k, (WIDTH, 4 * WIDTH)) / 12, "down": jnp.zeros((4 * WIDTH, WIDTH))}
+            {
+                "up": jax.random.normal(k, (WIDTH, 4 * WIDTH)) / 12,
+                "down": jnp.zeros((4 * WIDTH, WIDTH)),
+            }
             for k in keys
         ],
         "out": jnp.zeros((WIDTH, 10)),

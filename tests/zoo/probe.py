@@ -29,8 +29,6 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
-# Bytes of temporaries that differ by less than this share are the same.
-SAME = 0.02
 # How many checkpoints of a program are really removed.
 REMOVED = 10
 
@@ -64,20 +62,24 @@ def commands(target):
         with contextlib.suppress(ValueError):
             return json.loads(done["out"])
 
-    found["report"] = report()
+    chosen = target["commands"]
+    # The profile changes the peak and the verdicts alone: one report is enough where few are asked.
     found["report_cpu"] = report("--profile", "cpu")
+    found["report"] = found["report_cpu"] if chosen else report()
     peak = found["report"]["peak"]["nbytes"] if found["report"] else 1 << 20
-    ran("report", name, *mode)
-    ran("check", name, *mode)
-    ran("split", name, *(["--max-eqns", 50]))
-    ran("compare", name, *mode)
-    done = ran("plan", name, *mode, "--budget", int(0.6 * peak), "-f", "json")
-    with contextlib.suppress(ValueError):
-        found["plan"] = json.loads(done["out"])
-    done = ran("compile", name, *mode, "--on", "cpu", "-f", "json")
-    with contextlib.suppress(ValueError):
-        found["compiled"] = json.loads(done["out"])
-    ran("sweep", name, *mode, "--on", "cpu", "--policy", "as-written", "--policy", "none")
+    on = ("--on", "cpu")
+    every = {
+        "report": ("report", name, *mode),
+        "check": ("check", name, *mode),
+        "split": ("split", name, "--max-eqns", 50),
+        "compare": ("compare", name, *mode),
+        "plan": ("plan", name, *mode, "--budget", int(0.6 * peak)),
+        "compile": ("compile", name, *mode, *on),
+        "sweep": ("sweep", name, *mode, *on, "--policy", "as-written"),
+    }
+    for command, argv in every.items():
+        if not chosen or command in chosen:
+            ran(*argv)
     return found
 
 
@@ -209,16 +211,13 @@ def removal(target):
     `jax.checkpoint` is replaced before any library is imported; a call of what it returns is a
     checkpoint that belongs to a row if the row's line is where the call or the definition stands.
     """
-    import jax
-
     rows = target["rows"][:REMOVED]
     calls = _Calls()
     calls.install()
     module, fun, inputs = _module(target)
     args = inputs()
     found = {"rows": []}
-    _, lines = calls.compiled(fun, args, target, ())
-    written, _ = calls.compiled(fun, args, target, ())
+    written, lines = calls.compiled(fun, args, target, ())
     found["temp"] = written
     found["sites"] = len(lines)
     for row in rows:
@@ -228,7 +227,6 @@ def removal(target):
             continue
         without, _ = calls.compiled(fun, args, target, mine)
         found["rows"].append({**row, "temp_without": without, "calls_removed": len(mine)})
-    del jax
     return found
 
 
@@ -306,8 +304,7 @@ class _Calls:
                 leaves = jax.tree.leaves(out)
                 return leaves[0].sum().real, leaves[1:]
 
-            grad = jax.jit(lambda f, r: jax.value_and_grad(value, has_aux=True)(f, r))
-            lower = grad.lower(first, rest)
+            lower = jax.jit(jax.value_and_grad(value, has_aux=True)).lower(first, rest)
         return lower.compile().memory_analysis().temp_size_in_bytes, tuple(self.seen)
 
 
@@ -315,10 +312,8 @@ def _lowered_step(fun, args):
     import jax
 
     plain = fun
-    module = type(fun).__module__
     if hasattr(fun, "lower"):  # jax.jit, nnx.jit, eqx.filter_jit
         return fun.lower(*args)
-    del module
     flat, tree = jax.tree.flatten(tuple(args))
     is_array = [hasattr(x, "dtype") for x in flat]
 

@@ -16,7 +16,9 @@ from targets import Target
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("JAXRESID_ZOO", ROOT / ".zoo")).resolve()
-LIMIT_S = 900
+LIMIT_S = 1800
+# Commands to run; all of them where it is empty.
+COMMANDS = [word for word in os.environ.get("JAXRESID_ZOO_COMMANDS", "").split(",") if word]
 # Bytes of XLA:CPU's temporaries that differ by less than this share are the same.
 SAME = 0.02
 ROLES = ("parameters", "optimizer-state", "batch")
@@ -80,6 +82,7 @@ def outcome(target: Target, environment: str) -> Outcome:
 def _given(target: Target) -> dict[str, Any]:
     given = asdict(target)
     given["target"] = f"{HERE / 'programs' / target.program}.py:{target.function}"
+    given["commands"] = COMMANDS
     given["inputs"] = f"{target.function}_inputs"
     return given
 

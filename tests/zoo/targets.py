@@ -112,9 +112,32 @@ ENVIRONMENTS = (
             "jraph==0.0.6.dev0",
             "optimistix==0.1.0",
             "e3nn-jax==0.21.0",
+            "clu",
+        ),
+        # tunix asks for TensorFlow's data sets, and more that its models do not import.
+        no_deps=(
+            "google-tunix==0.1.7",
+            "google-metrax",
+            "qwix",
+            "omegaconf",
+            "perfetto",
+            "pylatexenc",
+            "tenacity",
+            "python-dotenv",
+            "sentencepiece",
+            "importlib_resources",
+            "antlr4-python3-runtime==4.9.3",
+            "kagglehub",
+            "hf_transfer",
         ),
     ),
 )
+
+# What no environment has, and why.
+MISSING = {
+    "haliax==1.3": "imports jax._src.tree_util.BuiltInKeyEntry, which no JAX since 0.7.0 has",
+    "levanter==1.1": "needs haliax, pydantic<2 and ray",
+}
 
 
 def _step(library: str, program: str, function: str, trees="trees", objective="objective", **more):
@@ -165,5 +188,6 @@ TARGETS = (
     _function("optimistix", "optimistix_equilibrium"),
     _function("e3nn-jax", "e3nn_message", mode="function"),
     _function("gpjax", "gpjax_regression"),
+    _step("google-tunix", "tunix_llama", "train_step", oldest=None, note="needs flax 0.12"),
     _function("jraph", "jraph_network"),
 )

@@ -139,8 +139,7 @@ def facts(target):
     module, fun, inputs = _module(target)
     found = {"jax": jax.__version__}
     if target["trees"]:
-        made = _abstract(getattr(module, target["trees"]))
-        found["trees"] = {role: sum(map(_nbytes, _arrays(tree))) for role, tree in made.items()}
+        found["trees"] = _bytes_of(getattr(module, target["trees"]))
     if target["objective"]:
         of, args = getattr(module, target["objective"])()
         first, *rest = args
@@ -150,19 +149,23 @@ def facts(target):
     return found
 
 
-def _abstract(make):
+def _bytes_of(make):
+    """Bytes of the arrays of each tree; Python's numbers are none."""
     import jax
+
+    roles = []
+
+    def arrays():
+        made = make()
+        roles.extend(made)
+        return [[x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")] for tree in made.values()]
 
     try:
-        return jax.eval_shape(make)
-    except Exception:  # what is no array, or a model that is made plainly
-        return make()
-
-
-def _arrays(tree):
-    import jax
-
-    return [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]
+        found = jax.eval_shape(arrays)
+    except Exception:  # a model that is made plainly
+        roles.clear()
+        found = arrays()
+    return {role: sum(map(_nbytes, leaves)) for role, leaves in zip(roles, found, strict=True)}
 
 
 def _nbytes(leaf):
@@ -214,7 +217,7 @@ def removal(target):
     rows = target["rows"][:REMOVED]
     calls = _Calls()
     calls.install()
-    module, fun, inputs = _module(target)
+    _, fun, inputs = _module(target)
     args = inputs()
     found = {"rows": []}
     written, lines = calls.compiled(fun, args, target, ())
@@ -284,7 +287,8 @@ class _Calls:
         frames = []
         frame = inspect.currentframe()
         while frame is not None:
-            frames.append((frame.f_code.co_filename, frame.f_lineno))
+            if frame.f_code.co_filename != __file__:
+                frames.append((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
         return tuple(names), defined, tuple(frames)
 

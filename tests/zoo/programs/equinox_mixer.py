@@ -1,4 +1,4 @@
-"""Equinox: an MLP mixer with each block under `eqx.filter_checkpoint`, trained in one jitted step."""
+"""Equinox: an MLP mixer with each block under `eqx.filter_checkpoint`, in one jitted step."""
 
 import equinox as eqx
 import jax

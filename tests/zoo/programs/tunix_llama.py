@@ -7,8 +7,16 @@ from flax import nnx
 from tunix.models.llama3 import model as llama
 
 config = llama.ModelConfig(
-    num_layers=2, vocab_size=256, embed_dim=64, hidden_dim=192, num_heads=4, head_dim=16,
-    num_kv_heads=2, rope_theta=10_000, norm_eps=1e-5, remat_config=llama.RematConfig.DECODER,
+    num_layers=2,
+    vocab_size=256,
+    embed_dim=64,
+    hidden_dim=192,
+    num_heads=4,
+    head_dim=16,
+    num_kv_heads=2,
+    rope_theta=10_000,
+    norm_eps=1e-5,
+    remat_config=llama.RematConfig.DECODER,
 )
 
 

@@ -15,6 +15,7 @@ ALLOWED = {
     "interrupts": set(),
     "model": {"render"},  # Report.print and to_json call the renderers when they are called
     "nearest": set(),
+    "paths": set(),
     "units": set(),
     "violations": set(),
     "inputs": set(),
@@ -25,14 +26,14 @@ ALLOWED = {
     "config": {"errors", "globs", "nearest", "requirements"},
     "linter": {"config", "errors", "nearest", "violations"},
     "targets": {"errors", "nearest"},
-    "inspector": {"errors", "model", "inputs", "nearest", "specs", "units", "xla"},
+    "inspector": {"errors", "model", "inputs", "nearest", "paths", "specs", "units", "xla"},
     # Of the inspector its _jax alone.
     "xla": {"errors", "inspector", "interrupts", "model", "nearest", "units"},
     "advice": {
         *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
         *("inputs", "violations", "xla"),
     },
-    "render": {"model", "units", "violations"},
+    "render": {"model", "paths", "units", "violations"},
     "cli": {
         *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
         *("inputs", "interrupts", "nearest", "sources", "targets", "units", "violations", "xla"),

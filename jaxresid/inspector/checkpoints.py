@@ -83,7 +83,7 @@ def worth(
     def removed(eqns: Iterable[int]) -> Trace:
         return retrace(traced, _jax.with_jaxpr(primal.jaxpr, without(jaxpr, eqns)))
 
-    places, judged = Places(frames), []
+    places, judged = Places(frames, traced), []
     plain: Trace | None = None
     for site in found:
         other = removed(site.eqns)

@@ -50,7 +50,7 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
     recompute = max(added.flops, 0)
     return Checkpoint(
         function=site.function,
-        location=site.location,
+        source=site.source,
         policy=description(site.policy),
         prevent_cse=site.prevent_cse,
         calls=len(site.calls),
@@ -67,6 +67,7 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
         shape=facts.shape or ("nested" if site.is_nested else None),
         findings=tuple(findings),
         uncosted=added.uncosted,
+        defined=site.body.defined,
     )
 
 

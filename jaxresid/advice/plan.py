@@ -11,15 +11,16 @@ from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.advice.search import Runs, Search
 from jaxresid.advice.writing import code
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.choices import Place, Variant, Variants, everywhere
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.nesting import eqns_in
-from jaxresid.inspector.peak import PROFILES
+from jaxresid.inspector.question import in_two_calls
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import parse_bytes
+from jaxresid.words import Mode, Profile
 
 # A value smaller than this share of the budget is not worth a name; nor is what spares less than
 # that share of the function's cost.
@@ -29,41 +30,54 @@ _WORTH_AN_EDIT = 5e-4
 _STEP = 0.01
 
 
+@in_two_calls
 def plan(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     budget: int | str,
     offload: bool = False,
     device: str = DEFAULT.name,
     writable: bool = False,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-    **kwargs: Any,
-) -> Plan:
-    """How `fun(*args, **kwargs)` and its gradients fit into `budget` with the least recomputation.
+) -> Callable[..., Plan]:
+    """How `fun` and its gradients fit into `budget` with the least recomputation.
+
+    `jaxresid.plan(fun, budget="12GiB")(*args, **kwargs)`.
 
     Args:
       budget: bytes of peak memory, or text such as `12GiB`.
       offload: values may also be moved to host memory; then the estimated time on `device` is
         minimised, transfers included, instead of the recomputed FLOPs.
       writable: only what `jaxresid plan --write` can write: all calls of a place alike.
-      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
+      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Plan`.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or the budget or the device is not understood.
     """
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
     if isinstance(budget, str):
         try:
-            budget = parse_bytes(budget)
+            nbytes = parse_bytes(budget)
         except ValueError as e:
             raise InputsError(f"budget: {e}") from None
-    found = subject(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
-    )
-    return planned(found, budget, offload=offload, device=device, writable=writable)
+    else:
+        nbytes = budget
+    chosen = chip(device).name
+
+    def planned_for(*args: Any, **kwargs: Any) -> Plan:
+        found = subject(question.of(args, kwargs))
+        return planned(found, nbytes, offload=offload, device=chosen, writable=writable)
+
+    return planned_for
 
 
 def planned(

@@ -6,32 +6,41 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax, meshes, steps
+from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, has_checkpoints
+from jaxresid.inspector.changes import changes, drops_update, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.consumers import consumers
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
-from jaxresid.inspector.peak import PROFILES, Places, peak, profile_named
+from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.step_checkpoints import step_worth
+from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.tracing import Arguments, Trace, arguments, primal_trace, trace
+from jaxresid.inspector.tracing import (
+    Arguments,
+    Trace,
+    arguments,
+    primal_trace,
+    trace,
+    without_changed,
+)
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
     Computed,
@@ -47,23 +56,37 @@ from jaxresid.model import (
     Residual,
     Target,
 )
+from jaxresid.words import Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.xla.cache import Cache
 
-MODES = ("auto", "function", "step")
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A function as it was traced: what a report is made of, and its variants."""
+    """A function as it was traced: what a report is made of, and its variants.
+
+    Attributes:
+      is_dead: whether it is a training step that does nothing with its gradients; it has no
+        backward pass then, and nothing is said of what it takes or of its checkpoints.
+    """
 
     fun: Callable[..., Any]
     name: str
     trace: Trace | StepTrace
     frames: Frames
-    profile: Profile
+    profile: storage.Profile
     warnings: tuple[str, ...]
+    is_dead: bool = False
+
+    def judged(self) -> None:
+        """Refuses what cannot be judged.
+
+        Raises:
+          InputsError: it is a training step that does nothing with its gradients.
+        """
+        if self.is_dead:
+            raise InputsError(_dead(self.name))
 
     @property
     def mesh(self) -> Mesh | None:
@@ -84,100 +107,79 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A report together with the function and the jaxprs that it was made from."""
+    """A report together with the function and the jaxprs that it was made from; `is_dead` as that
+    of a `Subject`."""
 
     fun: Callable[..., Any]
     report: Report
     trace: Trace | StepTrace
     frames: Frames
+    is_dead: bool = False
 
 
+@in_two_calls
 def inspect(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-    **kwargs: Any,
-) -> Report:
-    """What the backward pass of `fun(*args, **kwargs)` keeps, costs and takes.
+) -> Callable[..., Report]:
+    """What the backward pass of `fun` keeps, costs and takes.
 
-    Nothing is computed and nothing allocated. Bools, integers, strings, None and callables are
-    static; arrays and floats are traced.
+    `jaxresid.inspect(fun)(*args, **kwargs)`: as with `jax.make_jaxpr`, options go into the first
+    call and the function's own arguments, whatever they are called, into the second. Those are
+    arrays or `jax.ShapeDtypeStruct`s, in any pytree; bools, integers, strings, None and callables
+    are static; arrays and floats are traced. Nothing is computed and nothing allocated.
 
     Args:
       fun: a function that JAX can differentiate.
-      *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s, in any pytree.
       argnums: positional arguments to differentiate; None: every float or complex leaf of all
         arguments, as `jax.ad_checkpoint.print_saved_residuals` does.
       has_aux: `fun` returns `(output, auxiliary data)`.
-      profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
       mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
         gradients that it computes itself; `auto` tells from what it does.
+      profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
       mesh: what it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of axes and
         their sizes, as many of this process's CPU devices; arguments without a sharding are on all
         of it. None: the mesh of the arguments' own shardings. Bytes are then one device's. Where
         the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see how the
         residuals are split.
-      **kwargs: its keyword arguments.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Report`.
 
     Raises:
-      InputsError: the arguments do not fit, or nothing can be differentiated.
+      InputsError: the options or the arguments do not fit, or nothing can be differentiated.
       TraceError: the function fails to trace.
       MissingJaxError: jax is missing or older than 0.7.
     """
-    return inspection(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
-    ).report
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
+
+    def inspected(*args: Any, **kwargs: Any) -> Report:
+        return inspection(question.of(args, kwargs)).report
+
+    return inspected
 
 
-def inspection(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    argnums: int | Sequence[int] | None = None,
-    has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
-    mesh: Any = None,
-    name: str | None = None,
-    warnings: Sequence[str] = (),
-    cache: Cache | None = None,
-) -> Inspection:
+def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
     """As `inspect`, keeping the jaxprs.
 
     Args:
-      name: the target as the user wrote it.
       cache: of what is compiled for a mesh.
     """
     with uncollected():
-        found = _traced_subject(
-            fun, args, kwargs, argnums, has_aux, profile, mode, mesh, name, warnings
-        )
-        return _inspected(found, cache)
+        return _inspected(_traced_subject(question), cache)
 
 
-def subject(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    argnums: int | Sequence[int] | None = None,
-    has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
-    mesh: Any = None,
-    name: str | None = None,
-    warnings: Sequence[str] = (),
-) -> Subject:
+def subject(question: Question) -> Subject:
     """Traces as `inspection` does, and leaves it at that."""
     with uncollected():
-        return _traced_subject(
-            fun, args, kwargs, argnums, has_aux, profile, mode, mesh, name, warnings
-        )
+        return _traced_subject(question)
 
 
 @contextlib.contextmanager
@@ -193,53 +195,58 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _traced_subject(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    argnums: int | Sequence[int] | None,
-    has_aux: bool,
-    profile: str,
-    mode: str,
-    mesh: Any,
-    name: str | None,
-    warnings: Sequence[str],
-) -> Subject:
+def _traced_subject(question: Question) -> Subject:
     jax = _jax.import_jax()
-    if isinstance(argnums, int):
-        argnums = (argnums,)
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    chosen = profile_named(profile)
-    name = name or _name_of(fun)
+    fun, name, warnings = question.fun, question.called, tuple(question.warnings)
+    chosen = profile_named(question.profile)
     frames = Frames(own=own_code(fun))
-    call = arguments(fun, args, kwargs, argnums, meshes.meshed(mesh))
-    if remark := meshes.undecided(call, jax.tree.leaves((tuple(args), dict(kwargs)))):
+    call = arguments(question, meshes.meshed(question.mesh))
+    given = (tuple(question.args), dict(question.kwargs))
+    if remark := meshes.undecided(call, jax.tree.leaves(given)):
         warnings = (*warnings, remark)
-    if mode == "step" and (has_aux or argnums is not None):
-        given = "has_aux" if has_aux else "argnums"
-        raise InputsError(f"a training step differentiates by itself: {given} goes with functions")
-    may_be_step = mode != "function" and not has_aux and argnums is None
-    step = _step_of(fun, call, name, frames, required=True) if mode == "step" else None
+    mode, has_aux = question.mode, question.has_aux
+    may_be_step = mode != "function" and not has_aux and question.argnums is None
+    step, given_call = None, call
+    if mode == "step":
+        step = _step_of(fun, call, name, frames, required=True)
+    elif call.is_mutable:
+        # What is changed in place is no parameter of a function, and may make it a step.
+        step, call = _with_changes(fun, call, may_be_step)
     if step is None:
+        if call.changing is None:
+            call = replace(call, changing=frozenset())
         try:
             call, traced, more = _traced(fun, call, has_aux, name, frames)
         except JaxresidError:
             # Of many a step no derivative can be taken, of integers or through a kernel of its own.
-            step = _step_of(fun, call, name, frames, required=False) if may_be_step else None
+            if may_be_step:
+                step = _step_of(fun, given_call, name, frames, required=False)
             if step is None:
                 raise
         else:
-            if may_be_step and steps.may_be_step(traced):
-                step = _step_of(fun, call, name, frames, required=False)
+            if steps.may_be_step(traced):
+                if may_be_step:
+                    step = _step_of(fun, given_call, name, frames, required=False)
+                elif drops_update(_jax.open_jaxpr(traced.primal().jaxpr)):
+                    more = (*more, _dead(name))
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
             raise InputsError(
                 f"{name} holds no gradient of its own, so it is no training step; without --mode"
                 " step it is differentiated as a function"
             )
-        return Subject(fun, name, step, frames, chosen, tuple(warnings))
+        is_dead = steps.is_dead(step)
+        warnings = (*warnings, _dead(name)) if is_dead else warnings
+        return Subject(fun, name, step, frames, chosen, warnings, is_dead)
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+
+
+def _dead(name: str) -> str:
+    return (
+        f"nothing that {name} returns or changes depends on its gradients: they are computed and"
+        " thrown away, and compilers leave the whole backward pass out; return the updated"
+        " parameters and optimizer state (or the gradients) as well"
+    )
 
 
 def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
@@ -260,8 +267,7 @@ def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
     if has_checkpoints(traced, frames):
         worths = worth(traced, frames, profile, found, program, estimate)
     else:
-        cost = Phases(jaxpr_cost(traced.forward), jaxpr_cost(traced.backward), Cost())
-        worths = Worth((), cost)
+        worths = Worth((), Phases(*passes_cost(traced), Cost()))
     return _inspection(subject, subject.target, found, worths, program, estimate, mesh)
 
 
@@ -270,14 +276,31 @@ def _step_of(
 ) -> StepTrace | None:
     """The function as a training step. Without `required`, None if it is none or fails."""
     try:
-        primal = steps.step_primal(fun, call)
+        primal, call = steps.step_settled(fun, call)
     except JaxresidError:
         raise
     except Exception as e:
         if required:
             raise trace_error(e, name, frames, call) from e
         return None
-    return steps.step_trace(primal, call) if required or steps.is_step(primal) else None
+    if not required and not steps.is_step(primal, call):
+        return None
+    return steps.step_trace(primal, call)
+
+
+def _with_changes(
+    fun: Callable[..., Any], call: Arguments, may_be_step: bool
+) -> tuple[StepTrace | None, Arguments]:
+    """The function as a training step, if it is one; and its arguments, of which no gradient is
+    taken of what it changes itself, running means say. Those of a function that fails to trace are
+    as they were."""
+    try:
+        primal, call = steps.step_settled(fun, call)
+    except Exception:  # differentiating it says what is wrong
+        return None, call
+    if may_be_step and steps.is_step(primal, call):
+        return steps.step_trace(primal, call), call
+    return None, without_changed(call, [c.path for c in made_by_function(changes(primal, call))])
 
 
 def _step(subject: Subject, step: StepTrace) -> Inspection:
@@ -285,7 +308,12 @@ def _step(subject: Subject, step: StepTrace) -> Inspection:
     program = step_program(step)
     found = step_residuals(step, subject.frames, program)
     estimate = peak(program, subject.profile, Places(subject.frames))
-    worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
+    if subject.is_dead:
+        worths = Worth((), step_cost(step))
+    else:
+        worths = step_worth(
+            subject.fun, step, subject.frames, subject.profile, found, program, estimate
+        )
     target = Target(subject.name, differentiated_in(program), "step")
     return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
 
@@ -320,7 +348,7 @@ def _inspection(
         findings=said,
         mesh=mesh,
     )
-    return Inspection(subject.fun, report, subject.trace, frames)
+    return Inspection(subject.fun, report, subject.trace, frames, subject.is_dead)
 
 
 def _offloading(
@@ -332,6 +360,8 @@ def _offloading(
 ) -> Offloading | None:
     """Where the residuals are; None where nothing is in host memory, nor meant to be."""
     kept, plain = kept_of(found), worths.plain
+    if not worths.is_known:
+        return None
     without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
     if isinstance(plain, int):
         return total_offloading(program, kept, plain, without_effect=without_effect)
@@ -431,13 +461,6 @@ def _floats_held(call: Arguments) -> Arguments:
     return replace(call, roles=roles)
 
 
-def _name_of(fun: Any) -> str:
-    owner = getattr(fun, "__self__", None)
-    if owner is not None and not isinstance(owner, type | ModuleType):
-        return f"{type(owner).__name__}.{fun.__name__}"
-    return getattr(fun, "__qualname__", None) or type(fun).__name__
-
-
 def own_code(fun: Any) -> tuple[str, ...]:
     """The directories whose code counts as the user's even inside site-packages: the package that
     the target is defined in, for a bound method or a callable object that of its class."""
@@ -454,6 +477,7 @@ def own_code(fun: Any) -> tuple[str, ...]:
 
 __all__ = [
     "Inspection",
+    "Question",
     "Subject",
     "inspect",
     "inspection",

@@ -97,6 +97,18 @@ def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
 
 
+def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
+    """The same with other outputs, of those that it has."""
+    jaxpr = open_jaxpr(closed)
+    known = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
+    info = jaxpr.debug_info
+    paths = getattr(info, "result_paths", None)
+    if paths is not None and len(paths) == len(jaxpr.outvars):
+        kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
+        info = info._replace(result_paths=tuple(kept))
+    return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
+
+
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
     """A closed jaxpr as a function of its inputs that can be traced; eqns keep their lines."""
     import jax.extend

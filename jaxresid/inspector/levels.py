@@ -22,6 +22,9 @@ from jaxresid.inspector.frames import Frame, Frames, below, inside
 from jaxresid.inspector.nesting import Nest, label, nests
 from jaxresid.model import Location, Source
 
+# Scopes that we put into a trace to find checkpoints again begin with it.
+MARK = "jaxresid_checkpoint_"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
@@ -216,7 +219,8 @@ def scope_of(name_stack: str) -> str:
     text = re.sub(r"\b\w+\(", "(", name_stack)
     parts = re.split(r"[()/]+", text)
     drop = ("", "rematted_computation", "checkpoint")
-    kept = [p for p in parts if p not in drop and "->" not in p and not p.startswith("eqx.")]
+    other = ("eqx.", MARK)
+    kept = [p for p in parts if p not in drop and "->" not in p and not p.startswith(other)]
     # Of a checkpoint that was differentiated: `transpose(jvp(net))/mlp/jvp(net)/mlp`.
     half = len(kept) // 2
     if kept[:half] == kept[half:]:

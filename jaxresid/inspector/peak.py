@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxresid import words
 from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of_value
 from jaxresid.inspector.callsites import CallSites, has_checkpoints
@@ -23,7 +24,6 @@ from jaxresid.inspector.tracing import Trace
 from jaxresid.model import NOWHERE, Live, Location, Peak, Source
 from jaxresid.paths import folded_scopes, pattern
 
-PROFILES = ("accelerator", "cpu")
 _CURVE = 200
 # What these take while they run is between them and the device.
 _OPAQUE = frozenset({"ffi_call", "pallas_call", "custom_call", "tpu_custom_call", "io_callback"})
@@ -71,10 +71,8 @@ class Places:
         return known
 
 
-def profile_named(name: str) -> Profile:
-    """Raises ValueError: there is no such profile."""
-    if name not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {name!r}")
+def profile_named(name: words.Profile) -> Profile:
+    """Return what a compiler of this profile materialises."""
     return Cpu() if name == "cpu" else Accelerator()
 
 

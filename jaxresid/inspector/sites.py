@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +25,28 @@ from jaxresid.inspector.frames import (
     passes_on,
 )
 from jaxresid.inspector.levels import Level, Levels, scope_of, source_of
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.policies import description
 from jaxresid.model import Location, Source
 from jaxresid.paths import folded_scopes
+
+# What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
+_TRANSPARENT = frozenset(
+    {
+        "jit",
+        "closed_call",
+        "core_call",
+        "eval_jaxpr",
+        "remat",
+        "scan",
+        "while",
+        "cond",
+        "shard_map",
+        "xla_pmap",
+    }
+)
+# What the name stack of a derivative holds.
+DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +58,7 @@ class Call:
       trips: how often the loops around it run it.
       around: the remat eqns around it, outermost first.
       loops: the loop eqns around it, outermost first.
+      enclosing: all eqns around it, outermost first.
       makers: in the jaxpr that it stands in, each variable's eqn.
     """
 
@@ -48,6 +68,16 @@ class Call:
     around: tuple[Any, ...]
     loops: tuple[Any, ...]
     makers: Mapping[Any, Any]
+    enclosing: tuple[Any, ...] = ()
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether JAX differentiates it from this eqn alone: it is not a derivative already, and
+        nothing around it has a derivative rule that holds the checkpoint for itself."""
+        eqns = (*self.enclosing, self.eqn)
+        if any(DERIVED.search(_jax.name_stack(eqn)) for eqn in eqns):
+            return False
+        return all(_jax.primitive_name(eqn) in _TRANSPARENT for eqn in self.enclosing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +95,7 @@ class Site:
     Attributes:
       body: what it is of.
       source: where it is called, and the modules that it is.
+      bodies: what it holds as written, open jaxprs.
     """
 
     body: Body
@@ -72,6 +103,17 @@ class Site:
     policy: Any
     prevent_cse: bool
     calls: tuple[Call, ...]
+    bodies: tuple[Any, ...] = ()
+
+    @property
+    def held(self) -> Iterator[Any]:
+        """The eqns of its bodies, at any depth."""
+        return itertools.chain.from_iterable(eqns_in(body) for body in self.bodies)
+
+    @property
+    def is_as_written(self) -> bool:
+        """See `Call.is_as_written`."""
+        return all(call.is_as_written for call in self.calls)
 
     @property
     def function(self) -> str:
@@ -105,21 +147,23 @@ class Site:
         return f"{self.location.file}:{self.location.line} ({self.function})"
 
 
-def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
+def sites(
+    levels: Levels, top: Level, *, backward: bool = False, also: Container[int] = ()
+) -> tuple[Site, ...]:
     """The checkpoints of a jaxpr, in program order.
 
     Args:
       backward: of those in a training step, whose backward pass holds them.
+      also: ids of eqns that count too.
     """
     groups: dict[Any, list[tuple[Call, Source]]] = {}
     heads: dict[Any, tuple[Body, Any, bool]] = {}
-    for level, call in _calls(levels, top):
+    for level, call in calls(levels, top):
         params = _jax.params(call.eqn)
-        if backward and not _recomputes(call.eqn):
+        if backward and not recomputes(call.eqn) and id(call.eqn) not in also:
             continue  # one that still stands in the forward pass
         policy = params.get("policy")
-        prevent = params.get("prevent_cse", True)
-        is_prevented = any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
+        is_prevented = prevents_cse(params)
         place = levels.place(level, call.eqn)
         made = body(call.jaxpr, levels.frames, place.frames)
         inner = _common_scope(call.jaxpr)
@@ -136,21 +180,33 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
     return tuple(
         Site(
             made,
-            replace(calls[0][1], scope=folded_scopes(source.scope for _, source in calls)),
+            replace(each[0][1], scope=folded_scopes(source.scope for _, source in each)),
             policy,
             is_prevented,
-            tuple(call for call, _ in calls),
+            tuple(call for call, _ in each),
+            tuple({id(call.jaxpr): call.jaxpr for call, _ in each}.values()),
         )
-        for key, calls in groups.items()
+        for key, each in groups.items()
         for made, policy, is_prevented in [heads[key]]
     )
 
 
-def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
+def prevents_cse(params: Mapping[str, Any]) -> bool:
+    """Whether the params of a remat eqn prevent CSE."""
+    prevent = params.get("prevent_cse", True)
+    return any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
+
+
+def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
+    """The remat eqns of a jaxpr where they stand, in program order."""
     known: dict[int, tuple[Any, bool]] = {}
 
     def walk(
-        level: Level, trips: int, around: tuple[Any, ...], loops: tuple[Any, ...]
+        level: Level,
+        trips: int,
+        around: tuple[Any, ...],
+        loops: tuple[Any, ...],
+        enclosing: tuple[Any, ...],
     ) -> Iterator[tuple[Level, Call]]:
         makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
         for eqn in level.jaxpr.eqns:
@@ -159,7 +215,8 @@ def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
                 continue
             inside = around
             if _jax.primitive_name(eqn) == "remat":
-                yield level, Call(eqn, found[0].jaxpr, trips, around, loops, makers)
+                jaxpr = found[0].jaxpr
+                yield level, Call(eqn, jaxpr, trips, around, loops, makers, enclosing)
                 inside = (*around, eqn)
             for which, nest in enumerate(found):
                 if not _holds(nest.jaxpr, known):
@@ -171,12 +228,14 @@ def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
                     more,
                     inside,
                     (*loops, eqn) if is_loop else loops,
+                    (*enclosing, eqn),
                 )
 
-    yield from walk(top, 1, (), ())
+    yield from walk(top, 1, (), (), ())
 
 
-def _recomputes(eqn: Any) -> bool:
+def recomputes(eqn: Any) -> bool:
+    """Whether a remat eqn is of a backward pass."""
     differentiated = _jax.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
         return "rematted_computation" in _jax.name_stack(eqn)

@@ -14,7 +14,7 @@ from typing import Any
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, alike
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import Inlining, flattened, without
@@ -29,7 +29,7 @@ from jaxresid.inspector.rewriting import Regroup, Replace, rewritten
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.tracing import BackwardError, Trace, retrace
-from jaxresid.model import Expression, Location
+from jaxresid.model import Cost, Expression, Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +163,7 @@ class FunctionVariants:
             device,
             host,
             peak_nbytes(program, self._profile),
-            jaxpr_cost(traced.forward) + jaxpr_cost(traced.backward),
+            sum(passes_cost(traced), Cost()),
             program,
             traced,
         )

@@ -71,6 +71,29 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
     )
 
 
+def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
+    """A checkpoint without which the program is not known, with the reason."""
+    return Checkpoint(
+        function=site.function,
+        source=site.source,
+        policy=description(site.policy),
+        prevent_cse=site.prevent_cse,
+        calls=len(site.calls),
+        trips=site.trips,
+        kept_nbytes=figures.kept_nbytes,
+        kept_without_nbytes=None,
+        recompute_flops=None,
+        recompute_fraction=None,
+        peak_nbytes=figures.peak_nbytes,
+        peak_without_nbytes=None,
+        ratio=None,
+        verdict=Verdict.NOT_JUDGED,
+        reason=reason,
+        shape="nested" if site.is_nested else None,
+        defined=site.body.defined,
+    )
+
+
 def _dropped(facts: Facts) -> int:
     return facts.without.kept_nbytes - facts.figures.kept_nbytes
 

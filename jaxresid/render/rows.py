@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
 from jaxresid.paths import folded, pattern
 from jaxresid.render.words import aval_text, short_path
+from jaxresid.words import GroupBy
 
-GROUPS = ("line", "function", "name", "primitive", "scope", "argument", "none")
+GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class View:
       all: show arguments and literals too.
     """
 
-    group_by: str | None = None
+    group_by: GroupBy | None = None
     top: int | None = 20
     min_bytes: int = 0
     all: bool = False

@@ -51,6 +51,7 @@ _VERDICTS = {
     Verdict.UNDONE: "undone by XLA",
     Verdict.OVERRIDDEN: "overridden",
     Verdict.MATCHED_NOTHING: "policy matched nothing",
+    Verdict.NOT_JUDGED: "not judged",
 }
 
 

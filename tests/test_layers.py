@@ -25,12 +25,14 @@ ALLOWED = {
     "config": {"errors", "globs", "nearest", "requirements"},
     "linter": {"config", "errors", "nearest", "violations"},
     "targets": {"errors", "nearest"},
-    "inspector": {"errors", "model", "inputs", "nearest", "specs", "units", "xla"},
+    "inspector": {
+        *("errors", "inputs", "interrupts", "model", "nearest", "specs", "units", "xla"),
+    },
     # Of the inspector its _jax alone.
     "xla": {"errors", "inspector", "interrupts", "model", "nearest", "units"},
     "advice": {
         *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
-        *("inputs", "violations", "xla"),
+        *("inputs", "interrupts", "violations", "xla"),
     },
     "render": {"model", "units", "violations"},
     "cli": {

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector.recompute import Graph
+from jaxresid.interrupts import held
 
 # Of two choices that cost the same the one that keeps less: a byte counts that much beside cost,
 # both as shares of their totals.
@@ -51,9 +52,10 @@ class Program:
     """
 
     def __init__(self, graph: Graph, transfer: Callable[[int], float] | None = None) -> None:
-        import numpy as np
-        from scipy.optimize import Bounds, LinearConstraint
-        from scipy.sparse import coo_array
+        with held():
+            import numpy as np
+            from scipy.optimize import Bounds, LinearConstraint
+            from scipy.sparse import coo_array
 
         self._graph = graph
         self._transfer = transfer

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid.errors import InputsError, MissingJaxError
+from jaxresid.interrupts import held
 
 MINIMUM = (0, 7)
 
@@ -54,7 +55,8 @@ def import_jax() -> types.ModuleType:
       MissingJaxError: saying in one line what to install.
     """
     try:
-        import jax
+        with held():
+            import jax
     except ModuleNotFoundError as e:
         if e.name not in ("jax", "jaxlib"):
             raise

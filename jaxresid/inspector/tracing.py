@@ -18,6 +18,9 @@ from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.sharding import Sharding
 
+# What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
+CONCRETE = "--concrete-inputs calls it plainly instead (its arrays are then really made)"
+
 
 class Static:
     """A number that stays static where a bare one would be traced."""
@@ -170,7 +173,7 @@ def arguments(
     own = mesh if mesh is not None else mesh_of(leaves)
     if own is not None and mesh is None:
         # Beside arrays on a mesh those without a sharding are on all its devices, too.
-        leaves = [_struct(v, own) if hasattr(v, "sharding") else v for v in leaves]
+        leaves = [_struct(v, own) if is_array(v) and hasattr(v, "sharding") else v for v in leaves]
     found = Arguments(tuple(paths), tuple(leaves), tuple(roles), treedef, own, mesh)
     if not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
@@ -255,6 +258,7 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 
     operands = _operands(arguments)
     traced = jax.jit(forward).trace(*operands)
+    _check_closed(traced, operands)
     (y, aux), vjp = traced.out_info
     _check_differentiable(y)
 
@@ -280,7 +284,29 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 
 def _traced(primal: _Primal, arguments: Arguments) -> Any:
     with _jax.in_mesh(arguments.context):
-        return _jax.import_jax().jit(primal).trace(*_operands(arguments))
+        operands = _operands(arguments)
+        traced = _jax.import_jax().jit(primal).trace(*operands)
+        _check_closed(traced, operands)
+        return traced
+
+
+def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
+    """That a function depends on its arguments alone: JAX makes an operand, ahead of them, of each
+    tracer of another trace that it comes upon.
+
+    Raises:
+      InputsError: it depends on such a tracer.
+    """
+    invars = _jax.open_jaxpr(traced.jaxpr).invars
+    foreign = invars[: len(invars) - sum(map(len, operands))]
+    if not foreign:
+        return
+    listed = ", ".join(v.aval.str_short() for v in foreign[:3])
+    more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+    raise InputsError(
+        f"the target reads what leaked from another trace ({listed}{more}); the inputs function may"
+        f" leave traced arrays behind, in a global for example\n  {CONCRETE}"
+    )
 
 
 def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
@@ -288,13 +314,19 @@ def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, 
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
     leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
     args, kwargs = _jax.import_jax().tree.unflatten(arguments.treedef, leaves)
-    return fun(*args, **kwargs)
+    try:
+        return fun(*args, **kwargs)
+    except SystemExit as e:
+        raise InputsError(
+            f"the target ends the program while it is traced, as by sys.exit({e.code!r:.40})"
+        ) from e
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function, None where Python cannot tell it."""
     try:
         return inspect.signature(fun)
-    except (TypeError, ValueError):
+    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
         return None
 
 
@@ -350,16 +382,24 @@ def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
     dropout: a setting that the object's code may look at, where an array is a parameter."""
     attribute = _jax.import_jax().tree_util.GetAttrKey
-    return not hasattr(leaf, "dtype") and any(isinstance(key, attribute) for key in path)
+    return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
 
 
 def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
     if isinstance(leaf, float | complex) and not hasattr(leaf, "dtype"):
         # A Python float is a weakly typed scalar, as jax.vjp takes it.
         return leaf, "differentiated" if chosen else "traced"
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+    if not is_array(leaf):
         return leaf, "static"
     return _struct(leaf, mesh), "differentiated" if chosen and is_inexact(leaf) else "traced"
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype. Asking an object of the user's may raise."""
+    try:
+        return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    except Exception:
+        return False
 
 
 def _struct(leaf: Any, mesh: Any = None) -> Any:
@@ -398,7 +438,7 @@ def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
 
 def mesh_of(leaves: Sequence[Any]) -> Any | None:
     """The mesh of several devices that the first leaf on one is split over."""
-    for leaf in leaves:
+    for leaf in filter(is_array, leaves):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if mesh is not None and mesh.size > 1:
             return mesh

@@ -71,7 +71,9 @@ class Child:
         """
         # Packages that only a changed sys.path finds are found there too, after those of its own:
         # the user's directory may hold a queue.py.
-        paths = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
+        # Whoever asks decides when it ends, and an import does not survive a Ctrl-C.
+        deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        paths = f"{deaf}; import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
         changed = {name: value for name, value in environment.items() if value is not None}
         kept = {name: value for name, value in os.environ.items() if name not in environment}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
@@ -202,7 +204,7 @@ def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] =
       answer: message -> result.
       reason: what is said of an exception that `answer` raises.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # If memory runs out, the kernel should end this process rather than any other.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")

@@ -49,6 +49,20 @@ def held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Blocks Ctrl-C: it comes when this is over, and never to the processes that are started in it,
+    whose end is the business of whoever starts them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
 def minded() -> Iterator[None]:
     """Has a KeyboardInterrupt that Python drops raised again.
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "globs": set(),
     "requirements": set(),
     "config": {"errors", "globs", "nearest", "requirements"},
-    "linter": {"config", "errors", "nearest", "violations"},
+    "linter": {"config", "errors", "interrupts", "nearest", "violations"},
     "targets": {"errors", "nearest"},
     "inspector": {
         *("errors", "inputs", "interrupts", "model", "nearest", "specs", "units", "xla"),

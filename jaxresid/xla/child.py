@@ -12,6 +12,7 @@ import os
 import pickle
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ _LOG_TAIL_NBYTES = 1 << 20
 _REASON_LENGTH = 300
 _LAST_BREATH_S = 10.0
 _POLL_S = 0.1
+# Names a folder of the child's own, which goes with it where the other end cannot see to that.
+SCRATCH = "JAXRESID_SCRATCH"
 
 # What a log line of absl begins with: a severity, the date, the time and the thread.
 _PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\S*\s+\d+ |^what\(\):\s*")
@@ -229,6 +232,8 @@ def _listen(messages: queue.SimpleQueue[Any]) -> None:
         try:
             messages.put(pickle.load(sys.stdin.buffer))
         except EOFError:
+            if scratch := os.environ.get(SCRATCH):
+                shutil.rmtree(scratch, ignore_errors=True)
             os._exit(0)
         except Exception as e:  # it is of a class that cannot be made here
             sys.stderr.write(f"{one_line(e)}\n")

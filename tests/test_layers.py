@@ -12,6 +12,9 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
 ALLOWED = {
     "errors": set(),
+    "shown": set(),
+    "decoding": set(),
+    "regular": set(),
     "interrupts": set(),
     "model": {"render"},  # Report.print and to_json call the renderers when they are called
     "nearest": set(),
@@ -23,21 +26,34 @@ ALLOWED = {
     "globs": set(),
     "requirements": set(),
     "config": {"errors", "globs", "nearest", "requirements"},
-    "linter": {"config", "errors", "interrupts", "nearest", "violations"},
+    "linter": {
+        *("config", "decoding", "errors", "interrupts", "nearest", "regular", "shown"),
+        "violations",
+    },
     "targets": {"errors", "nearest"},
     "inspector": {
         *("errors", "inputs", "interrupts", "model", "nearest", "specs", "units", "xla"),
     },
     # Of the inspector its _jax alone.
-    "xla": {"errors", "inspector", "interrupts", "model", "nearest", "units"},
+    "xla": {
+        "decoding",
+        "regular",
+        "errors",
+        "inspector",
+        "interrupts",
+        "model",
+        "nearest",
+        "units",
+    },
     "advice": {
         *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
         *("inputs", "interrupts", "violations", "xla"),
     },
-    "render": {"model", "units", "violations"},
+    "render": {"model", "shown", "units", "violations"},
     "cli": {
         *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
-        *("inputs", "interrupts", "nearest", "sources", "targets", "units", "violations", "xla"),
+        *("inputs", "interrupts", "nearest", "shown", "sources", "targets", "units", "violations"),
+        "xla",
     },
     "__main__": {"cli"},
     "__init__": {"advice", "errors", "inputs", "inspector", "linter", "model", "violations"},

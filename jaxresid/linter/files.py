@@ -379,10 +379,10 @@ class Lint:
             stored = cache.get(*where, depends=depends) or cache.get(
                 *where, depends=depends, content=candidate.raw
             )
-            if stored is None:
-                missed.append(candidate)
-            else:
+            try:
                 results.append(from_json(stored, candidate.path))
+            except (ValueError, RecursionError):  # there is none, or someone else wrote it
+                missed.append(candidate)
         linted = {r.path: r for r in self._lint(missed, jobs)}
         for candidate in missed:
             results.append(linted[candidate.path])

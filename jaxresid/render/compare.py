@@ -28,6 +28,7 @@ from jaxresid.render.policies import Names, lines, policy_text
 from jaxresid.render.sparkline import can_encode
 from jaxresid.render.words import ACCURACY, percent
 from jaxresid.render.wrapping import Flow
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _FIRST = ("none", "as-written")
@@ -201,6 +202,7 @@ def gradients_text(comparison: Comparison) -> str:
 
 def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> RenderableType:
     """The whole text; `encoding` is that of the stream it is for."""
+    comparison = shown(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
         heading(comparison.target, comparison.jax, comparison.mesh),

@@ -5,11 +5,12 @@ Everything loads on first use, so importing this package is cheap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from jaxresid.errors import JaxresidError as JaxresidError
 
+TYPE_CHECKING = False  # typing takes time, in which a Ctrl-C would be nobody's
 if TYPE_CHECKING:
+    from typing import Any
+
     from jaxresid.advice.check import check as check
     from jaxresid.advice.compare import compare as compare
     from jaxresid.advice.compile import compile as compile

@@ -24,7 +24,7 @@ from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.render.lint.excerpt import excerpt
 from jaxresid.render.lint.explain import explain, rule_table
 from jaxresid.render.lint.layout import painter, text_width
-from jaxresid.shown import visible
+from jaxresid.shown import lines, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, RuleInfo, Span, Violation
 
 ROOT = Path("/repo")
@@ -566,7 +566,7 @@ def test_junit():
 def test_junit_parses_whatever_the_message_is(message):
     top = ET.fromstring(one("junit", dataclasses.replace(LOOP, message=message)).encode())
     shown = top[0][0].find("failure").get("message")
-    kept = [c for c in message if c.isprintable() and c not in "\ufffe\uffff"]
+    kept = [c for c in lines(message) if c.isprintable() and c not in "\ufffe\uffff"]
     assert [c for c in shown if c.isprintable()] == kept
 
 

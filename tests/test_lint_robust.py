@@ -458,5 +458,5 @@ def test_a_stored_result_of_another_shape_is_none(change):
     stored = as_json(Linted("a.py", (found,), {None: ("x",), 2: ()}))
     stored = json.loads(json.dumps(stored))
     assert from_json(stored, "a.py").violations == (found,)
-    with pytest.raises(ValueError, match="is|are|has"):
+    with pytest.raises(ValueError, match=r"is|are|has"):
         from_json(stored | change if change else change, "a.py")

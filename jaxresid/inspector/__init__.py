@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
@@ -498,11 +499,16 @@ def _floats_held(call: Arguments) -> Arguments:
 def own_code(fun: Any) -> tuple[str, ...]:
     """The directories whose code counts as the user's even inside site-packages: the package that
     the target is defined in, for a bound method or a callable object that of its class."""
-    while hasattr(fun, "func"):  # functools.partial
+    while isinstance(fun, functools.partial):
         fun = fun.func
-    owner = getattr(fun, "__self__", None)
-    home = fun if owner is None or isinstance(owner, ModuleType) else type(owner)
-    name = getattr(home, "__module__", None) or type(fun).__module__
+    try:
+        owner = getattr(fun, "__self__", None)
+        home = fun if owner is None or isinstance(owner, ModuleType) else type(owner)
+        name = getattr(home, "__module__", None)
+    except Exception:  # a callable object may raise what it likes when it is asked
+        name = None
+    if not isinstance(name, str):
+        name = type(fun).__module__
     package = sys.modules.get(name.partition(".")[0])
     if package is None or not hasattr(package, "__path__") or not package.__file__:
         return ()

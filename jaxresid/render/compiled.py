@@ -13,6 +13,7 @@ from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
 from jaxresid.render.heading import heading
 from jaxresid.render.words import computed_text, percent
 from jaxresid.render.wrapping import Flow, Origin
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _TOP = 8
@@ -69,6 +70,7 @@ def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]
 
 def render_compiled(report: CompiledReport) -> RenderableType:
     """The whole text of `jaxresid compile`."""
+    report = shown(report)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     for i, compiled in enumerate(report.compiled):
         parts += [Text()] * bool(i) + [*compiled_lines(compiled, report.profile)]

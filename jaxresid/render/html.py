@@ -23,6 +23,7 @@ from jaxresid.render.peak import (
 from jaxresid.render.rows import Row, View, rows, shapes_text
 from jaxresid.render.text import row_text
 from jaxresid.render.words import percent, place_text, source_notes, verdict_text
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _CURVE_WIDTH = 100
@@ -30,6 +31,7 @@ _CURVE_WIDTH = 100
 
 def report_html(report: Report, view: View | None = None) -> str:
     """Self-contained tables; everything that comes from the user's code is escaped."""
+    report = shown(report)
     parts = [*_heading(report), *_cost(report), *_peak(report)]
     if report.checkpoints:
         names = ("checkpoint", "verdict", LEGEND, "findings")

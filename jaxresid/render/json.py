@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -46,6 +45,7 @@ from jaxresid.model import (
     Timing,
     Value,
 )
+from jaxresid.shown import json_text
 
 
 def report_json(report: Report) -> str:
@@ -128,7 +128,7 @@ def sweep_row_json(row: SweepRow) -> str:
         "error": row.error,
         "transient": row.transient,
     }
-    return json.dumps(line)
+    return json_text(line, indent=None)
 
 
 def _figures(compiled: Compiled) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def compiled_json(report: CompiledReport) -> str:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return json_text(value)
 
 
 def _jax(jax: JaxInfo) -> dict[str, Any]:

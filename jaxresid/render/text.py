@@ -28,6 +28,7 @@ from jaxresid.render.words import (
     place_text,
 )
 from jaxresid.render.wrapping import Origin
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 from jaxresid.words import GroupBy
 
@@ -36,6 +37,7 @@ _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory i
 
 def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
     """The whole text report; `encoding` is that of the stream it is for."""
+    report = shown(report)
     found = rows(report, view)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     parts += [_headline(report), Text()]

@@ -18,6 +18,7 @@ ALLOWED = {
         "words",
     },  # the renderers are imported when Report.print is called
     "nearest": set(),
+    "paths": set(),
     "units": set(),
     "violations": set(),
     "words": set(),
@@ -30,14 +31,24 @@ ALLOWED = {
     "config": {"errors", "globs", "nearest", "requirements"},
     "linter": {"_version", "config", "errors", "nearest", "violations"},
     "targets": {"errors", "nearest"},
-    "inspector": {"errors", "model", "inputs", "nearest", "specs", "units", "words", "xla"},
+    "inspector": {
+        "errors",
+        "model",
+        "inputs",
+        "nearest",
+        "paths",
+        "specs",
+        "units",
+        "words",
+        "xla",
+    },
     # Of the inspector its _jax alone.
     "xla": {"errors", "inspector", "interrupts", "model", "nearest", "units"},
     "advice": {
         *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
         *("_version", "inputs", "violations", "words", "xla"),
     },
-    "render": {"model", "units", "violations", "words"},
+    "render": {"model", "paths", "units", "violations", "words"},
     "cli": {
         *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
         *("inputs", "interrupts", "nearest", "sources", "targets", "units", "violations", "xla"),

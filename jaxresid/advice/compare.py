@@ -20,7 +20,7 @@ from jaxresid.advice.compile import (
 from jaxresid.advice.drawing import draws
 from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
-from jaxresid.advice.spots import Spot, spot
+from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.barriers import undoing
@@ -176,7 +176,7 @@ def comparison(
         for each in candidates(table.names()):
             table.add(each.text, where.choices(Choice(each.policy)))
     rows = _marked(table.rows)
-    warnings = (*subject.warnings, *undoing(subject.profile))
+    warnings = (*subject.warnings, *undoing(subject.profile), *remarks(variants))
     if compile is not None:
         rows = _compiled(rows, table, compile, progress)
         warnings += warnings_of(compile.settings)
@@ -252,7 +252,13 @@ class Table:
         sites = [p for p in variants.places() if p.kind == "checkpoint"]
         self._plain = self._written
         if sites:
-            self._plain = variants.variant({p: (None,) * p.calls for p in sites})
+            try:
+                self._plain = variants.variant({p: (None,) * p.calls for p in sites})
+            except JaxresidError as e:
+                raise InputsError(
+                    "without its checkpoints, which all is compared to, JAX cannot differentiate"
+                    f" it: {e}"
+                ) from e
         self._plain_seconds = seconds(self._plain.program, chip, subject.profile).total
         self._frames = subject.frames
         self._kept_without = functools.cache(

@@ -9,6 +9,7 @@ from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.options import Menu, menu
 from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.advice.search import Runs, Search
+from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import code
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
@@ -132,7 +133,7 @@ def _planned(
     moved = (lambda nbytes: 2 * transfer_seconds(nbytes, on)) if offload else None
     taken_names = _names(variants, places)
     menus: list[Menu] = []
-    warnings = [*subject.warnings, *undoing(subject.profile)]
+    warnings = [*subject.warnings, *undoing(subject.profile), *remarks(variants)]
     for place in places:
         tell(f"looking at {place}")
         least = int(budget_nbytes * _WORTH_A_NAME / place.trips)

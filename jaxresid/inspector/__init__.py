@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
-from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
+from jaxresid.inspector.callsites import CallSites, has_checkpoints
 from jaxresid.inspector.changes import changes, drops_update, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
@@ -300,7 +300,7 @@ def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
         subject = replace(subject, trace=traced)
     program = value_and_gradients(traced)
     found = residuals(traced, frames, program)
-    estimate = peak(program, profile, Places(frames))
+    estimate = peak(program, profile, Places(frames, traced))
     if has_checkpoints(traced, frames):
         worths = worth(traced, frames, profile, found, program, estimate)
     else:
@@ -370,7 +370,9 @@ def _inspection(
     mesh: Mesh | None,
 ) -> Inspection:
     frames = subject.frames
-    said = host_findings(found, program, worths.offers, Places(frames), estimate.nbytes)
+    traced = subject.trace if isinstance(subject.trace, Trace) else None
+    places = Places(frames, traced)
+    said = host_findings(found, program, worths.offers, places, estimate.nbytes)
     report = Report(
         target=target,
         jax=subject.jax,
@@ -448,14 +450,6 @@ def residuals(
         marks += [Mark.UNREAD] * (not read and inside not in gradients)
         found.append(Residual(aval, made.origin, made.trips, read, tuple(marks)))
     return tuple(found)
-
-
-def has_checkpoints(traced: Trace, frames: Frames) -> bool:
-    """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
-    trace."""
-    if contains_remat(traced.backward) or contains_remat(traced.forward):
-        return True
-    return _jax.flags().get("jax_remat3", False) and is_inlined(traced.forward, frames)
 
 
 def _traced(

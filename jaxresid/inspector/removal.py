@@ -20,13 +20,12 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import checkpoint_binding, forget, heard, user_line
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.levels import MARK, Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
 from jaxresid.inspector.sites import Call, Site, calls, prevents_cse
 
-_SCOPE = "jaxresid_checkpoint_"
-_NUMBER = re.compile(_SCOPE + r"(\d+)")
+_NUMBER = re.compile(MARK + r"(\d+)")
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class Removal(Generic[T]):
 
         def number(params: Mapping[str, Any]) -> Callable[..., Any]:
             bound.append(self._made(params))
-            scope = f"{_SCOPE}{len(bound) - 1}"
+            scope = f"{MARK}{len(bound) - 1}"
 
             def bind(*args: Any) -> Any:
                 with _jax.import_jax().named_scope(scope):
@@ -231,6 +230,15 @@ def with_bodies(
 def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Whether keys are of one function with one policy, whatever the line."""
     return (one[0], *one[2:]) == (other[0], *other[2:])
+
+
+def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
+    """The numbers of all checkpoints that an eqn of a numbered trace belongs to.
+
+    Args:
+      tags: the name stacks of the eqns around it.
+    """
+    return frozenset(map(int, _NUMBER.findall(f"{tags}/{_jax.name_stack(eqn)}")))
 
 
 def _number(eqn: Any) -> int | None:

@@ -225,7 +225,10 @@ def _traced_subject(question: Question) -> Subject:
         f"traced as for {_jax.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
         " no device was asked"
     )
-    return replace(found, warnings=(*found.warnings, assumed), assumes_gpu=True)
+    traced = found.trace
+    if isinstance(traced, Trace):
+        traced = replace(traced, primal=_jax.as_on_gpu()(traced.primal))
+    return replace(found, trace=traced, warnings=(*found.warnings, assumed), assumes_gpu=True)
 
 
 def _traced_here(question: Question) -> Subject:

@@ -27,7 +27,20 @@ from jaxresid.paths import folded_scopes, pattern
 
 _CURVE = 200
 # What these take while they run is between them and the device.
-_OPAQUE = frozenset({"ffi_call", "pallas_call", "custom_call", "tpu_custom_call", "io_callback"})
+_OPAQUE = frozenset(
+    {
+        "ffi_call",
+        "pallas_call",
+        "custom_call",
+        "tpu_custom_call",
+        "io_callback",
+        # cuDNN's
+        "dot_product_attention_fwd_wrapper",
+        "dot_product_attention_bwd_wrapper",
+        "dot_product_attention_fp8_fwd_wrapper",
+        "dot_product_attention_fp8_bwd_wrapper",
+    }
+)
 
 
 class Places:

@@ -335,6 +335,13 @@ def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
     return getattr(bound["_prim"], "params", {}) if "_prim" in bound else bound
 
 
+def has_own_rules(eqn: Any) -> bool:
+    """Whether an eqn is of a primitive that is a class of its own with its own rules, other than
+    those of jax_remat3; since 0.12 `lax.custom_root` is."""
+    is_own = eqn.primitive.name == "call_hi_primitive"
+    return is_own and primitive_name(eqn) not in ("remat", "name")
+
+
 def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:
     """Primitive and params as a checkpoint policy is given them: jax_remat3 wraps names."""
     if eqn.primitive.name == "call_hi_primitive" and primitive_name(eqn) == "name":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,20 +146,17 @@ class Site:
         return f"{self.location.file}:{self.location.line} ({self.function})"
 
 
-def sites(
-    levels: Levels, top: Level, *, backward: bool = False, also: Container[int] = ()
-) -> tuple[Site, ...]:
+def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
     """The checkpoints of a jaxpr, in program order.
 
     Args:
       backward: of those in a training step, whose backward pass holds them.
-      also: ids of eqns that count too.
     """
     groups: dict[Any, list[tuple[Call, Source]]] = {}
     heads: dict[Any, tuple[Body, Any, bool]] = {}
     for level, call in calls(levels, top):
         params = _jax.params(call.eqn)
-        if backward and not recomputes(call.eqn) and id(call.eqn) not in also:
+        if backward and not _recomputes(call.eqn):
             continue  # one that still stands in the forward pass
         policy = params.get("policy")
         is_prevented = prevents_cse(params)
@@ -243,7 +240,7 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
     yield from walk(top, 1, (), (), ())
 
 
-def recomputes(eqn: Any) -> bool:
+def _recomputes(eqn: Any) -> bool:
     """Whether a remat eqn is of a backward pass."""
     differentiated = _jax.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3

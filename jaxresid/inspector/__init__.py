@@ -16,7 +16,7 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, has_checkpoints
-from jaxresid.inspector.changes import changes, drops_update, made_by_function
+from jaxresid.inspector.changes import changes, drops_gradients, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.consumers import consumers
@@ -265,7 +265,7 @@ def _traced_here(question: Question) -> Subject:
             if steps.may_be_step(traced):
                 if may_be_step:
                     step = _step_of(fun, given_call, name, frames, required=False)
-                elif drops_update(_jax.open_jaxpr(traced.primal().jaxpr)):
+                elif _drops_gradients(traced):
                     more = (*more, _dead(name))
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
@@ -279,11 +279,18 @@ def _traced_here(question: Question) -> Subject:
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
 
 
+def _drops_gradients(traced: Trace) -> bool:
+    """Whether a function takes gradients itself and does nothing with them."""
+    primal = _jax.open_jaxpr(traced.primal().jaxpr)
+    return steps.holds_gradient(primal) and drops_gradients(primal)
+
+
 def _dead(name: str) -> str:
     return (
         f"nothing that {name} returns or changes depends on its gradients: they are computed and"
         " thrown away, and compilers leave the whole backward pass out; return the updated"
-        " parameters and optimizer state (or the gradients) as well"
+        " parameters and optimizer state (or the gradients) as well; to differentiate it all the"
+        " same, give mode function"
     )
 
 

@@ -161,7 +161,7 @@ def compiled_report(
     subject: Subject, ons: Sequence[str], settings: Settings, progress: Progress | None = None
 ) -> CompiledReport:
     """As `compile`, of a traced function."""
-    with uncollected():
+    with uncollected(), subject.tracing():
         program = written(subject)
     (rows,) = compiled_rows([program], ons, settings, progress)
     return CompiledReport(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from jaxresid.inspector.compiler_versions import MEASURED
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.units import format_bytes, format_flops
 
@@ -52,7 +53,18 @@ def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
         f" {format_bytes(c.kept_without_nbytes)} without it and {format_bytes(c.kept_nbytes)} with"
         f" it; {_peak(c.peak_without_nbytes, c.peak_nbytes)}{_recompute(c)}"
     )
-    return Finding(name, message, c.location, _HELP[name], _measured(c))
+    is_undone = c.verdict == Verdict.UNDONE and c.prevent_cse
+    help = undone_help() if is_undone else _HELP[name]
+    return Finding(name, message, c.location, help, _measured(c))
+
+
+def undone_help() -> str:
+    """What helps against a compiler that undoes checkpoints."""
+    kept = next(row.jaxlib for row in MEASURED if row.keeps_barriers)
+    return (
+        f"use a jaxlib that keeps it, {kept} or newer, or run the layers in a lax.scan with its"
+        " body checkpointed"
+    )
 
 
 def _rule(checkpoint: Checkpoint) -> str | None:
@@ -66,6 +78,8 @@ def _rule(checkpoint: Checkpoint) -> str | None:
             # Where it keeps more, what it is around is not the reason.
             drops = checkpoint.kept_nbytes < (checkpoint.kept_without_nbytes or 0)
             return known if known and drops else "costly-checkpoint"
+        case Verdict.UNDONE if checkpoint.prevent_cse:
+            return "useless-checkpoint"
         case Verdict.UNDONE if shape == "nested":
             return "cse-allowed-in-nested-checkpoint"
         case Verdict.UNDONE:
@@ -87,7 +101,7 @@ def _peak(without: int, nbytes: int) -> str:
 
 
 def _recompute(c: Checkpoint) -> str:
-    if not c.recompute_flops:
+    if not c.recompute_flops or c.verdict == Verdict.UNDONE:
         return ""
     return f"; {format_flops(c.recompute_flops)} are recomputed ({c.recompute_fraction:.1%})"
 

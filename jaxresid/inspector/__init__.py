@@ -17,6 +17,7 @@ from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, has_checkpoints
 from jaxresid.inspector.changes import changes, drops_update, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
+from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import needs_static, summary, trace_error
@@ -69,6 +70,7 @@ class Subject:
     Attributes:
       is_dead: whether it is a training step that does nothing with its gradients; it has no
         backward pass then, and nothing is said of what it takes or of its checkpoints.
+      assumes_gpu: whether it was traced as on a GPU that is not here.
     """
 
     fun: Callable[..., Any]
@@ -78,6 +80,11 @@ class Subject:
     profile: storage.Profile
     warnings: tuple[str, ...]
     is_dead: bool = False
+    assumes_gpu: bool = False
+
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
+        """What to trace it again in, or parts of it."""
+        return _jax.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
 
     def judged(self) -> None:
         """Refuses what cannot be judged.
@@ -102,7 +109,7 @@ class Subject:
 
     @property
     def jax(self) -> JaxInfo:
-        return JaxInfo(_jax.jax_version(), _jax.flags())
+        return JaxInfo(_jax.jax_version(), _jax.flags(), _jax.compilers())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,9 @@ def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
       cache: of what is compiled for a mesh.
     """
     with uncollected():
-        return _inspected(_traced_subject(question), cache)
+        found = _traced_subject(question)
+        with found.tracing():
+            return _inspected(found, cache)
 
 
 def subject(question: Question) -> Subject:
@@ -196,9 +205,34 @@ def uncollected() -> Iterator[None]:
 
 
 def _traced_subject(question: Question) -> Subject:
+    """Traces as it is. What fails and asked about devices is traced again as on a GPU: so does code
+    that needs one only while it is traced, cuDNN's attention say."""
+    _jax.import_jax()
+    with _jax.gpu_questions() as asked:
+        try:
+            return _traced_here(question)
+        except JaxresidError as e:
+            if not asked:
+                raise
+            failed = e
+    try:
+        with _jax.as_on_gpu():
+            found = _traced_here(question)
+    except JaxresidError:
+        raise failed from failed.__cause__
+    assumed = (
+        f"traced as for {_jax.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
+        " no device was asked"
+    )
+    return replace(found, warnings=(*found.warnings, assumed), assumes_gpu=True)
+
+
+def _traced_here(question: Question) -> Subject:
     jax = _jax.import_jax()
     fun, name, warnings = question.fun, question.called, tuple(question.warnings)
     chosen = profile_named(question.profile)
+    if question.profile == "cpu" and (remark := not_measured(_jax.jaxlib_version())):
+        warnings = (*warnings, remark)
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.meshed(question.mesh))
     given = (tuple(question.args), dict(question.kwargs))

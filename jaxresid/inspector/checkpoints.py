@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector import _jax
+from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.frames import Frames
@@ -107,6 +108,8 @@ def worth(
                 _cost(other),
             ),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, without_it.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, program, places)))
     offered = offers([s for s in found if said[s].offloads])

@@ -232,6 +232,15 @@ def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
 
+def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
+    """The numbers of all checkpoints that an eqn of a numbered trace belongs to.
+
+    Args:
+      tags: the name stacks of the eqns around it.
+    """
+    return frozenset(map(int, _NUMBER.findall(f"{tags}/{_jax.name_stack(eqn)}")))
+
+
 def _number(eqn: Any) -> int | None:
     """The number of the checkpoint that an eqn belongs to, the innermost."""
     found = _NUMBER.findall(_jax.name_stack(eqn))

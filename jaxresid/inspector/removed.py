@@ -20,7 +20,7 @@ from jaxresid.inspector.inlining import without
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.removal import Removal, with_bodies
-from jaxresid.inspector.sites import DERIVED, Site, sites
+from jaxresid.inspector.sites import Site, is_derived, sites
 from jaxresid.inspector.tracing import Trace, retrace
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
@@ -101,7 +101,7 @@ def _may_hide(jaxpr: Any, frames: Frames) -> bool:
     """Whether a primal jaxpr may not show all checkpoints: it holds derivatives, or what is
     differentiated by rules of the user's."""
     for eqn in eqns_in(jaxpr):
-        if DERIVED.search(_jax.name_stack(eqn)):
+        if is_derived(eqn):
             return True
         if _jax.primitive_name(eqn) in _RULES:
             inner = [_jax.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]

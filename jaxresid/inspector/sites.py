@@ -46,7 +46,7 @@ _TRANSPARENT = frozenset(
     }
 )
 # What the name stack of a derivative holds.
-DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
+_DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,10 +74,9 @@ class Call:
     def is_as_written(self) -> bool:
         """Whether JAX differentiates it from this eqn alone: it is not a derivative already, and
         nothing around it has a derivative rule that holds the checkpoint for itself."""
-        eqns = (*self.enclosing, self.eqn)
-        if any(DERIVED.search(_jax.name_stack(eqn)) for eqn in eqns):
+        if any(map(is_derived, (*self.enclosing, self.eqn))):
             return False
-        return all(_jax.primitive_name(eqn) in _TRANSPARENT for eqn in self.enclosing)
+        return not any(map(has_rule, self.enclosing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +188,16 @@ def sites(
         for key, each in groups.items()
         for made, policy, is_prevented in [heads[key]]
     )
+
+
+def is_derived(eqn: Any) -> bool:
+    """Whether an eqn is (of) a derivative already."""
+    return _DERIVED.search(_jax.name_stack(eqn)) is not None
+
+
+def has_rule(eqn: Any) -> bool:
+    """Whether JAX differentiates an eqn by more than the jaxprs inside it."""
+    return _jax.primitive_name(eqn) not in _TRANSPARENT
 
 
 def prevents_cse(params: Mapping[str, Any]) -> bool:

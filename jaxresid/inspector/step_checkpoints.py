@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
@@ -22,20 +23,19 @@ from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.ops import Op
 from jaxresid.inspector.peak import Places, peak_nbytes
-from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, Passes
+from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program, whole
-from jaxresid.inspector.program_cost import block_cost, op_cost
-from jaxresid.inspector.removal import Removal, with_bodies
-from jaxresid.inspector.shapes import AROUND_LOOP, LAST_STAGE, NEARLY_ALL, NEARLY_NONE, WHOLE
-from jaxresid.inspector.sites import Call, Site, sites
+from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
+from jaxresid.inspector.shapes import step_shape
+from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import settled, step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
-from jaxresid.model import Cost, Peak, Phases, Residual, totals_of
+from jaxresid.model import Peak, Phases, Residual, totals_of
 
 
 def step_worth(
@@ -79,6 +79,11 @@ def step_worth(
     def removed(gone: frozenset[Site]) -> StepTrace:
         return removal.without({number for site in gone for number in numbers[site]})
 
+    @functools.cache
+    def numbered() -> Program:
+        inputs, outputs = written.inputs, written.outputs
+        return settled(whole(removal.numbered().jaxpr, inputs, outputs, as_written=True))
+
     places, judged = Places(frames), []
     for site in found:
         try:
@@ -86,14 +91,17 @@ def step_worth(
         except JaxresidError as e:
             judged.append(unjudged(site, figures, str(e)))
             continue
+        without_it = step_program(other)
         facts = Facts(
             site=site,
             answers=said[site],
-            shape=_shape(written, site),
+            shape=step_shape(numbered, site, _in(numbers[site])),
             around=around(site, found),
             figures=figures,
-            without=_figures(other, frames, profile),
+            without=_figures(other, without_it, frames, profile),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, without_it.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, named, places)))
     offered = offers([s for s in found if said[s].offloads])
@@ -138,53 +146,15 @@ def _unknown(found: Sequence[Site], figures: Figures, tagged: Phases, reason: st
     return Worth(tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False)
 
 
-def _figures(step: StepTrace, frames: Frames, profile: Profile) -> Figures:
-    program = step_program(step)
+def _figures(step: StepTrace, program: Program, frames: Frames, profile: Profile) -> Figures:
     kept = totals_of(step_residuals(step, frames, program)).computed_nbytes
     return Figures(kept, peak_nbytes(program, profile), jaxpr_cost(step.jaxpr))
 
 
+def _in(numbers: frozenset[int]) -> Callable[[Op], bool]:
+    """Whether ops of the numbered program do what checkpoints of these numbers hold."""
+    return lambda op: not numbers.isdisjoint(numbers_in(op.context.tags, op.eqn))
+
+
 def _kept(step: StepTrace, frames: Frames) -> int:
     return totals_of(step_residuals(step, frames)).computed_nbytes
-
-
-def _shape(written: Program, site: Site) -> str | None:
-    """How a checkpoint stands, as `shapes.shape`, read off the backward pass: one of the whole
-    loss recomputes nearly all of the forward pass, one of the last stage does so before the
-    backward pass has done any work."""
-    if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
-        return None
-    call = site.calls[0]
-    forward = _work(block_cost(written.block, FORWARD))
-    before = 0
-    for op in written.block.ops:
-        if _is_in(op, call):
-            break
-        before += _work(op_cost(op)) if op.phase == BACKWARD else 0
-    again = [op for op in written.block.ops if op.phase == RECOMPUTE and _is_in(op, call)]
-    work = sum(_work(op_cost(op)) for op in again)
-    if not forward or before > NEARLY_NONE * forward:
-        return None
-    backward = _work(block_cost(written.block, BACKWARD))
-    outside = sum(
-        _work(op_cost(op))
-        for op in written.block.ops
-        if op.phase == BACKWARD and not _is_in(op, call)
-    )
-    # With jax_remat3 the transposed eqns stand outside; the last matmul of a loss is not needed
-    # again.
-    if work < _MOST * forward and outside > (1 - NEARLY_ALL) * backward:
-        return LAST_STAGE
-    loops = sum(_work(op_cost(op)) for op in again if op.is_loop)
-    return AROUND_LOOP if loops >= NEARLY_ALL * work else WHOLE
-
-
-_MOST = 0.75
-
-
-def _is_in(op: Op, call: Call) -> bool:
-    return any(eqn is call.eqn for eqn in op.context.remats)
-
-
-def _work(cost: Cost) -> int:
-    return cost.flops + cost.transcendentals

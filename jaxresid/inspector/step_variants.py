@@ -191,6 +191,10 @@ class StepVariants:
         marks = (_mark(e) for e in eqns_in(body) if _jax.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
 
+    def left(self) -> tuple[str, ...]:
+        """See `choices.Variants`."""
+        return ()
+
     def body(self, place: Place) -> Any:
         """See `choices.Variants`."""
         self.places()

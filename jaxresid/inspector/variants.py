@@ -25,8 +25,9 @@ from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.program import value_and_gradients
 from jaxresid.inspector.regions import regions
+from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.rewriting import Regroup, Replace, rewritten
-from jaxresid.inspector.sites import Site, sites
+from jaxresid.inspector.sites import Site, has_rule, is_derived
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.tracing import BackwardError, Trace, retrace
 from jaxresid.model import Cost, Expression, Location
@@ -54,22 +55,30 @@ class FunctionVariants:
         self._levels = Levels(frames)
         self._jaxpr = _jax.open_jaxpr(traced.primal().jaxpr)
         self._bodies: dict[Any, Any] = {}
+        self._sites = functools.cache(lambda: Removed(traced, self._jaxpr, frames).sites)
         self.places = functools.cache(self._places)
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
 
     def _places(self) -> tuple[Place, ...]:
         top = Level(self._jaxpr)
-        found = [_checkpoint(site) for site in sites(self._levels, top)]
+        found = [_checkpoint(site) for site in self._sites() if site.is_as_written]
         found += self._loops(top)
         found += [
             Place(
                 "call", r.function, r.location, len(r.runs), len(r.runs), can_split=True, handle=r
             )
             for r in regions(self._jaxpr, self._levels, top)
+            if not any(
+                is_derived(e) for run in r.runs for e in run.jaxpr.eqns[run.start : run.stop]
+            )
         ]
         found.append(Place("whole", self._name.rpartition(":")[2], None, 1, 1))
         return tuple(found)
+
+    def left(self) -> tuple[str, ...]:
+        """See `choices.Variants`."""
+        return tuple(str(site) for site in self._sites() if not site.is_as_written)
 
     def _loops(self, top: Level) -> list[Place]:
         """The outermost scans, those of one line as one place."""
@@ -94,6 +103,8 @@ class FunctionVariants:
         found = []
         for eqn in level.jaxpr.eqns:
             nests = self._levels.nests(eqn)
+            if is_derived(eqn):
+                continue
             if _jax.primitive_name(eqn) == "scan":
                 length = nests[0].length or 1
                 if length > 1:
@@ -103,7 +114,7 @@ class FunctionVariants:
                     found.append(_Loop(eqn, body, function.rpartition(".")[2], where, length))
                 continue
             for which, nest in enumerate(nests):
-                if nest.kind == "call":
+                if nest.kind == "call" and not has_rule(eqn):
                     found += self._scans(self._levels.enter(level, eqn, which))
         return found
 

@@ -21,6 +21,7 @@ from jaxresid.render.rows import View, rows
 from jaxresid.render.text import render_report, row_text
 
 CORE = """
+import functools
 import jax
 
 class Layer:
@@ -32,8 +33,9 @@ class Layer:
             return self.call(*args, **kwargs)
 
 def remat(layer):
-    def core_fn(*args):
-        return layer(*args)
+    @functools.wraps(layer.call)  # which JAX then says it traced
+    def core_fn(w, x):
+        return layer(w, x)
 
     def inner(*args):
         return jax.checkpoint(core_fn)(*args)

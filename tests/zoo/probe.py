@@ -326,7 +326,9 @@ class _Calls:
                 return leaves[0].sum().real, leaves[1:]
 
             lower = jax.jit(jax.value_and_grad(value, has_aux=True)).lower(first, rest)
-        return lower.compile().memory_analysis().temp_size_in_bytes, tuple(self.seen)
+        made = lower.compile()
+        made = getattr(made, "compiled", made)  # Equinox has one of its own around JAX's
+        return made.memory_analysis().temp_size_in_bytes, tuple(self.seen)
 
 
 def _lowered_step(fun, args):

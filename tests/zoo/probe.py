@@ -144,7 +144,7 @@ def facts(target):
         of, args = getattr(module, target["objective"])()
         first, *rest = args
         found["leaves"] = _leaves(lambda first, rest: of(first, *rest), first, rest)
-    elif target["mode"] != "step":
+    elif not target["is_step"]:
         found["leaves"] = _leaves(*_by_every_float(fun, inputs()))
     return found
 
@@ -197,12 +197,29 @@ def _by_every_float(fun, args):
 
 
 def _leaves(of, first, rest):
-    """(dtype, shape, bytes, how often) of what `jax.vjp` keeps under jit."""
+    """[dtype, shape, bytes, how often, how often of these read] of what `jax.vjp` keeps under jit.
+
+    A leaf that no backward operation reads is gone once forward and backward pass are compiled
+    together, as in a step.
+    """
     import jax
 
-    kept = jax.eval_shape(jax.jit(lambda f, r: jax.vjp(lambda f: of(f, r), f)[1]), first, rest)
-    rows = Counter((str(k.dtype), tuple(k.shape), _nbytes(k)) for k in jax.tree.leaves(kept))
-    return [[dtype, list(shape), nbytes, count] for (dtype, shape, nbytes), count in rows.items()]
+    def forward(first, rest):
+        out, pulled = jax.vjp(lambda f: of(f, rest), first)
+        return pulled, out
+
+    pulled, out = jax.eval_shape(jax.jit(forward), first, rest)
+    leaves = jax.tree.leaves(pulled)
+    read = set(range(len(leaves)))
+    with contextlib.suppress(Exception):  # what jit tells of unused arguments is private
+        backward = jax.jit(lambda pulled, ct: pulled(ct)).lower(pulled, out)
+        read = set(backward._lowering.compile_args["kept_var_idx"])
+    all_, used = Counter(), Counter()
+    for i, leaf in enumerate(leaves):
+        row = str(leaf.dtype), tuple(leaf.shape), _nbytes(leaf)
+        all_[row] += 1
+        used[row] += i in read
+    return [[d, list(s), n, all_[d, s, n], used[d, s, n]] for d, s, n in all_]
 
 
 # --- a checkpoint really removed ------------------------------------------------------------------
@@ -309,7 +326,9 @@ class _Calls:
                 return leaves[0].sum().real, leaves[1:]
 
             lower = jax.jit(jax.value_and_grad(value, has_aux=True)).lower(first, rest)
-        return lower.compile().memory_analysis().temp_size_in_bytes, tuple(self.seen)
+        made = lower.compile()
+        made = getattr(made, "compiled", made)  # Equinox has one of its own around JAX's
+        return made.memory_analysis().temp_size_in_bytes, tuple(self.seen)
 
 
 def _lowered_step(fun, args):

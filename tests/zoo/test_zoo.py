@@ -47,8 +47,15 @@ def test_a_claim_is_held_against_what_xla_takes():
 
 
 def test_what_a_report_keeps_is_held_against_the_leaves():
-    report = {"residuals": [{"dtype": "float32", "shape": [2], "nbytes": 8}]}
-    for leaves, wrong in (([["float32", [2], 8, 1]], 0), ([["float32", [2], 8, 2]], 1)):
+    rows = [{"dtype": "float32", "shape": [2], "nbytes": 8}]
+    for mode, count, read, wrong in (
+        ("function", 1, 1, 0),
+        ("function", 2, 1, 1),
+        ("step", 2, 1, 0),
+        ("step", 2, 2, 1),
+        ("step", 0, 0, 1),
+    ):
+        report = {"target": {"mode": mode}, "residuals": rows}
         found = running.Outcome("t", "l", "e")
-        running._judge_kept(report, {"leaves": leaves}, None, found)
+        running._judge_kept(report, {"leaves": [["float32", [2], 8, count, read]]}, None, found)
         assert len(found.wrong) == wrong

@@ -1,6 +1,7 @@
 """Flax NNX: the standard step, which updates model, optimizer and metrics in place; and the same
 step written functionally, with `nnx.split` and `nnx.merge`."""
 
+import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
@@ -101,6 +102,7 @@ def objective():
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
     def of(params, rest, batch):
-        return loss_fn(nnx.merge(graph, params, rest), batch)[0]
+        fresh = jax.tree.map(lambda x: x, rest)  # counts are updated where they were made
+        return loss_fn(nnx.merge(graph, params, fresh), batch)[0]
 
     return of, (params, rest, batch)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.retracing import verify
+from jaxresid.cli.retracing import retraced, verify
 from jaxresid.cli.running import encoding_of, rendered, working, write
 from jaxresid.cli.sizes import size
+from jaxresid.errors import InputsError
+
+if TYPE_CHECKING:
+    from jaxresid.inspector import Subject
 
 
 @click.command()
@@ -64,23 +71,30 @@ def plan(
 
     chosen = chip(device) if device is not None else DEFAULT
     with working(f"tracing {options.target}") as say:
-        found, _ = subject_of(options)
-        from jaxresid.advice.plan import planned
+        found, request = subject_of(options)
+        from jaxresid.advice import writing
+        from jaxresid.advice.plan import drafted
+        from jaxresid.advice.promising import rehearsal
+        from jaxresid.inspector import subject
 
-        result = planned(
+        def again(fun: Callable[..., Any]) -> Subject:
+            given = {**request.given, "mode": found.target.mode}
+            return subject(fun, request.inputs.args, request.inputs.kwargs, **given)
+
+        result, edits = drafted(
             found,
             budget,
             offload=offload,
             device=chosen.name,
-            writable=diff_ or write_,
             progress=say,
+            check=retraced(rehearsal(found, again), options),
         )
-        from jaxresid.advice import writing
-
-        edits: tuple[writing.FileEdit, ...] = ()
-        if result.fits and (diff_ or write_):
-            edits = writing.edits(result, found)
-        if edits:
+        if not (result.fits and (diff_ or write_)):
+            edits = ()
+        elif result.unwritten:
+            lines = ["the plan cannot be written:", *result.unwritten]
+            raise InputsError("\n  ".join(lines))
+        if edits and write_:
             say("tracing the edited code")
             verify(result, edits, options)
     from jaxresid.render.plan import render_plan, verdict_text

@@ -1133,7 +1133,7 @@ def test_the_code_is_lines_of_the_edit():
         "  # model.py:7, new, before  from jax.sharding import Mesh",
         'h = jnp.tanh(checkpoint_name(x @ p[0], "qkv"))  # up  # model.py:11',
         f'return jax.checkpoint(block, policy={P}.save_only_these_names("qkv"))(p, x).sum()'
-        "  # model.py:20",
+        "  # model.py:21",
     )
     removed = site("checkpoint", DECORATED, "block(p, x)  #", "block", REMOVED)
     assert code_of(DECORATED, removed) == ("# without  @jax.checkpoint  # model.py:4",)

@@ -7,79 +7,110 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jaxresid.errors import JaxresidError as JaxresidError
+from jaxresid._version import __version__ as __version__
 
+# Every public name. Type checkers cannot follow `__getattr__`: they read these imports, and
+# tests/test_api.py holds that `_PUBLIC` says the same.
 if TYPE_CHECKING:
     from jaxresid.advice.check import check as check
     from jaxresid.advice.compare import compare as compare
     from jaxresid.advice.compile import compile as compile
     from jaxresid.advice.plan import plan as plan
     from jaxresid.advice.sweep import sweep as sweep
+    from jaxresid.config import Config as Config
+    from jaxresid.errors import InputsError as InputsError
+    from jaxresid.errors import JaxresidError as JaxresidError
+    from jaxresid.errors import MissingJaxError as MissingJaxError
+    from jaxresid.errors import SpecError as SpecError
+    from jaxresid.errors import TargetError as TargetError
+    from jaxresid.errors import TraceError as TraceError
     from jaxresid.inputs import Inputs as Inputs
     from jaxresid.inspector import inspect as inspect
     from jaxresid.linter import fix_source as fix_source
     from jaxresid.linter import lint_paths as lint_paths
     from jaxresid.linter import lint_source as lint_source
+    from jaxresid.model import Argument as Argument
+    from jaxresid.model import Aval as Aval
+    from jaxresid.model import Checkpoint as Checkpoint
+    from jaxresid.model import Collective as Collective
     from jaxresid.model import Comparison as Comparison
     from jaxresid.model import Compiled as Compiled
+    from jaxresid.model import CompiledBuffer as CompiledBuffer
     from jaxresid.model import CompiledReport as CompiledReport
+    from jaxresid.model import Computed as Computed
+    from jaxresid.model import Constant as Constant
+    from jaxresid.model import Consumer as Consumer
+    from jaxresid.model import Cost as Cost
+    from jaxresid.model import Expression as Expression
+    from jaxresid.model import Finding as Finding
+    from jaxresid.model import JaxInfo as JaxInfo
+    from jaxresid.model import Literal as Literal
+    from jaxresid.model import Live as Live
+    from jaxresid.model import Location as Location
+    from jaxresid.model import Mark as Mark
+    from jaxresid.model import Mesh as Mesh
+    from jaxresid.model import Offloading as Offloading
+    from jaxresid.model import Origin as Origin
+    from jaxresid.model import Peak as Peak
+    from jaxresid.model import Phases as Phases
     from jaxresid.model import Plan as Plan
+    from jaxresid.model import PlannedPart as PlannedPart
+    from jaxresid.model import PlannedSite as PlannedSite
+    from jaxresid.model import PlannedValue as PlannedValue
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
+    from jaxresid.model import Row as Row
     from jaxresid.model import Sweep as Sweep
+    from jaxresid.model import SweepRow as SweepRow
+    from jaxresid.model import Target as Target
+    from jaxresid.model import Timing as Timing
+    from jaxresid.model import Totals as Totals
+    from jaxresid.model import Transfers as Transfers
+    from jaxresid.model import Verdict as Verdict
+    from jaxresid.violations import Applicability as Applicability
+    from jaxresid.violations import Edit as Edit
+    from jaxresid.violations import Fix as Fix
+    from jaxresid.violations import Linted as Linted
+    from jaxresid.violations import Related as Related
+    from jaxresid.violations import Severity as Severity
+    from jaxresid.violations import Span as Span
     from jaxresid.violations import Violation as Violation
+    from jaxresid.words import GroupBy as GroupBy
+    from jaxresid.words import Mode as Mode
+    from jaxresid.words import Profile as Profile
 
-__version__ = "0.1.0"
 # A commit hook starts this package at every commit: it imports what it uses and no more.
-_LAZY = {
-    "Comparison": "jaxresid.model",
-    "Compiled": "jaxresid.model",
-    "CompiledReport": "jaxresid.model",
-    "Inputs": "jaxresid.inputs",
-    "Plan": "jaxresid.model",
-    "Report": "jaxresid.model",
-    "Residual": "jaxresid.model",
-    "Sweep": "jaxresid.model",
-    "Violation": "jaxresid.violations",
-    "check": "jaxresid.advice.check",
-    "compare": "jaxresid.advice.compare",
-    "compile": "jaxresid.advice.compile",
-    "inspect": "jaxresid.inspector",
-    "fix_source": "jaxresid.linter",
-    "lint_paths": "jaxresid.linter",
-    "lint_source": "jaxresid.linter",
-    "plan": "jaxresid.advice.plan",
-    "sweep": "jaxresid.advice.sweep",
+_PUBLIC = {
+    "jaxresid._version": "__version__",
+    "jaxresid.advice.check": "check",
+    "jaxresid.advice.compare": "compare",
+    "jaxresid.advice.compile": "compile",
+    "jaxresid.advice.plan": "plan",
+    "jaxresid.advice.sweep": "sweep",
+    "jaxresid.config": "Config",
+    "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
+    "jaxresid.inputs": "Inputs",
+    "jaxresid.inspector": "inspect",
+    "jaxresid.linter": "fix_source lint_paths lint_source",
+    "jaxresid.model": (
+        "Argument Aval Checkpoint Collective Comparison Compiled CompiledBuffer "
+        "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
+        "Live Location Mark Mesh Offloading Origin Peak Phases Plan PlannedPart PlannedSite "
+        "PlannedValue Report Residual Row Sweep SweepRow Target Timing Totals Transfers "
+        "Verdict"
+    ),
+    "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
+    "jaxresid.words": "GroupBy Mode Profile",
 }
-__all__ = [
-    "Comparison",
-    "Compiled",
-    "CompiledReport",
-    "Inputs",
-    "JaxresidError",
-    "Plan",
-    "Report",
-    "Residual",
-    "Sweep",
-    "Violation",
-    "__version__",
-    "check",
-    "compare",
-    "compile",
-    "fix_source",
-    "inspect",
-    "lint_paths",
-    "lint_source",
-    "plan",
-    "sweep",
-]
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name in _HOME:
         import importlib
 
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'jaxresid' has no attribute {name!r}")
 
 

@@ -20,7 +20,7 @@ import sharded
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fixtures.inspect import train_step
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered, lowered_forward
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.xla.job import Job
@@ -123,7 +123,7 @@ def of_jax(name: str, on: str) -> tuple[dict[str, int], Any]:
 def of_ours(name: str, on: str) -> tuple[dict[str, int] | str, Any]:
     case = name.removeprefix("forward of ")
     fun, args = made(case, jax.devices())
-    traced = subject(fun, args, {}).trace
+    traced = subject(Question(fun, args)).trace
     assert isinstance(traced, StepTrace) == hasattr(fun, "lower")
     lower = lowered if case == name else lowered_forward
     found = execute(Job(lower(traced, place(on).platform), on))

@@ -18,7 +18,7 @@ def i32(*shape):
 
 
 def kept(fun, *args, **options):
-    report = jaxresid.inspect(fun, *args, **options)
+    report = jaxresid.inspect(fun, **options)(*args)
     return [r for r in report.residuals if r.origin.kind == "computed"]
 
 

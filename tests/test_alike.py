@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxresid.inspector import _jax, alike, subject
+from jaxresid.inspector import Question, _jax, alike, subject
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.subjects import variants_of
 
@@ -63,7 +63,7 @@ def test_layers_in_a_loop_have_one_body():
             x = layer(x, w)
         return jnp.sum(layer(x, ws[0]) ** 2)
 
-    found = subject(loss, ([f32(64, 64)] * 4, f32(32, 64)), {}, mode="function")
+    found = subject(Question(loss, ([f32(64, 64)] * 4, f32(32, 64)), mode="function"))
     variants = variants_of(found)
     place = next(p for p in variants.places() if p.kind == "call" and p.calls == 4)
     made = variants.trace({place: everywhere(place, Choice(None))})

@@ -22,20 +22,20 @@ PARAMS, X = {"w": jnp.ones((4, 4))}, np.ones((2, 4), "float32")
 
 def test_arrays_and_shapes_give_the_same():
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (PARAMS, X))
-    assert jaxresid.inspect(loss, PARAMS, X) == jaxresid.inspect(loss, *abstract)
+    assert jaxresid.inspect(loss)(PARAMS, X) == jaxresid.inspect(loss)(*abstract)
 
 
 def test_keywords_are_the_functions():
-    report = jaxresid.inspect(loss, PARAMS, X, scale=2.0)
+    report = jaxresid.inspect(loss)(PARAMS, X, scale=2.0)
     assert report.target.differentiated == ("params['w']", "x", "scale")
 
 
 def test_one_argnum():
-    assert jaxresid.inspect(loss, PARAMS, X, argnums=1).target.differentiated == ("x",)
+    assert jaxresid.inspect(loss, argnums=1)(PARAMS, X).target.differentiated == ("x",)
 
 
 def test_print(capsys):
-    jaxresid.inspect(loss, PARAMS, X).print(top=1)
+    jaxresid.inspect(loss)(PARAMS, X).print(top=1)
     out = capsys.readouterr().out
     assert "kept for the backward pass" in out
     assert "return (jnp.sin(x @ params" in out
@@ -43,17 +43,17 @@ def test_print(capsys):
 
 @pytest.mark.parametrize("group_by", ["line", "primitive", None])
 def test_print_groups(capsys, group_by):
-    jaxresid.inspect(loss, PARAMS, X).print(group_by=group_by, all=True)
+    jaxresid.inspect(loss)(PARAMS, X).print(group_by=group_by, all=True)
     assert capsys.readouterr().out
 
 
 def test_print_refuses_an_unknown_group():
     with pytest.raises(ValueError, match=r"group_by must be one of line, .* not 'colour'"):
-        jaxresid.inspect(loss, PARAMS, X).print(group_by="colour")
+        jaxresid.inspect(loss)(PARAMS, X).print(group_by="colour")
 
 
 def test_json_and_html():
-    report = jaxresid.inspect(loss, PARAMS, X)
+    report = jaxresid.inspect(loss)(PARAMS, X)
     value = json.loads(report.to_json())
     assert value["totals"]["computed_nbytes"] == report.totals.computed_nbytes
     assert "<table>" in report._repr_html_()
@@ -61,13 +61,13 @@ def test_json_and_html():
 
 def test_errors_are_exceptions_with_their_cause():
     with pytest.raises(jaxresid.JaxresidError, match="fails to trace: TypeError") as caught:
-        jaxresid.inspect(lambda x: jnp.ones((3, 4)) @ x, X)
+        jaxresid.inspect(lambda x: jnp.ones((3, 4)) @ x)(X)
     assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_errors_name_no_line_of_the_caller():
     with pytest.raises(jaxresid.JaxresidError, match="fails to trace: TypeError") as caught:
-        jaxresid.inspect(jnp.matmul, jnp.ones((3, 4)), jnp.ones(5))
+        jaxresid.inspect(jnp.matmul)(jnp.ones((3, 4)), jnp.ones(5))
     assert "test_api.py" not in str(caught.value)
 
 
@@ -85,7 +85,7 @@ def test_a_jitted_function_a_method_and_a_partial():
         (Model().loss, (X,)),
         (functools.partial(loss, PARAMS), (X,)),
     ]:
-        report = jaxresid.inspect(fun, *args)
+        report = jaxresid.inspect(fun)(*args)
         assert [r.origin.primitive for r in report.residuals if r.origin.kind == "computed"] == [
             "cos"
         ]
@@ -96,7 +96,7 @@ def test_terabytes_in_seconds():
     gc.collect()
     before = sum(a.nbytes for a in jax.live_arrays())
     start = time.perf_counter()
-    report = jaxresid.inspect(gpt.big, *gpt.big_inputs())
+    report = jaxresid.inspect(gpt.big)(*gpt.big_inputs())
     assert time.perf_counter() - start < 30
     assert report.totals.computed_nbytes > 10 * 1024**4
     assert sum(a.nbytes for a in jax.live_arrays()) <= before
@@ -110,7 +110,7 @@ def test_nothing_runs():
         y = jax.pure_callback(lambda v: called.append(v) or v, X, jax.lax.stop_gradient(x))
         return (jnp.sin(x) * y).sum()
 
-    assert jaxresid.inspect(fun, X).totals.computed_nbytes > 0
+    assert jaxresid.inspect(fun)(X).totals.computed_nbytes > 0
     assert called == []
 
 
@@ -126,7 +126,7 @@ def test_arguments_in_host_memory(jax_version):
     def layer(w):
         return jnp.sin(jax.device_put(w, on("device")))
 
-    report = jaxresid.inspect(lambda w: layer(w).sum(), jax.device_put(X, on("pinned_host")))
+    report = jaxresid.inspect(lambda w: layer(w).sum())(jax.device_put(X, on("pinned_host")))
     (kept,) = report.residuals
     assert (kept.origin.kind, kept.aval.memory) == ("argument", "host")
 

@@ -17,7 +17,7 @@ class TestArguments:
         def loss(x, *, scale):
             return jnp.sum(x * scale)
 
-        report = jaxresid.inspect(loss, f32(3), scale=f32())
+        report = jaxresid.inspect(loss)(f32(3), scale=f32())
         assert paths(report) == ["scale", "x"]
         assert report.target.differentiated == ("x", "scale")
 
@@ -29,7 +29,7 @@ class TestArguments:
         def loss(a, b):
             return jnp.sum(a * b)
 
-        report = jaxresid.inspect(loss, f32(3), f32(3), argnums=argnums)
+        report = jaxresid.inspect(loss, argnums=argnums)(f32(3), f32(3))
         assert paths(report) == keeps
         assert report.target.differentiated == differentiated
 
@@ -37,7 +37,7 @@ class TestArguments:
         def embed(table, ids):
             return jnp.sum(table[ids] ** 2)
 
-        report = jaxresid.inspect(embed, f32(5, 2), i32(3))
+        report = jaxresid.inspect(embed)(f32(5, 2), i32(3))
         assert report.target.differentiated == ("table",)
         (indices,) = (r for r in report.residuals if r.aval.dtype == "int32")
         assert (indices.aval.shape, indices.origin.kind) == ((3, 1), "computed")
@@ -47,7 +47,7 @@ class TestArguments:
         def loss(x, scale):
             return jnp.sum(jnp.sin(x) * scale)
 
-        report = jaxresid.inspect(loss, f32(3), 2.0)
+        report = jaxresid.inspect(loss)(f32(3), 2.0)
         assert report.target.differentiated == ("x", "scale")
         # A weakly typed scalar: cast to the strong type that the product needs.
         (scale,) = (r for r in report.residuals if getattr(r.origin, "path", None) == "scale")
@@ -58,7 +58,7 @@ class TestArguments:
         def loss(x, power):
             return jnp.sum(x) if power > 1 else jnp.sum(x**2)
 
-        report = jaxresid.inspect(loss, f32(3), 0.5)
+        report = jaxresid.inspect(loss)(f32(3), 0.5)
         assert report.target.differentiated == ("x",)
         assert report.warnings == ("held static, since the function needs its value: power",)
 
@@ -75,7 +75,7 @@ class TestArguments:
             "nothing": None,
             "layers": [None, {"b": f32(3)}],
         }
-        report = jaxresid.inspect(apply, p)
+        report = jaxresid.inspect(apply)(p)
         assert report.target.differentiated == ("p['layers'][1]['b']", "p['w']")
         assert paths(report) == ["p['layers'][1]['b']"]
 
@@ -91,7 +91,7 @@ class TestArguments:
         def loss(x):
             return jnp.sum(x * array)
 
-        report = jaxresid.inspect(loss, f32(3))
+        report = jaxresid.inspect(loss)(f32(3))
         (r,) = report.residuals
         assert (r.origin.kind, r.nbytes) == ("constant", 12)
         assert report.totals.constants_nbytes == 12
@@ -100,7 +100,7 @@ class TestArguments:
         def loss(x):
             return jnp.sum(jnp.sin(x) * 2.5)
 
-        report = jaxresid.inspect(loss, f32(3))
+        report = jaxresid.inspect(loss)(f32(3))
         assert [r.origin.value for r in report.residuals if r.origin.kind == "literal"] == ["2.5"]
         t = report.totals
         assert (t.arguments_nbytes, t.computed_nbytes, t.host_nbytes, t.constants_nbytes) == (
@@ -112,7 +112,7 @@ class TestArguments:
             return jnp.sum(jnp.sin(x * jax.random.bernoulli(key, 0.5, (3,))))
 
         key = jax.eval_shape(lambda: jax.random.key(0))
-        report = jaxresid.inspect(jax.checkpoint(dropped), f32(3), key)
+        report = jaxresid.inspect(jax.checkpoint(dropped))(f32(3), key)
         assert paths(report) == ["key", "x"]
         (r,) = (r for r in report.residuals if r.origin.path == "key")
         assert (r.aval.dtype, r.aval.shape, r.nbytes) == ("key<fry>", (), 8)
@@ -129,7 +129,7 @@ class TestArguments:
         def loss(scale, x):
             return jnp.sum(jnp.sin(x) * scale)
 
-        report = jaxresid.inspect(functools.partial(loss, 2.0), f32(3))
+        report = jaxresid.inspect(functools.partial(loss, 2.0))(f32(3))
         assert report.target.differentiated == ("x",)
         assert [r.origin.kind for r in report.residuals if r.nbytes > 4] == ["computed"]
 
@@ -137,7 +137,7 @@ class TestArguments:
         def loss(x):
             return jnp.abs(jnp.sum(x * x))
 
-        report = jaxresid.inspect(loss, jax.ShapeDtypeStruct((3,), jnp.complex64))
+        report = jaxresid.inspect(loss)(jax.ShapeDtypeStruct((3,), jnp.complex64))
         assert paths(report) == ["x"]
         assert report.totals.arguments_nbytes == 24
 
@@ -177,5 +177,5 @@ def closes_over_a_tracer(W, x):
 
 def test_a_tracer_that_a_rule_closes_over():
     """With jax_remat3 the forward jaxpr has an invar in front of those of the arguments."""
-    report = jaxresid.inspect(closes_over_a_tracer, f32(3, 3), f32(3))
+    report = jaxresid.inspect(closes_over_a_tracer)(f32(3, 3), f32(3))
     assert set(paths(report)) <= {"W", "x"}

@@ -28,7 +28,7 @@ from jaxresid.advice.rules import traced_rules
 from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.cli.running import run
 from jaxresid.config import Options, load
-from jaxresid.inspector import inspection
+from jaxresid.inspector import Question, inspection
 from jaxresid.inspector.findings import findings
 from jaxresid.linter.files import Lint
 from jaxresid.linter.rule import SECTIONS, documentation
@@ -369,7 +369,7 @@ def test_the_message_holds_the_evidence():
 
 
 def names(fun, *args, **options):
-    return [(v.name, v.severity) for v in jaxresid.check(fun, *args, **options)]
+    return [(v.name, v.severity) for v in jaxresid.check(fun, **options)(*args)]
 
 
 def scanned(body, ws, x):
@@ -383,7 +383,7 @@ def test_an_unwrapped_body_comes_with_its_figures():
     def body(x, w):
         return jnp.sin(jnp.cos(jnp.sin(x @ w))), None
 
-    (found,) = jaxresid.check(functools.partial(scanned, body), WS, X)
+    (found,) = jaxresid.check(functools.partial(scanned, body))(WS, X)
     array = 4096 * 256 * 4
     assert found.code == "JXR109"
     # The input of the matmul, and the cosines and sines that the derivatives need.
@@ -418,7 +418,7 @@ def test_a_loop_is_worth_a_word_where_it_makes_the_peak(changed, is_found):
     def body(x, w):
         return jnp.sin(jnp.cos(jnp.sin(x @ w))), None
 
-    found = inspection(functools.partial(scanned, body), (WS, X), {})
+    found = inspection(Question(functools.partial(scanned, body), (WS, X)))
     peak = dataclasses.replace(found.report.peak, **changed)
     report = dataclasses.replace(found.report, peak=peak)
     said = [f.name for f in findings(report, found.trace, found.frames)]
@@ -442,7 +442,7 @@ def test_widened_residuals_count_what_is_lost():
     def norm(x):
         return x / jnp.sqrt(jnp.var(x, axis=-1, keepdims=True) + 1)
 
-    (found,) = jaxresid.check(lambda x: jnp.sum(jnp.sin(norm(x))), bf16(4096, 256))
+    (found,) = jaxresid.check(lambda x: jnp.sum(jnp.sin(norm(x))))(bf16(4096, 256))
     assert found.code == "JXR806" and "jax's `var`" in found.message
     assert found.measured["nbytes"] == 2 * found.measured["lost_nbytes"] == 4096 * 256 * 4
     assert (found.measured["before"], found.measured["dtype"]) == ("bfloat16", "float32")
@@ -508,7 +508,7 @@ def test_a_name_that_only_one_of_two_policies_knows():
     def found(policy):
         return [
             (v.code, v.measured["missing"])
-            for v in jaxresid.check(lambda ws, x: loss(ws, x, policy), WS, X)
+            for v in jaxresid.check(lambda ws, x: loss(ws, x, policy))(WS, X)
             if "missing" in v.measured
         ]
 
@@ -536,7 +536,7 @@ def test_names_that_no_policy_is_for(policy, unused):
     def loss(w, x):
         return jnp.sum(jax.checkpoint(layer, policy=policy)(w, x) @ w)
 
-    found = jaxresid.check(loss, f32(256, 256), X)
+    found = jaxresid.check(loss)(f32(256, 256), X)
     assert sorted(v.measured["name"] for v in found if v.code == "JXR302") == unused
 
 
@@ -582,7 +582,7 @@ def test_paths_are_shown_as_the_linter_shows_them(lab, monkeypatch):
 
 
 def placing(fun=block.checkpointed):
-    return Placing(fun, "target", inspection(jnp.sum, (f32(3),), {}).frames)
+    return Placing(fun, "target", inspection(Question(jnp.sum, (f32(3),))).frames)
 
 
 def finding(location):
@@ -628,7 +628,7 @@ def test_a_location_on_every_kind_of_line(lab):
         "    for y in (x, g(x)):\n        x = [\n            y\n        ]\n    return x\n"
     )
     (lab.path / "lines.py").write_text(source)
-    place = Placing(len, "len", inspection(jnp.sum, (f32(3),), {}).frames)
+    place = Placing(len, "len", inspection(Question(jnp.sum, (f32(3),))).frames)
     path = str(lab.path / "lines.py")
 
     def at(row, column=None):
@@ -881,11 +881,11 @@ def test_lint_takes_the_codes_and_finds_none(lab, capsys):
 
 
 def test_python():
-    (found,) = jaxresid.check(block.checkpointed, *block.example_inputs())
+    (found,) = jaxresid.check(block.checkpointed)(*block.example_inputs())
     assert isinstance(found, jaxresid.Violation)
     assert (found.code, found.path) == ("JXR101", "fixtures/inspect/block.py")
-    assert jaxresid.check(block.plain, *block.example_inputs()) == ()
-    (cpu,) = jaxresid.check(block.checkpointed, *block.example_inputs(), profile="cpu")
+    assert jaxresid.check(block.plain)(*block.example_inputs()) == ()
+    (cpu,) = jaxresid.check(block.checkpointed, profile="cpu")(*block.example_inputs())
     assert cpu.measured["profile"] == "cpu"
 
 
@@ -893,10 +893,10 @@ def test_python_passes_arguments_on():
     def fun(w, x, *, scale):
         return jax.checkpoint(lambda w, x: jnp.sin(jnp.sin(x @ w)))(w, x).sum() * scale, {"x": x}
 
-    (found,) = jaxresid.check(fun, f32(256, 256), X, argnums=1, has_aux=True, scale=f32())
+    (found,) = jaxresid.check(fun, argnums=1, has_aux=True)(f32(256, 256), X, scale=f32())
     assert found.code in ("JXR101", "JXR102")
     with pytest.raises(jaxresid.JaxresidError, match="scale"):
-        jaxresid.check(fun, f32(256, 256), X)
+        jaxresid.check(fun)(f32(256, 256), X)
 
 
 def test_a_function_without_a_file():
@@ -912,13 +912,13 @@ def test_a_function_without_a_file():
             linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         namespace = {}
         exec(compile(source, file, "exec"), namespace)
-        (found,) = jaxresid.check(namespace["loss"], f32(256, 256), X)
+        (found,) = jaxresid.check(namespace["loss"])(f32(256, 256), X)
         assert (found.code, found.span.row) == ("JXR101", 3)
         assert (found.span.column == 11) == known
 
 
 def test_results_come_by_file_sorted():
-    found = inspection(block.checkpointed, block.example_inputs(), {})
+    found = inspection(Question(block.checkpointed, block.example_inputs()))
     (linted,) = checked(found, Lint(load(ROOT, Options()), nearest=Options()))
     assert linted.lines[None][linted.violations[0].span.row - 1].strip().startswith("return")
 
@@ -929,7 +929,7 @@ def test_no_program_is_too_odd(program, is_step):
     fun = programs.function(program)
     assume(programs.is_differentiable(fun))
     target = jax.grad(fun) if is_step else fun
-    for violation in jaxresid.check(target, *programs.arguments()):
+    for violation in jaxresid.check(target)(*programs.arguments()):
         assert violation.code in KNOWN
         assert violation.path.endswith(".py")
         assert violation.span.row in violation.noqa_rows

@@ -23,7 +23,7 @@ EARNS, NOTHING, COSTS = Verdict.EARNS, Verdict.SAVES_NOTHING, Verdict.COSTS_MEMO
 
 
 def only_checkpoint(fun, *args, **options):
-    (found,) = jaxresid.inspect(fun, *args, **options).checkpoints
+    (found,) = jaxresid.inspect(fun, **options)(*args).checkpoints
     return found
 
 
@@ -54,8 +54,8 @@ WS, X = [f32(64, 256)] * 6, f32(512, 64)
 @pytest.mark.parametrize("policy", ["dots", "dots_no_batch", "nothing"])
 def test_without_its_checkpoint_a_function_is_the_one_written_without(form, policy):
     inputs = stack8.inputs(form, layers=3, batch=1, sequence=32, width=64)
-    plain = jaxresid.inspect(stack8.build(form, "none"), *inputs)
-    report = jaxresid.inspect(stack8.build(form, policy), *inputs)
+    plain = jaxresid.inspect(stack8.build(form, "none"))(*inputs)
+    report = jaxresid.inspect(stack8.build(form, policy))(*inputs)
     (site,) = report.checkpoints
     assert (site.function, site.trips) == ("layer", 3)
     assert site.kept_nbytes == report.totals.computed_nbytes
@@ -98,8 +98,8 @@ def test_random_programs_without_their_checkpoint(program):
         return
     assume(programs.is_differentiable(programs.function(program)))
     args = programs.arguments()
-    report = jaxresid.inspect(programs.function(program), *args)
-    bare = jaxresid.inspect(programs.function(plain), *args)
+    report = jaxresid.inspect(programs.function(program))(*args)
+    bare = jaxresid.inspect(programs.function(plain))(*args)
     (site,) = report.checkpoints
     assert site.kept_nbytes == report.totals.computed_nbytes
     # Equal but for scalars, which a call turns into arrays or back.
@@ -137,17 +137,15 @@ def test_each_of_two_sites_is_judged_with_the_other_in_place():
             x = second(x, w)
         return x.sum()
 
-    one, two = jaxresid.inspect(loss, WS, X).checkpoints
+    one, two = jaxresid.inspect(loss)(WS, X).checkpoints
     assert one.kept_nbytes == two.kept_nbytes
     assert (
         one.kept_without_nbytes
         < jaxresid.inspect(
             lambda ws, x: chain(block(jnp.cos))(
                 ws[3:], chain(block(jnp.sin), lambda x: x)(ws[:3], x)
-            ),
-            WS,
-            X,
-        ).totals.computed_nbytes
+            )
+        )(WS, X).totals.computed_nbytes
     )
 
 
@@ -162,8 +160,8 @@ def test_the_cost_is_apart_from_that_of_all_checkpoints():
         return fun
 
     one, two = block(jnp.sin), block(jnp.tanh)
-    bare = jaxresid.inspect(loss(one, two), WS, X).cost
-    both = jaxresid.inspect(loss(jax.checkpoint(one), jax.checkpoint(two)), WS, X)
+    bare = jaxresid.inspect(loss(one, two))(WS, X).cost
+    both = jaxresid.inspect(loss(jax.checkpoint(one), jax.checkpoint(two)))(WS, X)
     assert both.cost.forward.flops == bare.forward.flops
     assert both.cost.backward.flops == bare.backward.flops
     assert both.cost.recompute.flops == both.cost.total.flops - bare.total.flops > 0
@@ -186,7 +184,7 @@ def test_host_memory_is_not_kept_bytes():
             x = jax.checkpoint(block(jnp.cos))(offloads(x, w), w)
         return x.sum()
 
-    report = jaxresid.inspect(loss, WS, X)
+    report = jaxresid.inspect(loss)(WS, X)
     offloads, other = report.checkpoints
     assert offloads.kept_nbytes == report.totals.computed_nbytes
     # Without the other one its sines are kept; the offloaded values are on the host all the same.
@@ -237,7 +235,7 @@ def test_each_layer_earns_its_keep(profile):
 
 def test_the_first_stage_of_the_docs_earns_its_keep_and_the_last_does_not():
     args = docs.three_layers_each_inputs()
-    first, _, last = jaxresid.inspect(docs.three_layers_each, *args).checkpoints
+    first, _, last = jaxresid.inspect(docs.three_layers_each)(*args).checkpoints
     assert (first.verdict, last.verdict) == (EARNS, NOTHING)
     assert only_checkpoint(jax.checkpoint(docs.three_layers), *args).verdict == NOTHING
 
@@ -307,7 +305,7 @@ def test_prevent_cse_false_is_undone_outside_of_loops_only():
 
 def test_an_inner_policy_is_overridden():
     layer = jax.checkpoint(block(jnp.sin), policy=cp.dots_saveable)
-    outer, inner = jaxresid.inspect(jax.checkpoint(chain(layer)), WS, X).checkpoints
+    outer, inner = jaxresid.inspect(jax.checkpoint(chain(layer)))(WS, X).checkpoints
     assert (outer.function, inner.function) == ("loss", "layer")
     assert inner.verdict == Verdict.OVERRIDDEN
     assert re.search(r"test_checkpoints\.py:\d+ \(loss\)", inner.reason)
@@ -324,7 +322,7 @@ def test_recursive_checkpoints_earn_their_keep():
     def loss(ws, x):
         return recursive([lambda x, w=w: block(jnp.sin)(x, w) for w in ws])(x).sum()
 
-    found = jaxresid.inspect(loss, [f32(64, 256)] * 8, X).checkpoints
+    found = jaxresid.inspect(loss)([f32(64, 256)] * 8, X).checkpoints
     assert found
     assert max(c.trips for c in found) >= 2
     # The outermost is the first half; those inside its recomputation are judged by peak as well.
@@ -345,7 +343,7 @@ def test_segments_of_checkpointed_layers_earn_their_keep():
             x = jax.checkpoint(segment)(x, ws[i : i + 3])
         return x.sum()
 
-    outer, _ = jaxresid.inspect(loss, [f32(64, 256)] * 9, X).checkpoints
+    outer, _ = jaxresid.inspect(loss)([f32(64, 256)] * 9, X).checkpoints
     assert (outer.function, outer.verdict) == ("segment", EARNS)
 
 
@@ -434,7 +432,7 @@ def raises(*args, **params):
 def test_a_policy_that_is_none_is_named_with_its_site(policy, words):
     layer = jax.checkpoint(block(jnp.sin), policy=policy)
     with pytest.raises(InputsError, match=words) as e:
-        jaxresid.inspect(chain(layer), WS, X)
+        jaxresid.inspect(chain(layer))(WS, X)
     assert re.search(r"test_checkpoints\.py:\d+ \(layer\)", str(e.value))
     assert "\n" not in str(e.value)
 
@@ -462,7 +460,7 @@ def test_policies_are_called_what_a_user_writes(policy, described):
 @given(programs.programs, st.sampled_from(["accelerator", "cpu"]))
 def test_no_program_is_too_odd(program, profile):
     assume(programs.is_differentiable(programs.function(program)))
-    report = jaxresid.inspect(programs.function(program), *programs.arguments(), profile=profile)
+    report = jaxresid.inspect(programs.function(program), profile=profile)(*programs.arguments())
     peak = report.peak
     assert sum(nbytes for _, nbytes in peak.breakdown) == peak.nbytes
     assert sum(v.nbytes for v in peak.live) == peak.nbytes

@@ -317,13 +317,6 @@ def test_traceback_on_request(call):
 
 
 class TestEstimates:
-    def test_the_choices_are_the_inspectors(self):
-        from jaxresid import inspector
-        from jaxresid.cli import inputs
-
-        assert inputs.PROFILES == inspector.PROFILES
-        assert inputs.MODES == inspector.MODES
-
     @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
     def test_profile(self, call, report, profile):
         assert report("zebu:loss", "--profile", profile)["peak"]["profile"] == profile

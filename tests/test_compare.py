@@ -36,7 +36,7 @@ def f32(*shape):
 
 
 def rows_of(fun, *args, **options):
-    found = jaxresid.compare(fun, *args, mode=options.pop("mode", "function"), **options)
+    found = jaxresid.compare(fun, mode=options.pop("mode", "function"), **options)(*args)
     return {row.policy: row for row in found.rows}
 
 
@@ -57,8 +57,8 @@ def test_rows_are_the_code_written_with_each_policy(form, profile):
     args = stack8.inputs(form, layers=3, batch=1, sequence=64, width=64)
     rows = rows_of(stack8.build(form, "dots"), *args, profile=profile)
     for policy, name in POLICIES.items():
-        written = jaxresid.inspect(
-            stack8.build(form, name), *args, mode="function", profile=profile
+        written = jaxresid.inspect(stack8.build(form, name), mode="function", profile=profile)(
+            *args
         )
         assert_is(rows[policy], written)
     # Of equal rows the first is called the knee.
@@ -76,12 +76,12 @@ def test_rows_of_bare_scans_and_of_everything():
         name = "nothing_saveable" if policy is None else "dots_saveable"
         assert_is(
             whole[name],
-            jaxresid.inspect(jax.checkpoint(plain, policy=policy), *args, mode="function"),
+            jaxresid.inspect(jax.checkpoint(plain, policy=policy), mode="function")(*args),
         )
         written = jax.checkpoint(stack8.layer, policy=policy, prevent_cse=False)
         assert_is(
             bodies[name],
-            jaxresid.inspect(lambda s, x, w=written: stack8.scan_loss(w, s, x), *args),
+            jaxresid.inspect(lambda s, x, w=written: stack8.scan_loss(w, s, x))(*args),
         )
 
 
@@ -97,8 +97,8 @@ def test_names_alone_together_and_offloaded():
         for names in itertools.combinations(("hidden", "upper"), size):
             text = f"save_only_these_names({', '.join(map(repr, names))})"
             policy = cp.save_only_these_names(*names)
-            report = jaxresid.inspect(
-                jax.checkpoint(named, policy=policy), f32(8, 8), f32(4, 8), mode="function"
+            report = jaxresid.inspect(jax.checkpoint(named, policy=policy), mode="function")(
+                f32(8, 8), f32(4, 8)
             )
             assert_is(rows[text], report)
     offloaded = [r for r in rows.values() if "offloaded=['hidden', 'upper']" in r.policy]
@@ -121,10 +121,10 @@ def test_five_names_are_not_tried_in_every_combination():
 
 def test_the_place_is_told_by_itself():
     args = block.example_inputs()
-    assert jaxresid.compare(block.checkpointed, *args, mode="function").at == "all-sites"
-    assert jaxresid.compare(block.plain, *args, mode="function").at == "whole"
+    assert jaxresid.compare(block.checkpointed, mode="function")(*args).at == "all-sites"
+    assert jaxresid.compare(block.plain, mode="function")(*args).at == "whole"
     scan = stack8.inputs("scan", layers=2, batch=1, sequence=16, width=64)
-    assert jaxresid.compare(stack8.build("scan", "none"), *scan).at == "scan-bodies"
+    assert jaxresid.compare(stack8.build("scan", "none"))(*scan).at == "scan-bodies"
 
 
 def two_sites(w, x):
@@ -154,8 +154,8 @@ def test_one_of_two_sites():
             return jnp.sum(other(jax.checkpoint(one)(x)) ** 2)
 
         for name, policy in (("none", None), ("dots_saveable", cp.dots_saveable)):
-            report = jaxresid.inspect(
-                lambda w, x, p=policy: written(w, x, p), *args, mode="function"
+            report = jaxresid.inspect(lambda w, x, p=policy: written(w, x, p), mode="function")(
+                *args
             )
             assert rows[name].kept_nbytes == report.totals.computed_nbytes
             assert rows[name].peak_nbytes == report.peak.nbytes
@@ -175,23 +175,23 @@ def test_a_policy_around_everything_replaces_the_checkpoints_inside():
     rows = rows_of(two_sites, *args, at="whole")
     for name, policy in (("nothing_saveable", None), ("dots_saveable", cp.dots_saveable)):
         written = jax.checkpoint(bare, policy=policy)
-        report = jaxresid.inspect(written, *args, mode="function")
+        report = jaxresid.inspect(written, mode="function")(*args)
         assert rows[name].kept_nbytes == report.totals.computed_nbytes
         assert rows[name].recompute_flops == report.cost.recompute.flops
 
 
 def test_a_place_that_is_not_there_lists_those_that_are():
     with pytest.raises(InputsError, match=r"no place 'decoder'.*all-sites, whole.*\(one\)"):
-        jaxresid.compare(two_sites, f32(8, 8), f32(4, 8), at="decoder", mode="function")
+        jaxresid.compare(two_sites, at="decoder", mode="function")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="did you mean other"):
-        jaxresid.compare(two_sites, f32(8, 8), f32(4, 8), at="othr", mode="function")
+        jaxresid.compare(two_sites, at="othr", mode="function")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="no scan of several trips"):
-        jaxresid.compare(two_sites, f32(8, 8), f32(4, 8), at="scan-bodies", mode="function")
+        jaxresid.compare(two_sites, at="scan-bodies", mode="function")(f32(8, 8), f32(4, 8))
 
 
 def test_a_device_that_is_not_there_lists_those_that_are():
     with pytest.raises(InputsError, match=r"v5e.*h100"):
-        jaxresid.compare(two_sites, f32(8, 8), f32(4, 8), device="abacus", mode="function")
+        jaxresid.compare(two_sites, device="abacus", mode="function")(f32(8, 8), f32(4, 8))
 
 
 def raising(*_, **__):
@@ -216,8 +216,8 @@ def factory(*_, **__):
     ],
 )
 def test_a_policy_that_fails_is_a_row_of_its_own(policy, said):
-    found = jaxresid.compare(
-        two_sites, f32(8, 8), f32(4, 8), policies={"mine": policy}, mode="function"
+    found = jaxresid.compare(two_sites, policies={"mine": policy}, mode="function")(
+        f32(8, 8), f32(4, 8)
     )
     rows = {row.policy: row for row in found.rows}
     assert said in rows["mine"].error
@@ -281,7 +281,7 @@ def test_the_knee_is_farthest_below_the_chord():
 
 def test_marks_are_among_rows_without_host_bytes():
     args = stack8.inputs("scan", layers=4, batch=1, sequence=128, width=128)
-    found = jaxresid.compare(stack8.build("scan", "dots"), *args)
+    found = jaxresid.compare(stack8.build("scan", "dots"))(*args)
     device = [r for r in found.rows if not r.error and not r.host_nbytes]
     marked = frontier.pareto([(r.peak_nbytes, r.recompute_flops) for r in device])
     assert [r.pareto for r in device] == list(marked)
@@ -312,18 +312,18 @@ def test_model_libraries(module, plain, checkpointed):
         return getattr(model, name), inputs.args, inputs.kwargs
 
     fun, args, kwargs = called(checkpointed)
-    found = jaxresid.compare(fun, *args, mode="function", **kwargs)
+    found = jaxresid.compare(fun, mode="function")(*args, **kwargs)
     rows = {row.policy: row for row in found.rows}
     assert found.at == "all-sites"
     for policy, name in (("none", plain), ("as-written", checkpointed)):
         written, its_args, its_kwargs = called(name)
-        report = jaxresid.inspect(written, *its_args, mode="function", **its_kwargs)
+        report = jaxresid.inspect(written, mode="function")(*its_args, **its_kwargs)
         assert rows[policy].peak_nbytes == report.peak.nbytes
         assert rows[policy].kept_nbytes == report.totals.computed_nbytes
         assert rows[policy].recompute_flops == report.cost.recompute.flops
     assert not [r.error for r in found.rows if r.error and "offload" not in r.policy]
     middle = (rows["none"].peak_nbytes + rows["nothing_saveable"].peak_nbytes) // 2
-    plan = jaxresid.plan(fun, *args, budget=middle, mode="function", **kwargs)
+    plan = jaxresid.plan(fun, budget=middle, mode="function")(*args, **kwargs)
     assert plan.fits
     assert plan.peak_nbytes <= middle
     assert plan.recompute_flops <= rows["nothing_saveable"].recompute_flops
@@ -338,10 +338,10 @@ def test_steps_are_compared_as_their_losses_are():
         return lambda w, x: w - 0.1 * jax.grad(loss)(w, x)
 
     args = f32(64, 64), f32(32, 64)
-    found = jaxresid.compare(step(None), *args, mode="step")
+    found = jaxresid.compare(step(None), mode="step")(*args)
     rows = {row.policy: row for row in found.rows}
     assert found.target.mode == "step"
-    report = jaxresid.inspect(step(cp.dots_saveable), *args, mode="step")
+    report = jaxresid.inspect(step(cp.dots_saveable), mode="step")(*args)
     assert rows["dots_saveable"].peak_nbytes == report.peak.nbytes
     assert rows["dots_saveable"].kept_nbytes == report.totals.computed_nbytes
     # A report of a step undoes the checkpoint in what JAX made of it, see step_checkpoints.
@@ -350,7 +350,7 @@ def test_steps_are_compared_as_their_losses_are():
         report.cost.recompute.flops, abs=0.02 * plain
     )
     with pytest.raises(InputsError, match="compare the loss function itself"):
-        jaxresid.compare(step(None), *args, at="whole", mode="step")
+        jaxresid.compare(step(None), at="whole", mode="step")(*args)
 
 
 # -- the command line --------------------------------------------------------------------------

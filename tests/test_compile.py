@@ -24,7 +24,7 @@ from jaxresid.advice.compile import Program, Settings, compiled_rows, row
 from jaxresid.cli import compiling
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector import _jax, subject
+from jaxresid.inspector import Question, _jax, subject
 from jaxresid.inspector.callsites import contains_remat
 from jaxresid.model import (
     Collective,
@@ -93,7 +93,7 @@ def small_block():
 
 def program(policy="as-written", estimate=11 * GIB):
     fun, args = small_block()
-    return Program(policy, subject(fun, args, {}).trace, (), estimate)
+    return Program(policy, subject(Question(fun, args)).trace, (), estimate)
 
 
 class FakePool:
@@ -194,7 +194,7 @@ def test_constants_of_size_are_said_to_be_beside_the_peak():
 def test_flags_may_be_what_jax_takes(pool):
     fake = pool(lambda job: FITS)
     flags = {"xla_a": True, "xla_b": 1, "xla_c": "d"}
-    jaxresid.compile(jnp.sin, 1.0, on="cpu", flags=flags, cache=False)
+    jaxresid.compile(jnp.sin, on="cpu", flags=flags, cache=False)(1.0)
     assert fake.jobs[0].flags == (("xla_a", "True"), ("xla_b", "1"), ("xla_c", "d"))
 
 
@@ -249,7 +249,7 @@ def test_what_cannot_be_lowered_is_a_row_with_its_reason(pool, monkeypatch):
 @pytest.mark.parametrize("on", ["tpu", "tpu:v5e:2y2", "cpux", []])
 def test_no_such_place(on):
     with pytest.raises(InputsError):
-        jaxresid.compile(jnp.sin, 1.0, on=on)
+        jaxresid.compile(jnp.sin, on=on)(1.0)
 
 
 # XLA asked directly
@@ -266,7 +266,7 @@ def asked_directly(fun, *args):
 def test_figures_are_those_of_xla_asked_directly(cache):
     fun, args = small_block()
     # One line for both: where a program is traced from is part of what is cached.
-    found, again = (jaxresid.compile(fun, *args, on=on) for on in ("cpu", ["cpu"]))
+    found, again = (jaxresid.compile(fun, on=on)(*args) for on in ("cpu", ["cpu"]))
     (compiled,) = found.compiled
     asked = asked_directly(fun, *args)
     assert compiled.error is None and not compiled.cached
@@ -277,7 +277,7 @@ def test_figures_are_those_of_xla_asked_directly(cache):
         (compiled.argument_nbytes, compiled.output_nbytes, compiled.temp_nbytes)
     )
     assert compiled.fits and compiled.capacity_nbytes > GIB
-    estimate = jaxresid.inspect(fun, *args).peak.nbytes
+    estimate = jaxresid.inspect(fun)(*args).peak.nbytes
     assert compiled.estimate_nbytes == estimate
     assert found.target.name == "checkpointed"
     jsonschema.validate(json.loads(found.to_json()), schema("compile"))
@@ -294,7 +294,7 @@ def test_every_policy_of_a_comparison_is_compiled(pool, monkeypatch):
     monkeypatch.setattr(compile_module, "lowered", lowered)
     pool(lambda job: dataclasses.replace(FITS, compiler=job.module.code.decode()))
     fun, args = small_block()
-    found = jaxresid.compare(fun, *args, compile=["cpu", TPU])
+    found = jaxresid.compare(fun, compile=["cpu", TPU])(*args)
     has_checkpoint = {r.policy: [c.compiler for c in r.compiled] for r in found.rows}
     assert has_checkpoint.pop("none") == ["False"] * 2
     assert set(map(tuple, has_checkpoint.values())) == {("True", "True")}
@@ -306,7 +306,7 @@ def test_every_policy_of_a_comparison_is_compiled(pool, monkeypatch):
 @pytest.mark.slow
 def test_figures_of_every_policy_are_those_of_the_code_written_with_it(cache):
     args = stack8.inputs("scan", layers=3, batch=1, sequence=64, width=64)
-    found = jaxresid.compare(stack8.build("scan", "dots"), *args, compile="cpu")
+    found = jaxresid.compare(stack8.build("scan", "dots"), compile="cpu")(*args)
     rows = {r.policy: r.compiled[0] for r in found.rows if r.error is None}
     written = {
         "none": "none",

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from fixtures.inspect import offload, train_step
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered
 from jaxresid.xla import places
 from jaxresid.xla.compiler import compilation
@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 def of(fun, inputs, on="cpu", **options):
-    module = lowered(subject(fun, inputs, {}, **options).trace, places.place(on).platform)
+    module = lowered(subject(Question(fun, inputs, **options)).trace, places.place(on).platform)
     return Job(module, on)
 
 

@@ -1117,7 +1117,7 @@ def test_sizes_may_be_numpys(name):
     """And figures are Python's none the less, which JSON can take and which do not overflow."""
 
     def found(i):
-        return jaxresid.inspect(lambda x: _sum(NUMBERS[name](i, jnp.sin(x))), f32(2, 8, 8, 4))
+        return jaxresid.inspect(lambda x: _sum(NUMBERS[name](i, jnp.sin(x))))(f32(2, 8, 8, 4))
 
     plain, numpys = found(int), found(np.int64)
     assert numpys.cost == plain.cost

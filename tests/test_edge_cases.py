@@ -59,10 +59,10 @@ def step(w, x):
 )
 def test_what_calls_back_keeps_what_it_keeps_without(fun, profile, monkeypatch):
     inputs = f32(64, 64), f32(32, 64)
-    with_calls = jaxresid.inspect(fun, *inputs, profile=profile)
+    with_calls = jaxresid.inspect(fun, profile=profile)(*inputs)
     monkeypatch.setattr(jax.debug, "print", lambda *args, **kwargs: None)
     monkeypatch.setitem(globals(), "io_callback", lambda *args: None)
-    without = jaxresid.inspect(fun, *inputs, profile=profile)
+    without = jaxresid.inspect(fun, profile=profile)(*inputs)
     assert with_calls.totals == without.totals
     # What is given to a call lives until then: at most two arrays of the size of x, and a scalar.
     assert 0 <= with_calls.peak.nbytes - without.peak.nbytes <= 2 * 32 * 64 * 4 + 4
@@ -70,8 +70,8 @@ def test_what_calls_back_keeps_what_it_keeps_without(fun, profile, monkeypatch):
 
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 def test_an_array_without_elements(profile):
-    report = jaxresid.inspect(
-        lambda w, x: jnp.sum(jnp.sin(x @ w)), f32(64, 0), f32(32, 64), profile=profile
+    report = jaxresid.inspect(lambda w, x: jnp.sum(jnp.sin(x @ w)), profile=profile)(
+        f32(64, 0), f32(32, 64)
     )
     # Of the arguments only x holds anything, and so does its gradient.
     assert report.peak.nbytes == pytest.approx(2 * 32 * 64 * 4, abs=1024)
@@ -104,6 +104,6 @@ def looped_over_nothing(x):
     [scanned_over_nothing, scanned_in_half, scanned_with_a_checkpoint, looped_over_nothing],
 )
 def test_loops_over_nothing_are_checked_compared_and_planned(fun, shape):
-    assert isinstance(jaxresid.check(fun, f32(*shape)), tuple)
-    assert jaxresid.compare(fun, f32(*shape)).rows
-    assert jaxresid.plan(fun, f32(*shape), budget="1KiB")
+    assert isinstance(jaxresid.check(fun)(f32(*shape)), tuple)
+    assert jaxresid.compare(fun)(f32(*shape)).rows
+    assert jaxresid.plan(fun, budget="1KiB")(f32(*shape))

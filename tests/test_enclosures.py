@@ -299,7 +299,7 @@ def hoisted(x):
 
 
 def test_what_is_moved_out_of_a_scan_keeps_its_stack():
-    report = jaxresid.inspect(hoisted, jnp.ones(3))
+    report = jaxresid.inspect(hoisted)(jnp.ones(3))
     kept = next(r for r in report.residuals if r.origin.primitive == "tanh")
     assert [f.function for f in kept.origin.stack] == ["hoisted", "hoisted.body"]
 
@@ -310,6 +310,6 @@ def passed_on(x):
 
 
 def test_a_branch_that_computes_says_more_than_one_that_hands_on():
-    origins = [r.origin for r in jaxresid.inspect(passed_on, jnp.ones(3)).residuals]
+    origins = [r.origin for r in jaxresid.inspect(passed_on)(jnp.ones(3)).residuals]
     assert [o.primitive for o in origins if "cond" in getattr(o, "within", ())].count("exp") >= 1
     assert not any(o.kind == "argument" for o in origins)

@@ -18,7 +18,7 @@ class TestGPT:
     @pytest.fixture(scope="class")
     def reports(self):
         return {
-            form: jaxresid.inspect(getattr(gpt, form), *getattr(gpt, f"{form}_inputs")())
+            form: jaxresid.inspect(getattr(gpt, form))(*getattr(gpt, f"{form}_inputs")())
             for form in self.FORMS
         }
 
@@ -109,5 +109,5 @@ class TestGPT:
             ]
 
     def test_terabytes(self):
-        report = jaxresid.inspect(gpt.big, *gpt.big_inputs())
+        report = jaxresid.inspect(gpt.big)(*gpt.big_inputs())
         assert report.totals.computed_nbytes > 20 * 2**40

@@ -5,7 +5,7 @@ import pytest
 
 import jaxresid
 from fixtures.inspect import optimizer
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered
 from jaxresid.model import Transfers
 from jaxresid.xla.job import Job
@@ -21,7 +21,7 @@ def report_of(name, width, jax_version):
     if name == "host_state_step" and jax_version < (0, 7, 2):
         pytest.skip("until 0.7.2 the CPU has no pinned_host memory to put an argument in")
     inputs = getattr(optimizer, f"{name}_inputs")(width)
-    return jaxresid.inspect(getattr(optimizer, name), *inputs)
+    return jaxresid.inspect(getattr(optimizer, name))(*inputs)
 
 
 def parameters(width):
@@ -80,7 +80,7 @@ def test_the_text(jax_version, capsys):
 
 def compiled(name, on):
     inputs = getattr(optimizer, f"{name}_inputs")(1024)
-    trace = subject(getattr(optimizer, name), inputs, {}).trace
+    trace = subject(Question(getattr(optimizer, name), inputs)).trace
     done = execute(Job(lowered(trace, on.partition(":")[0]), on))
     assert done.error is None, done.error
     return done.stats

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.inspect import train_step
 from jaxresid.errors import TraceError
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered, lowered_forward
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job
@@ -27,7 +27,7 @@ def f32(*shape):
 
 
 def compiled(fun, *args, forward=False, **options):
-    traced = subject(fun, args, {}, **options).trace
+    traced = subject(Question(fun, args, **options)).trace
     module = (lowered_forward if forward else lowered)(traced, "cpu")
     found = compilation(Job(module, "cpu"))
     assert found.error is None
@@ -132,7 +132,7 @@ def test_the_forward_pass_gives_the_residuals_in_their_order():
         return jnp.sum(jnp.sin(x) * constant)
 
     args = f32(5, 6), f32(3, 6, 6)
-    traced = subject(loss, args, {}).trace
+    traced = subject(Question(loss, args)).trace
     found = compilation(Job(lowered_forward(traced, "cpu"), "cpu"))
     assert len(traced.kept) > 3
     assert found.output_shards[traced.num_outputs :] == tuple(v.aval.shape for v in traced.kept)
@@ -155,4 +155,4 @@ def test_calls_back_into_python_are_lowered_for_devices_that_are_here():
 
     assert compiled(loss, f32(256)).stats["argument_nbytes"] == 1024
     with pytest.raises(TraceError, match=r"calls back into Python .*debug\.print"):
-        lowered(subject(loss, (f32(256),), {}).trace, "tpu")
+        lowered(subject(Question(loss, (f32(256),))).trace, "tpu")

@@ -7,6 +7,7 @@ from small import f32
 from test_buffers import looped, scanned
 
 from jaxresid import inspector
+from jaxresid.inspector import Question
 from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.matching import matched
 from jaxresid.model import Argument, Aval, Computed, Location, Residual
@@ -123,7 +124,7 @@ def test_arguments_and_outputs_are_what_they_are():
 
 def on_cpu(fun):
     args = f32(6, 128, 128), f32(512, 128)
-    subject = inspector.subject(fun, args, {})
+    subject = inspector.subject(Question(fun, args))
     residuals = inspector.inspect(fun, *args).residuals
     compilation = compiler.compilation(Job(lowered(subject.trace, "cpu"), "cpu"))
     rows, nbytes = matched(compilation.buffers, residuals)

@@ -80,7 +80,7 @@ def target(library, loss):
 @functools.cache
 def report(library, loss):
     fun, inputs = target(library, loss)
-    return jaxresid.inspect(fun, *inputs, has_aux=loss == "loss_batch_norm")
+    return jaxresid.inspect(fun, has_aux=loss == "loss_batch_norm")(*inputs)
 
 
 def computed(library, loss):

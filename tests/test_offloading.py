@@ -13,7 +13,7 @@ from small import f32
 
 import jaxresid
 from fixtures.inspect import offload
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.offloading import Kept, offloading
 from jaxresid.inspector.program import value_and_gradients
@@ -84,14 +84,14 @@ X, Y, WEIGHTS = 2.5, 10.0, 20.0  # MiB: the layers' inputs, their y, both weight
 
 
 def test_without_host_memory_there_is_nothing_to_say():
-    report = jaxresid.inspect(offload.plain, *offload.inputs())
+    report = jaxresid.inspect(offload.plain)(*offload.inputs())
     assert report.offloading is None and report.findings == ()
     assert render_offloading(report) == []
     assert json.loads(report.to_json())["offloading"] is None
 
 
 def test_of_the_tutorials_saving_most_is_recomputed():
-    found = jaxresid.inspect(offload.offloaded, *offload.inputs()).offloading
+    found = jaxresid.inspect(offload.offloaded)(*offload.inputs()).offloading
     assert parts(found) == {
         **{"kept": 0, "offloaded": X, "recomputed": Y, "refetched": 0, "added": 0},
         "without": X + Y,
@@ -101,7 +101,7 @@ def test_of_the_tutorials_saving_most_is_recomputed():
 
 
 def test_weights_on_the_host_are_fetched_again(host, jax_version):
-    report = jaxresid.inspect(offload.weights_on_host, *offload.weights_on_host_inputs())
+    report = jaxresid.inspect(offload.weights_on_host)(*offload.weights_on_host_inputs())
     found = report.offloading
     assert parts(found) == {
         **{"kept": 0, "offloaded": X, "recomputed": Y, "refetched": WEIGHTS, "added": 0},
@@ -130,12 +130,12 @@ def test_a_step_tells_the_same(name, request, jax_version):
     def step(w1, w2, x):
         return jax.grad(fun, argnums=(0, 1))(w1, w2, x)
 
-    report = jaxresid.inspect(step, *inputs)
+    report = jaxresid.inspect(step)(*inputs)
     assert report.target.mode == "step"
     assert parts(report.offloading) == pytest.approx(
-        parts(jaxresid.inspect(fun, *inputs).offloading), abs=1e-5
+        parts(jaxresid.inspect(fun)(*inputs).offloading), abs=1e-5
     )
-    assert report.offloading.transfers == jaxresid.inspect(fun, *inputs).offloading.transfers
+    assert report.offloading.transfers == jaxresid.inspect(fun)(*inputs).offloading.transfers
     if name == "weights_on_host":
         assert report.offloading.host_arguments == (("parameters", WEIGHTS * MIB),)
 
@@ -149,8 +149,8 @@ def test_weights_taken_by_their_index_are_fetched_again(host):
         return jax.grad(loss, argnums=1)(ws, x)
 
     inputs = on_host(host, LAYERS, N, N), f32(B, N)
-    function = jaxresid.inspect(loss, *inputs, argnums=(1,)).offloading
-    for found in (function, jaxresid.inspect(step, *inputs).offloading):
+    function = jaxresid.inspect(loss, argnums=(1,))(*inputs).offloading
+    for found in (function, jaxresid.inspect(step)(*inputs).offloading):
         assert found.transfers == Transfers(to_device_nbytes=2 * LAYERS * WIDTH)
         assert found.refetched_nbytes == pytest.approx(LAYERS * WIDTH, abs=LAYERS * 4)
         assert adds_up(found)
@@ -169,7 +169,7 @@ def test_weights_of_straight_line_code_are_fetched_again(host, form):
         return jnp.sum(x)
 
     inputs = on_host(host, LAYERS, N, N), f32(B, N)
-    found = jaxresid.inspect(loss, *inputs, argnums=(1,)).offloading
+    found = jaxresid.inspect(loss, argnums=(1,))(*inputs).offloading
     assert found.transfers == Transfers(to_device_nbytes=2 * LAYERS * WIDTH)
     assert found.refetched_nbytes == LAYERS * WIDTH
     assert found.recomputed_nbytes == LAYERS * B * N * 4 and adds_up(found)
@@ -177,14 +177,14 @@ def test_weights_of_straight_line_code_are_fetched_again(host, form):
 
 def test_constants_on_the_host_are_fetched_again(host):
     ws = jax.device_put(jnp.ones((LAYERS, N, N)), host)
-    found = jaxresid.inspect(lambda x: remat_scanned(ws, x), f32(B, N)).offloading
+    found = jaxresid.inspect(lambda x: remat_scanned(ws, x))(f32(B, N)).offloading
     assert found.host_arguments == (("constant", LAYERS * WIDTH),)
     assert found.refetched_nbytes == LAYERS * WIDTH
     assert found.recomputed_nbytes == LAYERS * B * N * 4 and adds_up(found)
 
 
 def test_every_row_of_a_comparison_adds_up():
-    compared = jaxresid.compare(offload.offloaded, *offload.inputs(4, 32, 128))
+    compared = jaxresid.compare(offload.offloaded)(*offload.inputs(4, 32, 128))
     rows = {r.policy: r for r in compared.rows if r.error is None}
     assert rows["none"].offloading is None and rows["nothing_saveable"].offloading is None
     written = rows["as-written"].offloading
@@ -203,7 +203,7 @@ def test_what_is_kept_because_of_a_checkpoint_alone():
     def some(*nbytes, memory="device"):
         return [Kept(n, n, memory) for n in nbytes]
 
-    trace = subject(offload.plain, offload.inputs(2, 4, 8), {}).trace
+    trace = subject(Question(offload.plain, offload.inputs(2, 4, 8))).trace
     program = value_and_gradients(trace)
     now, plain = [*some(1, 1, 4), *some(16, memory="host")], some(1, 2, 2, 16)
     assert offloading(program, lambda: now, lambda: plain) is None
@@ -235,7 +235,7 @@ def test_transfers_are_those_of_all_trips(form):
 
     prevent = form == "loop"
     remat = jax.checkpoint(body, policy=offloading_policy("x"), prevent_cse=prevent)
-    found = jaxresid.inspect(layered(remat, form), f32(LAYERS, N, N), f32(B, N)).offloading
+    found = jaxresid.inspect(layered(remat, form))(f32(LAYERS, N, N), f32(B, N)).offloading
     nbytes = LAYERS * B * N * 4
     assert found.transfers == Transfers(nbytes, nbytes)
     assert found.offloaded_nbytes == nbytes and adds_up(found)
@@ -247,7 +247,7 @@ def test_a_jitted_function_moves_what_its_out_shardings_say(host):
 
     def program(**places):
         jitted = jax.jit(step, **places)
-        return step_program(subject(jitted, (f32(N, N), f32(B, N)), {}).trace)
+        return step_program(subject(Question(jitted, (f32(N, N), f32(B, N)))).trace)
 
     assert transfers(program()) == Transfers()
     placed = program(out_shardings=(None, host))
@@ -264,7 +264,7 @@ def test_a_branch_moves_and_the_loop_around_it_repeats_it(host):
         x = lax.scan(body, x, ws)[0]
         return x, jax.grad(lambda x: jnp.sum(jnp.sin(x)))(x)
 
-    found = subject(step, (on_host(host, LAYERS, N, N), f32(N, N), jnp.array(True)), {})
+    found = subject(Question(step, (on_host(host, LAYERS, N, N), f32(N, N), jnp.array(True))))
     assert transfers(step_program(found.trace)) == Transfers(to_device_nbytes=LAYERS * WIDTH)
 
 
@@ -296,12 +296,12 @@ def test_an_offload_without_effect_is_said(is_step, body, policy, without_effect
     fun = remat(body, policy)
     if is_step:
         fun = jax.grad(fun)
-    report = jaxresid.inspect(fun, f32(LAYERS, N, N), f32(B, N))
+    report = jaxresid.inspect(fun)(f32(LAYERS, N, N), f32(B, N))
     assert report.target.mode == ("step" if is_step else "function")
     assert said(report) == ["offload-without-effect"] * without_effect
     if without_effect:
         assert report.offloading.without_effect and not report.offloading.offloaded_nbytes
-        found = [v.name for v in jaxresid.check(fun, f32(LAYERS, N, N), f32(B, N))]
+        found = [v.name for v in jaxresid.check(fun)(f32(LAYERS, N, N), f32(B, N))]
         assert "offload-without-effect" in found
 
 
@@ -322,13 +322,13 @@ def test_an_offload_of_products_without_effect_is_said(last, nbytes, because, ja
     def loss(w, x):
         return jnp.sum(jnp.sin(jax.checkpoint(lambda w: last(x @ w), policy=policy)(w)))
 
-    (finding,) = jaxresid.inspect(loss, f32(N, N), f32(B, N)).findings
+    (finding,) = jaxresid.inspect(loss)(f32(N, N), f32(B, N)).findings
     assert finding.measured == {"names": [], "device_nbytes": nbytes}
     assert f"what it matches, and none of it is in host memory: {because}" in finding.message
 
 
 def test_a_comparison_says_which_policies_offload_nothing(capsys):
-    compared = jaxresid.compare(remat(leaving, offloading_policy("x")), f32(6, N, N), f32(B, N))
+    compared = jaxresid.compare(remat(leaving, offloading_policy("x")))(f32(6, N, N), f32(B, N))
     rows = {r.policy: r for r in compared.rows if r.error is None}
     assert rows["as-written"].offloading.without_effect
     assert rows["nothing_saveable"].offloading is None
@@ -343,12 +343,12 @@ def test_a_copy_on_the_device_is_no_argument(host):
     def loss(w, x):
         return jnp.sum(jnp.sin(x @ to_device(w)))
 
-    report = jaxresid.inspect(loss, on_host(host, N, N), f32(B, N))
+    report = jaxresid.inspect(loss)(on_host(host, N, N), f32(B, N))
     (copy,) = (r for r in report.residuals if getattr(r.origin, "path", None) == "w")
     assert (copy.origin.kind, copy.origin.primitive) == ("computed", "device_put")
     assert copy.aval.memory == "device" and copy.nbytes == WIDTH
     # Within the device's memory nothing is copied.
-    report = jaxresid.inspect(loss, f32(N, N), f32(B, N))
+    report = jaxresid.inspect(loss)(f32(N, N), f32(B, N))
     assert "w" in [r.origin.path for r in report.residuals if r.origin.kind == "argument"]
 
 
@@ -398,7 +398,7 @@ def split(ws, x):
 def test_python_loops_over_arguments_in_host_memory(host, fun, is_stacked, is_found, is_step):
     ws = on_host(host, LAYERS, N, N) if is_stacked else [on_host(host, N, N)] * LAYERS
     target = jax.grad(fun) if is_step else fun
-    report = jaxresid.inspect(target, ws, f32(B, N))
+    report = jaxresid.inspect(target)(ws, f32(B, N))
     assert said(report) == ["unrolled-host-moves"] * is_found
     if is_found:
         (finding,) = report.findings
@@ -418,7 +418,7 @@ def test_a_layer_of_many_weights_is_one_step_of_the_loop(host):
         return jnp.sum(x)
 
     layers = [[on_host(host, N, 2 * N), on_host(host, 2 * N, N)]] * LAYERS
-    (finding,) = jaxresid.inspect(loss, layers, f32(B, N)).findings
+    (finding,) = jaxresid.inspect(loss)(layers, f32(B, N)).findings
     assert (finding.name, finding.measured["count"]) == ("unrolled-host-moves", 2 * LAYERS)
     assert finding.measured["largest_nbytes"] == 2 * WIDTH
     assert finding.message.endswith("and not 64.00 KiB at a time")
@@ -433,7 +433,7 @@ def test_parameters_and_then_the_state_moved_by_one_helper_are_no_loop(host):
         return value, [w - m for w, m in zip(ws, moments, strict=True)], moments
 
     ws = [on_host(host, N, N)] * LAYERS
-    report = jaxresid.inspect(step, ws, ws, f32(B, N))
+    report = jaxresid.inspect(step)(ws, ws, f32(B, N))
     assert report.target.mode == "step" and said(report) == []
     assert report.offloading.transfers.to_device_nbytes == 2 * LAYERS * WIDTH
 
@@ -444,7 +444,7 @@ def test_small_arguments_are_not_worth_a_word(host):
             x = jnp.sin(x) * to_device(scale)
         return jnp.sum(x)
 
-    report = jaxresid.inspect(loss, [on_host(host, 4)] * LAYERS, f32(4096, 4))
+    report = jaxresid.inspect(loss)([on_host(host, 4)] * LAYERS, f32(4096, 4))
     assert report.findings == ()
 
 
@@ -460,7 +460,7 @@ def scanned_over(order):
     [((1, 0, 2), (N, LAYERS, N)), ((2, 0, 1), (N, N, LAYERS)), ((0, 2, 1), (LAYERS, N, N))],
 )
 def test_transposes_in_host_memory(host, order, shape):
-    report = jaxresid.inspect(scanned_over(order), on_host(host, *shape), f32(B, N))
+    report = jaxresid.inspect(scanned_over(order))(on_host(host, *shape), f32(B, N))
     assert said(report) == ["transposed-host-scan"]
     (finding,) = report.findings
     assert finding.measured == {"nbytes": LAYERS * WIDTH, "paths": ["ws"]}
@@ -471,7 +471,7 @@ def test_a_transpose_that_moves_no_element_is_none(host):
     def loss(ws, x):
         return remat_scanned(jnp.moveaxis(ws, 1, 0)[:, 0], x)
 
-    report = jaxresid.inspect(loss, on_host(host, 1, LAYERS, N, N), f32(B, N))
+    report = jaxresid.inspect(loss)(on_host(host, 1, LAYERS, N, N), f32(B, N))
     assert said(report) == []
 
 
@@ -479,7 +479,7 @@ def test_transposes_on_the_device_are_none(host):
     def loss(ws, x):
         return remat_scanned(jnp.moveaxis(to_device(ws), 1, 0), x)
 
-    report = jaxresid.inspect(loss, on_host(host, N, LAYERS, N), f32(B, N))
+    report = jaxresid.inspect(loss)(on_host(host, N, LAYERS, N), f32(B, N))
     assert said(report) == []
 
 
@@ -487,7 +487,7 @@ def test_transposes_on_the_device_are_none(host):
 
 
 def test_the_text_of_a_report(capsys):
-    jaxresid.inspect(offload.offloaded, *offload.inputs()).print()
+    jaxresid.inspect(offload.offloaded)(*offload.inputs()).print()
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.split("\n")]
     at = lines.index("host memory of 12.50 MiB kept without any checkpoint:")
     assert lines[at + 1 : at + 6] == [
@@ -500,7 +500,7 @@ def test_the_text_of_a_report(capsys):
 
 
 def test_the_text_of_a_comparison(capsys):
-    jaxresid.compare(offload.offloaded, *offload.inputs()).print()
+    jaxresid.compare(offload.offloaded)(*offload.inputs()).print()
     out = capsys.readouterr().out
     block = out[out.index("host memory  MiB") :].split("\n\n")[0].split("\n")
     assert block[1].split() == ["offloaded", "recomputed", "kept", "to", "host", "to", "device"]
@@ -508,8 +508,8 @@ def test_the_text_of_a_comparison(capsys):
 
 
 def test_json_keeps_the_schemas():
-    report = json.loads(jaxresid.inspect(offload.offloaded, *offload.inputs(3, 8, 16)).to_json())
-    compared = jaxresid.compare(remat(leaving, offloading_policy("x")), f32(6, N, N), f32(B, N))
+    report = json.loads(jaxresid.inspect(offload.offloaded)(*offload.inputs(3, 8, 16)).to_json())
+    compared = jaxresid.compare(remat(leaving, offloading_policy("x")))(f32(6, N, N), f32(B, N))
     compared = json.loads(compared.to_json())
     for name, value in (("report", report), ("compare", compared)):
         schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
@@ -523,7 +523,7 @@ def test_json_keeps_the_schemas():
 
 
 def compiled(fun, inputs, on, **options):
-    found = subject(fun, inputs, {}, **options)
+    found = subject(Question(fun, inputs, **options))
     done = execute(Job(lowered(found.trace, on.partition(":")[0]), on))
     assert done.error is None, done.error
     return {name.removesuffix("_nbytes"): nbytes / MIB for name, nbytes in done.stats.items()}
@@ -549,7 +549,7 @@ def test_xla_on_the_cpu_saves_as_much_without_any_offload():
 @pytest.mark.slow
 @pytest.mark.tpu
 def test_a_tpu_holds_on_the_host_what_is_offloaded():
-    report = jaxresid.inspect(offload.offloaded, *offload.inputs())
+    report = jaxresid.inspect(offload.offloaded)(*offload.inputs())
     found = compiled(offload.offloaded, offload.inputs(), TPU)
     assert found["host_temp"] * MIB == report.offloading.offloaded_nbytes
     assert compiled(offload.plain, offload.inputs(), TPU).get("host_temp", 0) == 0
@@ -559,7 +559,7 @@ def test_a_tpu_holds_on_the_host_what_is_offloaded():
 @pytest.mark.tpu
 def test_a_tpu_holds_on_the_host_the_weights_that_live_there(host):
     inputs = offload.weights_on_host_inputs()
-    report = jaxresid.inspect(offload.weights_on_host, *inputs)
+    report = jaxresid.inspect(offload.weights_on_host)(*inputs)
     found = compiled(offload.weights_on_host, inputs, TPU)
     assert found["host_temp"] * MIB == report.offloading.offloaded_nbytes
     assert found["host_argument"] * MIB == dict(report.offloading.host_arguments)["argument"]
@@ -595,7 +595,7 @@ def test_xla_on_the_cpu_transposes_all_of_an_argument_first(host):
 def test_what_is_fetched_and_kept_counts(host):
     """A copy of a weight is no value that a reader could make again."""
     n, layers = 256, 8
-    report = jaxresid.inspect(walked, [on_host(host, n, n)] * layers, f32(16, n), argnums=(1,))
+    report = jaxresid.inspect(walked, argnums=(1,))([on_host(host, n, n)] * layers, f32(16, n))
     assert report.peak.temporaries_nbytes > layers * n * n * 4
 
 
@@ -603,6 +603,6 @@ def test_what_is_fetched_and_kept_counts(host):
 @pytest.mark.tpu
 def test_the_estimate_of_what_is_fetched_is_near_a_tpus(host):
     ws, x = [on_host(host, 2048, 2048)] * 8, f32(128, 2048)
-    estimate = jaxresid.inspect(walked, ws, x, argnums=(1,)).peak.nbytes
+    estimate = jaxresid.inspect(walked, argnums=(1,))(ws, x).peak.nbytes
     found = compiled(walked, (ws, x), TPU, argnums=(1,))["peak"] * MIB
     assert estimate == pytest.approx(found, rel=0.1)

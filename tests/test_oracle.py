@@ -134,7 +134,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_fixture(name, jax_version):
     fun, inputs = CASES[name]
-    report = jaxresid.inspect(fun, *inputs)
+    report = jaxresid.inspect(fun)(*inputs)
     check(report)
     if name == "docs.save_offload_recompute" and jax_version < (0, 7, 2):
         # The CPU has no pinned_host memory yet, so that the transfer traces but does not run.
@@ -151,7 +151,7 @@ def test_fixture_against_jax(name, jax_version):
         pytest.skip("saved_residuals counts what it looks through as well, until 0.10.2")
     fun, inputs = CASES[name]
     theirs = saved_residuals(fun, ones(inputs))
-    ours = Counter((d, s) for d, s, _ in rows_of(jaxresid.inspect(fun, *inputs)).elements())
+    ours = Counter((d, s) for d, s, _ in rows_of(jaxresid.inspect(fun)(*inputs)).elements())
     assert theirs is None or ours == theirs
 
 
@@ -162,7 +162,7 @@ def check_program(program, output):
     except Exception:  # JAX itself cannot
         assume(False)
     # One that holds a gradient and returns a vector would be taken for a training step.
-    report = jaxresid.inspect(fun, *args, mode="function")
+    report = jaxresid.inspect(fun, mode="function")(*args)
     check(report)
     check_rows(report, leaves, fun, args)
     # There 0.10 leaves what has a derivative of its own (jax.nn.relu) no frame of its caller.

@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 import jaxresid
+from jaxresid.inspector import Question
 from jaxresid.inspector.kernels_accelerator import Kernel, kernels
 from jaxresid.inspector.layouts_accelerator import stored_nbytes
 from jaxresid.inspector.liveness import timeline
@@ -25,7 +26,7 @@ SMALL = 64 << 10
 
 def program(fun, *args):
     args = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in args]
-    return value_and_gradients(trace(fun, arguments(fun, args, {}, None), False))
+    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
 
 
 def walked(fun, *args):
@@ -461,5 +462,5 @@ def test_the_estimate_is_near_what_the_tpu_compiler_allocates(name, bound):
 
     (case,) = (c for c in zoo.CASES if c.name == name)
     fun, args = case.build("tpu")
-    estimate = jaxresid.inspect(fun, *args, profile="accelerator").peak.nbytes
+    estimate = jaxresid.inspect(fun, profile="accelerator")(*args).peak.nbytes
     assert estimate == pytest.approx(compiled_nbytes(fun, args, "accelerator"), rel=bound)

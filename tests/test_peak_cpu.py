@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxresid.inspector import _jax
+from jaxresid.inspector import Question, _jax
 from jaxresid.inspector.liveness import timeline
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.storage_cpu import Cpu
@@ -190,7 +190,7 @@ def layer(x, w):
 
 
 def estimate(fun, *args):
-    program = value_and_gradients(trace(fun, arguments(fun, args, {}, None), False))
+    program = value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
     outside = sum(v.nbytes for v in program.block.inputs)
     outside += sum(v.size * v.itemsize for v in program.block.outputs)
     return outside + timeline(program, Cpu()).peak_nbytes

@@ -11,7 +11,7 @@ import jaxresid
 from jaxresid.advice.plan import planned
 from jaxresid.advice.solver import Program, together
 from jaxresid.errors import InputsError
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.candidates import saving
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.cost import eqn_cost
@@ -70,7 +70,7 @@ def unrolled_inputs(layers):
 
 
 def traced(fun, args):
-    found = subject(fun, args, {}, mode="function")
+    found = subject(Question(fun, args, mode="function"))
     return found, variants_of(found)
 
 
@@ -106,7 +106,7 @@ def by_name(variants, found, plain):
 
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 def test_values_of_a_scan_equal_brute_force(profile):
-    found = subject(scanned, scanned_inputs(), {}, mode="function", profile=profile)
+    found = subject(Question(scanned, scanned_inputs(), mode="function", profile=profile))
     variants = variants_of(found)
     plain = variants.variant({})
     tried = by_name(variants, found, plain)
@@ -187,7 +187,7 @@ def test_the_frontier_is_monotone_in_the_budget():
 def test_no_policy_of_a_comparison_is_cheaper_at_the_same_peak(fun, args):
     found, _ = traced(fun, args)
     for at in (None, "whole"):
-        rows = jaxresid.compare(fun, *args, at=at, mode="function").rows
+        rows = jaxresid.compare(fun, at=at, mode="function")(*args).rows
         for row in rows:
             if row.error or row.host_nbytes:
                 continue
@@ -205,8 +205,8 @@ def _flops(plan):
 
 def test_the_promise_is_what_the_written_code_gives():
     """The plan applied by hand, to the code, as a user would write it."""
-    floor = jaxresid.plan(scanned, *scanned_inputs(), budget=1).floor_nbytes
-    plans = [jaxresid.plan(scanned, *scanned_inputs(), budget=floor + i * 2**18) for i in range(8)]
+    floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
+    plans = [jaxresid.plan(scanned, budget=floor + i * 2**18)(*scanned_inputs()) for i in range(8)]
     plan = next(plan for plan in plans if plan.sites[0].parts[0].values)
     (site,) = plan.sites
     (part,) = site.parts
@@ -226,21 +226,21 @@ def test_the_promise_is_what_the_written_code_gives():
         x, _ = jax.lax.scan(step, x, stacked)
         return jnp.sum(x**2)
 
-    report = jaxresid.inspect(written, *scanned_inputs(), mode="function")
+    report = jaxresid.inspect(written, mode="function")(*scanned_inputs())
     assert plan.peak_nbytes == report.peak.nbytes
     assert plan.kept_nbytes == report.totals.computed_nbytes
     assert plan.recompute_flops == report.cost.recompute.flops
 
 
 def test_nothing_fits():
-    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1KiB")
+    plan = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs())
     assert not plan.fits
     assert plan.peak_nbytes == plan.floor_nbytes > plan.budget_nbytes
     assert plan.floor_nbytes < plan.plain_nbytes
 
 
 def test_what_fits_as_it_is_stays():
-    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1TiB")
+    plan = jaxresid.plan(scanned, budget="1TiB")(*scanned_inputs())
     assert plan.fits
     assert plan.sites == ()
     assert plan.recompute_flops == 0
@@ -248,7 +248,7 @@ def test_what_fits_as_it_is_stays():
 
 
 def test_a_checkpoint_that_is_not_needed_goes():
-    plan = jaxresid.plan(checkpointed, *unrolled_inputs(3), budget="1TiB")
+    plan = jaxresid.plan(checkpointed, budget="1TiB")(*unrolled_inputs(3))
     (site,) = plan.sites
     assert site.changed
     assert [part.checkpointed for part in site.parts] == [False]
@@ -269,17 +269,17 @@ def test_writable_treats_all_calls_alike():
 
 
 def test_offloading_reaches_below_the_floor():
-    floor = jaxresid.plan(scanned, *scanned_inputs(), budget="1KiB").floor_nbytes
-    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1KiB", offload=True)
+    floor = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs()).floor_nbytes
+    plan = jaxresid.plan(scanned, budget="1KiB", offload=True)(*scanned_inputs())
     assert plan.floor_nbytes <= floor
-    fits = jaxresid.plan(scanned, *scanned_inputs(), budget=floor, offload=True)
+    fits = jaxresid.plan(scanned, budget=floor, offload=True)(*scanned_inputs())
     assert fits.fits
 
 
 @pytest.mark.parametrize("budget", ["12 apples", "", "GiB", "-3MiB", 0, -1])
 def test_a_budget_that_is_none(budget):
     with pytest.raises(InputsError, match="budget"):
-        jaxresid.plan(scanned, *scanned_inputs(), budget=budget)
+        jaxresid.plan(scanned, budget=budget)(*scanned_inputs())
 
 
 def test_the_integer_program_equals_brute_force():
@@ -375,7 +375,7 @@ def test_a_step_is_planned_as_its_loss_is():
         return jax.tree.map(lambda p, g: p - 0.1 * g, stacked, gradients)
 
     args = scanned_inputs()
-    found = subject(step, args, {}, mode="step")
+    found = subject(Question(step, args, mode="step"))
     variants = variants_of(found)
     plain = variants.variant({})
     place = place_of(variants, "scan")
@@ -394,13 +394,13 @@ def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
         raise TypeError("no derivative")
 
     monkeypatch.setattr("jaxresid.advice.plan.graph", failing)
-    floor = jaxresid.plan(scanned, *scanned_inputs(), budget=1).floor_nbytes
-    plan = jaxresid.plan(scanned, *scanned_inputs(), budget=floor)
+    floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
+    plan = jaxresid.plan(scanned, budget=floor)(*scanned_inputs())
     assert plan.fits
     assert not plan.proven
     assert [w for w in plan.warnings if "only JAX's policies were tried" in w]
 
 
 def test_plans_are_values():
-    plan = jaxresid.plan(scanned, *scanned_inputs(), budget="1TiB")
+    plan = jaxresid.plan(scanned, budget="1TiB")(*scanned_inputs())
     assert replace(plan, tried=0) != plan

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
-from jaxresid.inspector import _jax
+from jaxresid.inspector import Question, _jax
 from jaxresid.inspector.peak import peak_nbytes, profile_named
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program import Role, all_ops, value_and_gradients, whole
@@ -19,7 +19,7 @@ W, X = f32(8, 8), f32(4, 8)
 
 
 def program(fun, *args):
-    return value_and_gradients(trace(fun, arguments(fun, args, {}, None), False))
+    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
 
 
 def plain(fun, *args, **options):

@@ -20,7 +20,7 @@ class TestConsumers:
             h = jnp.sin(W @ x)
             return jnp.sum(h * h)
 
-        report = jaxresid.inspect(loss, f32(3, 3), f32(3))
+        report = jaxresid.inspect(loss)(f32(3, 3), f32(3))
         for r in report.residuals:
             assert {c.phase for c in r.consumers} == {"backward"}
         (cos,) = (r for r in report.residuals if getattr(r.origin, "primitive", "") == "cos")
@@ -47,7 +47,7 @@ class TestConsumers:
         def loss(W, x):
             return jnp.sum(jax.checkpoint(dotsin)(W, x))
 
-        report = jaxresid.inspect(loss, f32(3, 3), f32(3))
+        report = jaxresid.inspect(loss)(f32(3, 3), f32(3))
         for r in report.residuals:
             assert {c.phase for c in r.consumers} == {"recompute", "backward"}
             assert {c.primitive for c in r.consumers} == {"dot_general"}
@@ -120,7 +120,7 @@ class TestMarks:
         def loss(x):
             return jnp.sum(jnp.sin(x)), {"hidden": jnp.cos(x)}
 
-        report = jaxresid.inspect(loss, f32(3), has_aux=True)
+        report = jaxresid.inspect(loss, has_aux=True)(f32(3))
         (r,) = report.residuals
         assert r.origin.primitive == "cos"
         assert Mark.PRIMAL_OUTPUT in r.marks

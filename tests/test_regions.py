@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, assume, given, settings
 
 import jaxresid
 from fixtures.inspect import gpt
-from jaxresid.inspector import _jax, subject
+from jaxresid.inspector import Question, _jax, subject
 from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.levels import Level, Levels
@@ -54,7 +54,7 @@ def marks(jaxpr, name):
 
 
 def searched(fun, *args, **options):
-    found = subject(fun, args, {}, **options)
+    found = subject(Question(fun, args, **options))
     jaxpr = _jax.open_jaxpr(found.trace.primal().jaxpr)
     return jaxpr, regions(jaxpr, Levels(found.frames), Level(jaxpr))
 
@@ -584,7 +584,7 @@ def test_the_biggest_regions():
 
 
 def variant_of(fun, args, function):
-    found = subject(fun, args, {})
+    found = subject(Question(fun, args))
     variants = variants_of(found)
     (place,) = (p for p in variants.places() if p.kind == "call" and p.function == function)
     return variants.variant({place: everywhere(place, Choice())})
@@ -607,8 +607,8 @@ def test_checkpoints_at_a_region_are_those_in_source():
         return x.astype(jnp.float32).sum()
 
     args = [gpt.weights() for _ in range(3)], gpt.tokens()
-    check_equal(variant_of(gpt.loss, args, "layer"), jaxresid.inspect(fun, *args))
-    check_equal(variant_of(gpt.loss_jit, args, "layer"), jaxresid.inspect(fun, *args))
+    check_equal(variant_of(gpt.loss, args, "layer"), jaxresid.inspect(fun)(*args))
+    check_equal(variant_of(gpt.loss_jit, args, "layer"), jaxresid.inspect(fun)(*args))
 
 
 @functools.cache
@@ -644,7 +644,7 @@ def test_blocks_of_model_libraries(name, package, code):
     assert starts[1:] == [run.stop for run in blocks.runs[:-1]]
     assert len({run.stop - run.start for run in blocks.runs}) == 1
     if hasattr(module, "loss_remat"):
-        report = jaxresid.inspect(module.loss_remat, *module.loss_remat_inputs())
+        report = jaxresid.inspect(module.loss_remat)(*module.loss_remat_inputs())
         variant = variant_of(module.loss, module.loss_inputs(), "Block.__call__")
         check_equal(variant, report)
 
@@ -675,7 +675,7 @@ def extracted(jaxpr, runs):
 
 def check_regions(fun, args):
     """What holds of the regions of every program."""
-    found = subject(fun, args, {}, mode="function")
+    found = subject(Question(fun, args, mode="function"))
     traced = found.trace.primal()
     jaxpr = _jax.open_jaxpr(traced.jaxpr)
     regions_found = regions(jaxpr, Levels(found.frames), Level(jaxpr))

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxresid.advice.chips import CHIPS, DEFAULT, chip
 from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
+from jaxresid.inspector import Question, _jax
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.storage_accelerator import Accelerator
@@ -45,7 +45,7 @@ def took(fun, *args, on=V5P, profile=None):
 
 
 def with_gradients(fun, *args):
-    return value_and_gradients(trace(fun, arguments(fun, args, {}, None), False))
+    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
 
 
 def exactly(value):

@@ -21,7 +21,7 @@ from jaxresid.advice.chips import chip
 from jaxresid.advice.roofline import seconds
 from jaxresid.cli.running import run as command_line
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax, meshes, splits, subject
+from jaxresid.inspector import Question, _jax, meshes, splits, subject
 from jaxresid.inspector.peak import profile_named
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.sharding import Sharding
@@ -231,7 +231,7 @@ def test_arguments_without_a_sharding_are_said(mesh, state, is_said):
     w, x = f32(64, 64, split=split, mesh=mesh), f32(64, 64, split=split, mesh=mesh)
     adam = {"mu": f32(state, 16), "nu": f32(state, 64), "count": f32()}
     args = (w, adam, x)
-    said = meshes.undecided(arguments(step, args, {}, None, mesh), jax.tree.leaves(args))
+    said = meshes.undecided(arguments(Question(step, args), mesh), jax.tree.leaves(args))
     assert said == (
         "20.00 KiB of the arguments have no sharding (3 leaves, the largest state['nu']) and count"
         " as whole on each device; jax.jit leaves their split to the compiler"
@@ -258,7 +258,7 @@ def shard_nbytes(leaf):
 def test_residuals_are_those_of_the_types(name):
     case = next(c for c in sharded.CASES if c.name == name)
     mesh, args = explicit(case.args)
-    found = jaxresid.inspect(case.under("none"), *args, mesh=mesh)
+    found = jaxresid.inspect(case.under("none"), mesh=mesh)(*args)
     with _jax.in_mesh(mesh):
         _, vjp = jax.jit(lambda *a: jax.vjp(case.under("none"), *a)).trace(*args).out_info
     leaves = jax.tree.leaves(vjp)
@@ -275,7 +275,7 @@ def test_shardings_of_the_arguments_are_kept_without_a_mesh():
     def loss(w, x):
         return jnp.sum(jnp.sin(x @ w))
 
-    found = jaxresid.inspect(loss, f32(8, 4, split=(None, "model")), f32(16, 8, split=("data",)))
+    found = jaxresid.inspect(loss)(f32(8, 4, split=(None, "model")), f32(16, 8, split=("data",)))
     assert found.mesh.axes == (("data", 4), ("model", 2))
     assert found.peak.arguments_nbytes == 4 * (8 * 4 // 2 + 16 * 8 // 4)
     (cosine,) = (r for r in found.residuals if r.origin.kind == "computed")
@@ -286,7 +286,7 @@ def test_shardings_of_the_arguments_are_kept_without_a_mesh():
 
 
 def test_without_shardings_nothing_changes():
-    found = jaxresid.inspect(lambda x: jnp.sum(jnp.sin(x)), f32(8, 4))
+    found = jaxresid.inspect(lambda x: jnp.sum(jnp.sin(x)))(f32(8, 4))
     assert found.mesh is None
     assert [r.aval.shard for r in found.residuals] == [None]
 
@@ -300,7 +300,7 @@ def step(w, x):
 
 def test_a_step_is_split_too():
     args = f32(8, 4, split=(None, "model")), f32(16, 8, split=("data",))
-    found = jaxresid.inspect(jax.jit(step, donate_argnums=0), *args)
+    found = jaxresid.inspect(jax.jit(step, donate_argnums=0))(*args)
     assert found.target.mode == "step"
     assert found.peak.aliased_nbytes == 4 * 8 * 4 // 2
     computed = [r for r in found.residuals if r.origin.kind == "computed"]
@@ -312,7 +312,7 @@ def test_a_checkpoint_is_judged_by_one_device():
     def loss(w, x):
         return jnp.sum(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x @ w)))(x))
 
-    found = jaxresid.inspect(loss, f32(8, 4, split=()), f32(16, 8, split=("data",)), mesh=EXPLICIT)
+    found = jaxresid.inspect(loss, mesh=EXPLICIT)(f32(8, 4, split=()), f32(16, 8, split=("data",)))
     (checkpoint,) = found.checkpoints
     assert checkpoint.kept_without_nbytes == 2 * 4 * (16 // 4) * 4
     assert checkpoint.kept_nbytes == 0
@@ -323,7 +323,7 @@ def test_a_policy_comparison_is_of_one_device():
         return jnp.sum(jnp.sin(x @ w))
 
     args = f32(8, 4, split=()), f32(16, 8, split=("data",))
-    found = jaxresid.compare(loss, *args)
+    found = jaxresid.compare(loss)(*args)
     kept = {row.policy: row.kept_nbytes for row in found.rows}
     assert found.mesh.size == 8
     assert kept["none"] == 4 * (16 // 4) * 4
@@ -336,7 +336,9 @@ def test_devices_share_the_time():
     whole_args = f32(256, 256), f32(1024, 256)
     split_args = f32(256, 256, split=()), f32(1024, 256, split=(("data", "model"),))
     each = [
-        seconds(value_and_gradients(subject(loss, args, {}).trace), chip("v5p"), profile).compute
+        seconds(
+            value_and_gradients(subject(Question(loss, args)).trace), chip("v5p"), profile
+        ).compute
         for args, profile in (
             (whole_args, profile_named("accelerator")),
             (split_args, profile_named("accelerator")),
@@ -359,7 +361,7 @@ def test_a_shard_map_counts_per_device():
         return jnp.sum(inner(x))
 
     x = f32(16, 8, split=("data", "model"))
-    found = jaxresid.inspect(loss, x)
+    found = jaxresid.inspect(loss)(x)
     cosine = next(r for r in found.residuals if getattr(r.origin, "primitive", "") == "cos")
     assert cosine.trips == 3
     assert cosine.nbytes == 3 * (16 // 4) * (8 // 2) * 4
@@ -381,7 +383,7 @@ def test_too_few_devices_are_said():
 
 def test_something_else_is_no_mesh():
     with pytest.raises(InputsError, match="mesh must be"):
-        jaxresid.inspect(lambda x: x * x, f32(), mesh="data=4")
+        jaxresid.inspect(lambda x: x * x, mesh="data=4")(f32())
 
 
 @pytest.mark.parametrize(

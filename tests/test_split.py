@@ -9,7 +9,7 @@ import pytest
 from test_render import schema
 
 from jaxresid.cli.running import run
-from jaxresid.inspector import inspection
+from jaxresid.inspector import Question, inspection
 from jaxresid.inspector.listing import split_of
 from jaxresid.render.json import split_json
 
@@ -24,7 +24,7 @@ def stack(x, ws):
 
 
 def split(fun=stack, args=(X, WS), max_eqns=200, depth=2):
-    return split_of(inspection(fun, args, {}), max_eqns=max_eqns, depth=depth)
+    return split_of(inspection(Question(fun, args)), max_eqns=max_eqns, depth=depth)
 
 
 def equations(listing):

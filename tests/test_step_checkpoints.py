@@ -88,8 +88,8 @@ def input_of(name):
 def test_a_step_tells_what_its_loss_tells(name):
     loss, params = LOSSES[name]
     x = input_of(name)
-    (of_loss,) = jaxresid.inspect(loss, params, x, argnums=0).checkpoints
-    report = jaxresid.inspect(step_of(loss), params, x)
+    (of_loss,) = jaxresid.inspect(loss, argnums=0)(params, x).checkpoints
+    report = jaxresid.inspect(step_of(loss))(params, x)
     assert report.target.mode == "step"
     (of_step,) = report.checkpoints
     assert (of_step.trips, of_step.policy) == (of_loss.trips, of_loss.policy)
@@ -110,9 +110,9 @@ def test_a_step_tells_what_its_loss_tells(name):
 def test_the_peaks_of_a_step_that_only_differentiates_are_the_losses(name):
     loss, params = LOSSES[name]
     x = input_of(name)
-    (of_loss,) = jaxresid.inspect(loss, params, x).checkpoints
+    (of_loss,) = jaxresid.inspect(loss)(params, x).checkpoints
     gradients = jax.value_and_grad(loss, argnums=(0, 1))
-    (of_step,) = jaxresid.inspect(gradients, params, x).checkpoints
+    (of_step,) = jaxresid.inspect(gradients)(params, x).checkpoints
     assert of_step.peak_nbytes == pytest.approx(of_loss.peak_nbytes, rel=0.01)
     assert of_step.peak_without_nbytes == pytest.approx(of_loss.peak_without_nbytes, rel=0.04)
 
@@ -129,9 +129,9 @@ def test_accumulation_in_a_scan():
         total, values = lax.scan(one, zeros, xs)
         return jax.tree.map(lambda w, g: w - 0.1 * g, params, total), values
 
-    report = jaxresid.inspect(step, WS, f32(4, 512, 64))
+    report = jaxresid.inspect(step)(WS, f32(4, 512, 64))
     (site,) = report.checkpoints
-    (of_loss,) = jaxresid.inspect(loss, WS, X, argnums=0).checkpoints
+    (of_loss,) = jaxresid.inspect(loss, argnums=0)(WS, X).checkpoints
     assert (report.target.mode, site.trips) == ("step", 24)
     assert site.verdict == Verdict.EARNS
     dropped = of_loss.kept_without_nbytes - of_loss.kept_nbytes
@@ -152,7 +152,7 @@ def test_an_inner_checkpoint_of_a_step_moves_into_the_outer_ones_recomputation()
             x = jax.checkpoint(segment)(x, ws[i : i + 3])
         return x.sum()
 
-    found = {c.function: c for c in jaxresid.inspect(step_of(loss), WS, X).checkpoints}
+    found = {c.function: c for c in jaxresid.inspect(step_of(loss))(WS, X).checkpoints}
     inner = found["layer"]
     assert inner.kept_without_nbytes == inner.kept_nbytes
     assert inner.peak_without_nbytes > inner.peak_nbytes
@@ -164,8 +164,8 @@ def test_loops_of_other_lengths_stay_apart():
         x, _ = lax.scan(jax.checkpoint(body), x, ws)
         return x.sum()
 
-    (of_loss,) = jaxresid.inspect(loss, STACKED, X, argnums=0).checkpoints
-    (of_step,) = jaxresid.inspect(step_of(loss), STACKED, X).checkpoints
+    (of_loss,) = jaxresid.inspect(loss, argnums=0)(STACKED, X).checkpoints
+    (of_step,) = jaxresid.inspect(step_of(loss))(STACKED, X).checkpoints
     dropped = of_loss.kept_without_nbytes - of_loss.kept_nbytes
     assert of_step.kept_without_nbytes - of_step.kept_nbytes == pytest.approx(dropped, rel=0.02)
 
@@ -173,13 +173,13 @@ def test_loops_of_other_lengths_stay_apart():
 def test_a_name_saved_in_vain_is_found_in_a_step():
     policy = cp.save_only_these_names("hidden")
     loss = chain(jax.checkpoint(block(jax.nn.gelu, "hidden"), policy=policy))
-    (site,) = jaxresid.inspect(step_of(loss), WS, X).checkpoints
+    (site,) = jaxresid.inspect(step_of(loss))(WS, X).checkpoints
     assert "named-nonlinearity-output" in [f.name for f in site.findings]
     assert site.kept_nbytes == 6 * 512 * 256 * 4 + 5 * 512 * 64 * 4
 
 
 def test_nothing_recomputed_nothing_judged():
-    report = jaxresid.inspect(step_of(chain(block(jnp.sin))), WS, X)
+    report = jaxresid.inspect(step_of(chain(block(jnp.sin))))(WS, X)
     assert report.checkpoints == ()
     assert report.cost.recompute.flops == 0
     assert report.cost.update.flops > 0

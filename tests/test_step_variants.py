@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxresid
 from fixtures.inspect import train_step
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector import Frames, _jax, subject
+from jaxresid.inspector import Frames, Question, _jax, subject
 from jaxresid.inspector.bindings import checkpoint_binding, heard, scan_binding
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.naming import nameable
@@ -31,7 +31,7 @@ WS, X, STACKED = [f32(16, 32)] * 4, f32(8, 16), f32(4, 16, 32)
 
 
 def variants(step, *args):
-    found = subject(step, args, {}, mode="step")
+    found = subject(Question(step, args, mode="step"))
     return StepVariants(step, found.trace, found.frames, found.profile)
 
 
@@ -41,7 +41,7 @@ def figures(variant):
 
 def written(step, *args):
     """The same of a step as it is written, by the report."""
-    report = jaxresid.inspect(step, *args, mode="step")
+    report = jaxresid.inspect(step, mode="step")(*args)
     totals = report.totals
     return totals.computed_nbytes, totals.host_nbytes, report.peak.nbytes, report.cost.total
 
@@ -286,7 +286,7 @@ SAVE_DOTS = with_policy(cp.dots_saveable)
 def test_places_are_those_of_the_report(name):
     loss, ws = LOSSES[name]
     step = training(loss(SAVE_DOTS))
-    expected = jaxresid.inspect(step, ws, X, mode="step").checkpoints
+    expected = jaxresid.inspect(step, mode="step")(ws, X).checkpoints
     found = of_kind(variants(step, ws, X), "checkpoint")
     assert {key(p.function, p.location, p.trips) for p in found} == {
         key(c.function, c.location, c.trips) for c in expected

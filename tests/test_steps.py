@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from fixtures.inspect import train_step
-from jaxresid.inspector import Frames, residuals, steps
+from jaxresid.inspector import Frames, Question, residuals, steps
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.phases import phase_of
@@ -57,7 +57,7 @@ def sgd(params, x):
 
 
 def traced(fun, *args):
-    call = arguments(fun, args, {}, None)
+    call = arguments(Question(fun, args))
     primal = steps.step_primal(fun, call)
     return steps.is_step(primal), steps.step_trace(primal, call)
 
@@ -92,7 +92,7 @@ def read_by(found):
 
 
 def of_function(fun, *args):
-    call = arguments(fun, args, {}, (0,))
+    call = arguments(Question(fun, args))
     return residuals(trace(fun, call, False), Frames())
 
 
@@ -216,7 +216,7 @@ def test_programs(program):
     # then look like one of their own.
     assume(not _holds(program, "gradient"))
     fun, args = programs.function(program), programs.arguments()
-    call = arguments(fun, args, {}, None)
+    call = arguments(Question(fun, args))
     try:
         expected = trace(fun, call, False)
     except Exception:  # JAX itself cannot
@@ -544,7 +544,7 @@ def test_phases_of_a_gradient_inside_the_loss():
         for op in all_ops(step_program(step_of(stepping(force_matching), PARAMS, X)).block.ops)
         if op.name == "dot_general"
     )
-    call = arguments(force_matching, (PARAMS, X), {}, (0,))
+    call = arguments(Question(force_matching, (PARAMS, X)))
     expected = trace(force_matching, call, False)
     assert dots["forward"] * 96 == jaxpr_cost(expected.forward).matmul_flops
     assert dots["backward"] * 96 == jaxpr_cost(expected.backward).matmul_flops
@@ -562,7 +562,7 @@ def test_cost(kind):
     def value(params, batch):
         return train_step.loss(params, batch, layer)[0]
 
-    call = arguments(value, (args[0], args[2]), {}, (0,))
+    call = arguments(Question(value, (args[0], args[2])))
     expected, cost = trace(value, call, False), step_cost(step)
     assert cost.total == jaxpr_cost(step.jaxpr)
     assert cost.forward.matmul_flops == jaxpr_cost(expected.forward).matmul_flops

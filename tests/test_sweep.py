@@ -25,6 +25,7 @@ from jaxresid.advice.compile import Settings
 from jaxresid.advice.results import Results, row_of
 from jaxresid.cli import batches
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector import Question
 from jaxresid.model import Collective, Compiled, SweepRow
 from jaxresid.xla import pool
 from jaxresid.xla.cluster import cluster
@@ -74,8 +75,8 @@ def compiler(monkeypatch, log):
 
 def sweep(batches=(2, 4), policies=("none", "nothing_saveable"), fun=loss, **options):
     return jaxresid.sweep(
-        fun, inputs, batches=batches, on="cpu", policies=policies, mode="function", **options
-    )
+        fun, batches=batches, on="cpu", policies=policies, mode="function", **options
+    )(inputs)
 
 
 def lines(file):
@@ -94,7 +95,7 @@ def test_the_product_with_its_static_figures(compiler, tmp_path, log):
         ("cpu", policy, batch) for policy in policies for batch in (4, 16)
     ]
     for batch in (4, 16):
-        static = {r.policy: r for r in jaxresid.compare(loss, *inputs(batch)).rows}
+        static = {r.policy: r for r in jaxresid.compare(loss)(*inputs(batch)).rows}
         for row in found.rows:
             if row.batch == batch:
                 same = static[row.policy]
@@ -129,12 +130,11 @@ def test_the_compiler_itself():
 def test_the_compiler_of_a_tpu():
     found = jaxresid.sweep(
         loss,
-        inputs,
         batches=(8, 1 << 27),
         on=("tpu:v5e:1x1", "tpu:v5p:2x2x1"),
         policies=("none", "nothing_saveable"),
         mode="function",
-    )
+    )(inputs)
     assert [row.error for row in found.rows] == [None] * 8
     peaks = {(r.on, r.policy, r.batch): r.compiled.peak_nbytes for r in found.rows}
     fits = {(r.on, r.policy, r.batch): r.compiled.fits for r in found.rows}
@@ -169,7 +169,7 @@ class TestResumed:
 
     @pytest.mark.parametrize(
         "changed",
-        [{"fun": other_loss}, {"settings": Settings(flags=(("a", "b"),))}, {"profile": "cpu"}],
+        [{"fun": other_loss}, {"flags": {"a": "b"}}, {"profile": "cpu"}],
         ids=["code", "flags", "profile"],
     )
     def test_something_else_is_compiled_beside_it(self, compiler, tmp_path, changed):
@@ -320,8 +320,8 @@ class TestErrors:
 
         file = tmp_path / "r.jsonl"
         found = [
-            jaxresid.sweep(
-                loss, made, batches=(2, 4), on="cpu", policies=["none"], results=str(file)
+            jaxresid.sweep(loss, batches=(2, 4), on="cpu", policies=["none"], results=str(file))(
+                made
             )
             for _ in range(2)
         ][1]
@@ -337,12 +337,8 @@ class TestErrors:
     def test_all_that_fail(self, compiler, tmp_path):
         file = tmp_path / "r.jsonl"
         with pytest.raises(JaxresidError, match="loss fails to trace"):
-            jaxresid.sweep(
-                loss,
-                lambda batch: inputs(batch)[::-1],
-                batches=(2, 4),
-                on="cpu",
-                results=str(file),
+            jaxresid.sweep(loss, batches=(2, 4), on="cpu", results=str(file))(
+                lambda batch: inputs(batch)[::-1]
             )
         assert file.read_bytes() == b""
 
@@ -372,11 +368,11 @@ class TestErrors:
     @pytest.mark.parametrize("made", [jnp.ones(3), {"x": jnp.ones(3)}])
     def test_inputs_that_are_no_arguments(self, compiler, made):
         with pytest.raises(InputsError, match="positional arguments as a tuple or list"):
-            jaxresid.sweep(jnp.sum, lambda batch: made, batches=(2,), on="cpu")
+            jaxresid.sweep(jnp.sum, batches=(2,), on="cpu")(lambda batch: made)
 
     def test_no_such_place(self, compiler):
         with pytest.raises(InputsError, match="no TPU generation 'v5x'"):
-            jaxresid.sweep(loss, inputs, batches=(2,), on="tpu:v5x:2x4")
+            jaxresid.sweep(loss, batches=(2,), on="tpu:v5x:2x4")(inputs)
 
     def test_jax_has_two_names_for_some(self, compiler):
         found = sweep((2,), ("checkpoint_dots", "dots_saveable"))
@@ -420,8 +416,8 @@ class TestDask:
 
             with cluster(workers.scheduler_address) as executor, Results.open(file) as results:
                 found = sweeping.swept(
-                    lambda batch: sweeping.subject(loss, inputs(batch), {}, mode="function"),
-                    sweeping.Question(("cpu",), ("none", "nothing_saveable"), (2, 4, 8, 16)),
+                    lambda batch: sweeping.subject(Question(loss, inputs(batch), mode="function")),
+                    sweeping.Grid(("cpu",), ("none", "nothing_saveable"), (2, 4, 8, 16)),
                     Settings(executor=executor),
                     results=results,
                     progress=kill_half_way,

@@ -16,7 +16,7 @@ MiB = 2**20
 
 def report_of(module, name, **options):
     inputs = getattr(module, f"{name}_inputs", None) or module.example_inputs
-    return jaxresid.inspect(getattr(module, name), *inputs(), **options)
+    return jaxresid.inspect(getattr(module, name), **options)(*inputs())
 
 
 def computed(report):
@@ -111,7 +111,7 @@ class TestThreeLayers:
 class TestSineChains:
     @pytest.mark.parametrize("n", [1, 8, 16])
     def test_plain(self, n):
-        report = jaxresid.inspect(docs.sine_chain(n), *docs.sines8_inputs())
+        report = jaxresid.inspect(docs.sine_chain(n))(*docs.sines8_inputs())
         assert made(report) == {"cos[]": n}
         assert lines(report) == {("docs.py", "sine_chain.chain", "x = jnp.sin(x)"): n}
         assert totals(report) == (0, 4 * n, 0, 0)
@@ -120,7 +120,7 @@ class TestSineChains:
     @pytest.mark.parametrize(("n", "sines"), [(2, 0), (4, 0), (8, 1), (16, 2), (32, 3)])
     def test_recursive(self, n, sines):
         """The argument, sines where the chain was cut, and the cosines of the last pair."""
-        report = jaxresid.inspect(docs.recursive_sines(n), *docs.sines8_inputs())
+        report = jaxresid.inspect(docs.recursive_sines(n))(*docs.sines8_inputs())
         if n == 2:  # one pair, which nothing checkpoints
             assert made(report) == {"cos[]": 2}
             assert len(report.residuals) == 2

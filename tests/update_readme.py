@@ -106,12 +106,12 @@ def picture() -> str:
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
-    from jaxresid.inspector import inspection
+    from jaxresid.inspector import Question, inspection
     from jaxresid.render.rows import View
     from jaxresid.render.text import render_report
 
     name = "fixtures/inspect/gpt.py:loss_scan"
-    report = inspection(loss_scan, loss_scan_inputs(), {}, name=name).report
+    report = inspection(Question(loss_scan, loss_scan_inputs(), name=name)).report
     console = Console(record=True, width=88, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     console.print(render_report(report, View(top=6)))
     return console.export_svg(title=f"jaxresid report {name} --top 6", unique_id="jaxresid")

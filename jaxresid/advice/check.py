@@ -9,41 +9,53 @@ from typing import Any
 from jaxresid.advice.placing import File, Placing
 from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.config import Options, load, matches
-from jaxresid.inspector import MODES, Inspection, inspection
+from jaxresid.inspector import Inspection, Question, inspection
 from jaxresid.inspector.findings import findings
-from jaxresid.inspector.peak import PROFILES
+from jaxresid.inspector.question import in_two_calls
 from jaxresid.linter import suppress
 from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import KNOWN
 from jaxresid.violations import Linted, Violation
+from jaxresid.words import Mode, Profile
 
 
+@in_two_calls
 def check(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
-    **kwargs: Any,
-) -> tuple[Violation, ...]:
-    """What is wrong with the checkpoints of `fun(*args, **kwargs)`, and with what it keeps.
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
+    mesh: Any = None,
+) -> Callable[..., tuple[Violation, ...]]:
+    """What is wrong with the checkpoints of `fun`, and with what it keeps.
+
+    `jaxresid.check(fun)(*args, **kwargs)`.
 
     The verdicts on its checkpoints and the other findings that a trace allows, with their figures
     in `measured`; bytes in keys that end in `nbytes`. The configuration nearest to each file and
     the comments in it apply as on the command line.
 
     Args:
-      fun, args, argnums, has_aux, profile, mode, kwargs: as those of `jaxresid.inspect`.
+      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+
+    Returns:
+      a function of the arguments of `fun` that returns `Violation`s.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or the configuration is wrong.
     """
-    found = inspection(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
     )
-    run = Lint(load(Path(), Options()), nearest=Options())
-    return tuple(v for linted in checked(found, run) for v in linted.violations)
+
+    def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
+        run = Lint(load(Path(), Options()), nearest=Options())
+        found = inspection(question.of(args, kwargs))
+        return tuple(v for linted in checked(found, run) for v in linted.violations)
+
+    return checked_in
 
 
 def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:

@@ -22,18 +22,19 @@ from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
 from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.offloading import kept_by, offloading
-from jaxresid.inspector.peak import PROFILES
 from jaxresid.inspector.policies import answers, description
+from jaxresid.inspector.question import in_two_calls
 from jaxresid.inspector.running import runnable
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Comparison, Row
 from jaxresid.targets import load
+from jaxresid.words import Mode, Profile
 from jaxresid.xla.cache import Cache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
@@ -60,9 +61,10 @@ class Compile:
     settings: Settings
 
 
+@in_two_calls
 def compare(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     at: str | None = None,
     policies: Mapping[str, Any] | Sequence[Any] = (),
     device: str = DEFAULT.name,
@@ -71,12 +73,13 @@ def compare(
     compile: str | Sequence[str] = (),
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-    **kwargs: Any,
-) -> Comparison:
-    """`fun(*args, **kwargs)` and its gradients under every policy worth considering.
+) -> Callable[..., Comparison]:
+    """`fun` and its gradients under every policy worth considering.
+
+    `jaxresid.compare(fun)(*args, **kwargs)`.
 
     Args:
       at: where the policy goes: `all-sites`, `scan-bodies`, `whole`, or a place such as
@@ -84,30 +87,40 @@ def compare(
         everything.
       policies: more of them, by name or as they are.
       device: the chip whose published figures the time is estimated from, `v5p`.
-      measure: also run each on the local device, with random inputs where `args` are abstract.
+      measure: also run each on the local device, with random inputs where arguments are abstract.
       rounds: of the measurement.
       compile: places to compile each for, `cpu` or `tpu:v5e:2x4`, as those of `jaxresid.compile`.
-      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
+      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Comparison`.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or there is no such place or device.
     """
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
     ons = places_of((compile,) if isinstance(compile, str) else compile) if compile else ()
     if not isinstance(policies, Mapping):
         policies = {description(p) or "None": p for p in policies}
-    found = subject(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
-    )
-    leaves = _jax.import_jax().tree.leaves((args, kwargs)) if measure else ()
-    settings = Settings(cache=Cache(default_directory()))
-    return comparison(
-        found,
-        at=at,
-        policies=tuple(policies.items()),
-        device=device,
-        measure=Measure(dynamic(found, leaves), rounds) if measure else None,
-        compile=Compile(ons, settings) if ons else None,
-    )
+    chosen = chip(device).name
+    tried = tuple(policies.items())
+
+    def compared(*args: Any, **kwargs: Any) -> Comparison:
+        found = subject(question.of(args, kwargs))
+        leaves = _jax.import_jax().tree.leaves((args, kwargs)) if measure else ()
+        settings = Settings(cache=Cache(default_directory()))
+        return comparison(
+            found,
+            at=at,
+            policies=tried,
+            device=chosen,
+            measure=Measure(dynamic(found, leaves), rounds) if measure else None,
+            compile=Compile(ons, settings) if ons else None,
+        )
+
+    return compared
 
 
 def dynamic(found: Subject, leaves: Sequence[Any]) -> list[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import (
-    MODES,
     Inspection,
+    Question,
     Subject,
     residuals,
     subject,
@@ -23,15 +23,17 @@ from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.matching import matched
-from jaxresid.inspector.peak import PROFILES, Places, peak
+from jaxresid.inspector.peak import Places, peak
 from jaxresid.inspector.program import Program as TracedProgram
 from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.question import in_two_calls
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Collective, Compiled, CompiledReport, Location, Report, Residual
 from jaxresid.units import format_bytes
+from jaxresid.words import Mode, Profile
 from jaxresid.xla import pool
 from jaxresid.xla.cache import Cache, default_directory
 from jaxresid.xla.job import Compilation, Job, Module
@@ -78,9 +80,10 @@ class Program:
     estimate_nbytes: int | None = None
 
 
+@in_two_calls
 def compile(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     on: str | Sequence[str],
     flags: Mapping[str, str | bool | float] | None = None,
     timeout: float = 600.0,
@@ -90,12 +93,13 @@ def compile(
     cache: bool = True,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-    **kwargs: Any,
-) -> CompiledReport:
-    """`fun(*args, **kwargs)` with its gradients (or the training step), compiled ahead of time.
+) -> Callable[..., CompiledReport]:
+    """`fun` with its gradients (or the training step), compiled ahead of time.
+
+    `jaxresid.compile(fun, on="tpu:v5e:2x4")(*args, **kwargs)`.
 
     Nothing is run and nothing allocated but by the compiler, which has a process of its own for
     each place. What goes wrong there is the `error` of its row. A program that is split over
@@ -110,25 +114,45 @@ def compile(
       workers: how many compile at once.
       executor: what runs the compiles instead of processes here.
       cache: look results up, and keep them.
-      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
+      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `CompiledReport`.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or there is no such place.
     """
-    ons = (on,) if isinstance(on, str) else tuple(on)
-    settings = Settings(
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
+    ons = places_of((on,) if isinstance(on, str) else tuple(on))
+    chosen = settings(flags, timeout, memory_limit, workers, executor, cache=cache)
+
+    def compiled(*args: Any, **kwargs: Any) -> CompiledReport:
+        return compiled_report(subject(question.of(args, kwargs)), ons, chosen())
+
+    return compiled
+
+
+def settings(
+    flags: Mapping[str, str | bool | float] | None,
+    timeout: float,
+    memory_limit: int | None,
+    workers: int | None,
+    executor: Executor | None,
+    *,
+    cache: bool,
+) -> Callable[[], Settings]:
+    """Return what makes the settings that options come to, each time with a cache of its own: that
+    remembers what to warn of."""
+    chosen = Settings(
         flags=tuple((name, str(value)) for name, value in (flags or {}).items()),
         timeout_s=timeout,
         memory_nbytes=memory_limit,
         workers=workers,
         executor=executor,
-        cache=Cache(default_directory()) if cache else None,
     )
-    places_of(ons)  # refused before anything is traced
-    found = subject(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
-    )
-    return compiled_report(found, ons, settings)
+    return lambda: replace(chosen, cache=Cache(default_directory()) if cache else None)
 
 
 def compiled_report(

@@ -332,9 +332,7 @@ def _close_over(
     name = file.spelled("jax.checkpoint", "jax", call, ("jax.remat",))
     closing = _closing(file, call, policy)
     taken = ", ".join(parameters)
-    file.wrap(
-        call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})"
-    )
+    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
 
 
 def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
@@ -366,7 +364,8 @@ def _static(
     if given is not None:
         return (
             tuple(
-                i for i, kind in enumerate(given.positional[implicit:][: len(call.args)])
+                i
+                for i, kind in enumerate(given.positional[implicit:][: len(call.args)])
                 if kind != "traced"
             ),
             [k for k in call.keywords if k.arg and given.named.get(k.arg, "traced") != "traced"],

@@ -10,7 +10,6 @@ from jaxresid.advice.calling import Calls, Given, calls_of, observed, target_giv
 from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.libraries import library_of
 from jaxresid.advice.options import Menu, menu
-from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.advice.promising import (
     Check,
     Figures,
@@ -20,19 +19,21 @@ from jaxresid.advice.promising import (
     run_again,
     without_checkpoints,
 )
+from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.advice.search import Runs, Search, Tried
 from jaxresid.advice.snippets import code
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.nesting import eqns_in
-from jaxresid.inspector.peak import PROFILES
+from jaxresid.inspector.question import in_two_calls
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import format_bytes, parse_bytes
+from jaxresid.words import Mode, Profile
 
 # How many plans are written, and of these how many are traced, until one is taken.
 _MOST_DRAFTS = 100
@@ -45,53 +46,54 @@ _WORTH_AN_EDIT = 5e-4
 _STEP = 0.01
 
 
+@in_two_calls
 def plan(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     budget: int | str,
     offload: bool = False,
     device: str = DEFAULT.name,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-    **kwargs: Any,
-) -> Plan:
-    """How `fun(*args, **kwargs)` and its gradients fit into `budget` with the least recomputation.
+) -> Callable[..., Plan]:
+    """How `fun` and its gradients fit into `budget` with the least recomputation.
+
+    `jaxresid.plan(fun, budget="12GiB")(*args, **kwargs)`.
 
     Args:
       budget: bytes of peak memory, or text such as `12GiB`.
       offload: values may also be moved to host memory; then the estimated time on `device` is
         minimised, transfers included, instead of the recomputed FLOPs.
-      fun, args, argnums, has_aux, profile, mode, mesh, kwargs: as those of `jaxresid.inspect`.
+      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Plan`.
 
     Raises:
       JaxresidError: as `jaxresid.inspect`; or the budget or the device is not understood.
     """
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
     if isinstance(budget, str):
         try:
-            budget = parse_bytes(budget)
+            nbytes = parse_bytes(budget)
         except ValueError as e:
             raise InputsError(f"budget: {e}") from None
-    found = subject(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
-    )
+    else:
+        nbytes = budget
+    chosen = chip(device).name
 
-    def again(fun: Callable[..., Any]) -> Subject:
-        return subject(
-            fun,
-            args,
-            kwargs,
-            argnums=argnums,
-            has_aux=has_aux,
-            profile=profile,
-            mode=found.target.mode,
-            mesh=mesh,
-        )
+    def planned_for(*args: Any, **kwargs: Any) -> Plan:
+        asked = question.of(args, kwargs)
+        found = subject(asked)
+        check = rehearsal(found, asked)
+        return planned(found, nbytes, offload=offload, device=chosen, check=check)
 
-    check = rehearsal(found, again)
-    return planned(found, budget, offload=offload, device=device, check=check)
+    return planned_for
 
 
 def planned(
@@ -203,7 +205,7 @@ def _planned(
     time_fraction = None
     if plain_seconds and is_promised:
         time_fraction = (taken(shown.variant) - plain_seconds) / plain_seconds
-    made = Plan(
+    result = Plan(
         target=subject.target,
         jax=subject.jax,
         profile=subject.profile.name,
@@ -230,7 +232,7 @@ def _planned(
         uncosted=recompute.uncosted,
         warnings=(*warnings, *drafts.remarks(decided, plain)),
     )
-    return made, decided.written.edits
+    return result, decided.written.edits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,9 +359,7 @@ class _Drafts:
             target = target_given(self._subject.trace.arguments)
             seen: Mapping[tuple[str, int, str], Given] = {}
             if is_asked:
-                wanted = calls_of(
-                    [_blank(m.place) for m in self._menus], self._subject.frames.cwd
-                )
+                wanted = calls_of([_blank(m.place) for m in self._menus], self._subject.frames.cwd)
                 seen = observed(wanted, lambda: run_again(self._subject))
             self._calls = Calls(target, seen)
         return self._calls

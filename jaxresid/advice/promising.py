@@ -1,14 +1,14 @@
-"""What a plan promises against what its code gives: edited code is traced, and its figures taken."""
+"""What a plan promises against what its code gives: the edited code is traced and measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jaxresid.advice.rehearsing import UnrehearsedError, rehearsed
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import Subject, tracing
+from jaxresid.inspector import Question, Subject, subject, tracing
 from jaxresid.inspector.bindings import heard
 from jaxresid.inspector.choices import Variant, Variants, everywhere
 from jaxresid.inspector.steps import StepTrace, step_primal
@@ -17,8 +17,6 @@ from jaxresid.inspector.subjects import variants_of
 if TYPE_CHECKING:
     from jaxresid.advice.writing import FileEdit
 
-# The target as it is under an edit -> its trace, of the same arguments.
-Again = Callable[[Callable[..., object]], Subject]
 # Edits and what is promised of them -> the figures of the target under them.
 Check = Callable[["Sequence[FileEdit]", "Figures"], "Figures"]
 
@@ -63,13 +61,17 @@ def without_checkpoints(variants: Variants) -> Variant:
     return variants.variant({place: everywhere(place, None) for place in sites})
 
 
-def rehearsal(subject: Subject, again: Again) -> Check:
-    """A check in this process, see `rehearsing`."""
+def rehearsal(found: Subject, question: Question) -> Check:
+    """A check in this process, see `rehearsing`.
+
+    Args:
+      found: what the question led to.
+    """
 
     def check(edits: Sequence[FileEdit], promised: Figures) -> Figures:
         try:
-            with rehearsed(edits, subject.fun) as fun, heard({}):
-                return figures_of(again(fun))
+            with rehearsed(edits, question.fun) as fun, heard({}):
+                return figures_of(subject(replace(question, fun=fun, mode=found.target.mode)))
         except UnrehearsedError as e:
             raise UnverifiedError(str(e)) from e
         except JaxresidError as e:
@@ -93,4 +95,3 @@ def run_again(subject: Subject) -> None:
                 tracing.primal_trace(subject.fun, call, False)
     except Exception:  # strings among the auxiliary outputs cannot be returned
         return
-

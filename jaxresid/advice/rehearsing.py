@@ -1,8 +1,8 @@
 """The user's code as it would be after an edit that is not written, in this process.
 
-Functions that are there already, closures and methods of objects among them, get the code that they
-would have; what a module defines otherwise is defined again in it. All of it is undone. What JAX has
-traced before is not found again: see `bindings.heard`.
+Functions that are there already, closures and methods of objects among them, get the code that
+they would have; what a module defines otherwise is defined again in it. All of it is undone. What
+JAX has traced before is not found again: see `bindings.heard`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def _change(edit: FileEdit) -> _Change:
     path = str(edit.path)
     try:
         trees = ast.parse(edit.old), ast.parse(edit.new)
-        old, new = (
-            compile(raw, path, "exec", dont_inherit=True) for raw in (edit.old, edit.new)
-        )
+        old, new = (compile(raw, path, "exec", dont_inherit=True) for raw in (edit.old, edit.new))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         raise UnrehearsedError(f"{edit.shown} does not compile: {e}") from e
     statements = _statements(*trees, edit.shown)
@@ -86,9 +84,7 @@ def _change(edit: FileEdit) -> _Change:
             if name.rpartition(".")[2] == "<lambda>":
                 continue  # one that the edit puts into a function, which makes it anew
             raise UnrehearsedError(f"which {name} of {edit.shown} is which cannot be told")
-        changed += [
-            (a, b) for a, b in zip(codes, others, strict=True) if _plain(a) != _plain(b)
-        ]
+        changed += [(a, b) for a, b in zip(codes, others, strict=True) if _plain(a) != _plain(b)]
     return _Change(tuple(changed), statements)
 
 
@@ -196,7 +192,7 @@ def _future(module: ModuleType) -> int:
 
     flags = 0
     for name in __future__.all_feature_names:
-        feature = getattr(__future__, name)
+        feature: Any = getattr(__future__, name)
         if vars(module).get(name) is feature:
             flags |= feature.compiler_flag
     return flags

@@ -208,7 +208,9 @@ class Rewritings:
         if not self.is_writable(path):
             library = library_of(path)
             hint = f"; {by_hand(library)}" if library else ""
-            raise UnwritableError(where, f"this is code of a library, which is not written to{hint}")
+            raise UnwritableError(
+                where, f"this is code of a library, which is not written to{hint}"
+            )
         shown = path.removeprefix(self._frames.cwd)
         try:
             raw = Path(path).read_bytes()

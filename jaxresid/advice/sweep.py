@@ -10,24 +10,25 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid import __version__
+from jaxresid._version import __version__
 from jaxresid.advice.chips import DEFAULT
 from jaxresid.advice.compare import NONE, WRITTEN, Table, described, load_policy
-from jaxresid.advice.compile import Program, Settings, job, places_of, row
+from jaxresid.advice.compile import Program, Settings, job, places_of, row, settings
 from jaxresid.advice.results import Results
 from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
-from jaxresid.inspector import MODES, Subject, _jax, subject, uncollected
+from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.candidates import candidates
 from jaxresid.inspector.choices import Choice, Variant
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.lowering import lowered
-from jaxresid.inspector.peak import PROFILES
 from jaxresid.inspector.policies import builtins, description
+from jaxresid.inspector.question import in_two_calls
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
+from jaxresid.words import Mode, Profile
 from jaxresid.xla.cache import key
 from jaxresid.xla.job import Compilation, Job, Module
 from jaxresid.xla.places import place, unavailable
@@ -42,7 +43,7 @@ Trace = Callable[[int | None], Subject]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Grid:
     """What a sweep is to find out: all of these with each other.
 
     Attributes:
@@ -58,83 +59,108 @@ class Question:
     at: str | None = None
 
 
+@in_two_calls
 def sweep(
     fun: Callable[..., Any],
-    inputs: Callable[[int], Any],
     *,
-    batches: Sequence[int],
     on: str | Sequence[str],
+    batches: Sequence[int] | None = None,
     policies: str | Sequence[str] = POLICIES,
     at: str | None = None,
     results: str | None = None,
+    flags: Mapping[str, str | bool | float] | None = None,
+    timeout: float = 600.0,
+    memory_limit: int | None = None,
+    workers: int | None = None,
     executor: Executor | None = None,
-    settings: Settings | None = None,
+    cache: bool = True,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-) -> Sweep:
+) -> Callable[..., Sweep]:
     """Compiles `fun` with its gradients under each policy, at each batch size, for each place.
 
+    `jaxresid.sweep(fun, on="cpu")(*args, **kwargs)` does so with these arguments. With `batches`
+    the positional arguments are others at each size, and one function that makes them stands for
+    them: `jaxresid.sweep(fun, on="cpu", batches=[8, 16])(make, **kwargs)`. `make(batch)` returns
+    them as a tuple or list, or as `jaxresid.Inputs` where keyword arguments change as well;
+    abstract arrays will do. `kwargs` are those of `fun` at every size.
+
     Args:
-      inputs: batch size -> the positional arguments as a tuple or list, or `jaxresid.Inputs`;
-        abstract arrays will do.
       on: `cpu`, `gpu`, `tpu:v5e:2x4`, one or several.
+      batches: batch sizes; None: the arguments as they are.
       policies: `none`, `as-written`, JAX's own by name, `module:policy`; one or several.
       results: a file to which each result is added as a line of JSON once it is there; what it
         holds already is not compiled again.
-      executor: runs the compiles, each in a process of its own, wherever it likes; None: some at a
-        time on this machine.
-      settings: limits, flags of the compiler, a cache; None: ten minutes for each, no cache.
-      fun, at, argnums, has_aux, profile, mode, mesh: as those of `jaxresid.compare`.
+      flags, timeout, memory_limit, workers, executor, cache: as those of `jaxresid.compile`.
+      fun, at, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.compare`.
+
+    Returns:
+      a function of the arguments of `fun`, or of what makes them, that returns a `Sweep`.
 
     Raises:
       JaxresidError: nothing could be traced; there is no such policy or place; the file cannot be
         written. What cannot be compiled is an error in its row.
     """
-    chosen = settings or Settings()
-
-    def trace(batch: int | None) -> Subject:
-        assert batch is not None
-        made = inputs(batch)
-        if not isinstance(made, tuple | list | Inputs):
-            raise InputsError(
-                "what makes the inputs of a sweep must return the positional arguments as a tuple"
-                f" or list, or jaxresid.Inputs, not a value of type {type(made).__name__}"
-            )
-        args, kwargs = (made.args, made.kwargs) if isinstance(made, Inputs) else (made, {})
-        return subject(
-            fun,
-            args,
-            kwargs,
-            argnums=argnums,
-            has_aux=has_aux,
-            profile=profile,
-            mode=mode,
-            mesh=mesh,
-        )
-
-    if not batches:
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
+    if batches is not None and not len(batches):
         raise InputsError("a sweep needs at least one batch size")
     if not policies:
         raise InputsError("a sweep needs at least one policy; none is the one without checkpoints")
-    question = Question(
-        (on,) if isinstance(on, str) else tuple(on),
+    grid = Grid(
+        places_of((on,) if isinstance(on, str) else tuple(on)),
         (policies,) if isinstance(policies, str) else tuple(policies),
-        tuple(dict.fromkeys(batches)),
+        tuple(dict.fromkeys(batches or ())),
         at,
     )
-    if executor is not None:
-        chosen = replace(chosen, executor=executor)
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(Results.open(results)) if results is not None else None
-        return swept(trace, question, chosen, results=file)
+    chosen = settings(flags, timeout, memory_limit, workers, executor, cache=cache)
+
+    def swept_over(*args: Any, **kwargs: Any) -> Sweep:
+        if batches is not None and not (len(args) == 1 and callable(args[0])):
+            raise InputsError(
+                "with batches the second call takes one function, batch size -> the positional"
+                " arguments: jaxresid.sweep(fun, batches=...)(make, **kwargs)"
+            )
+
+        def trace(batch: int | None) -> Subject:
+            if batch is None:
+                return subject(question.of(args, kwargs))
+            return subject(_at_batch(question, args[0](batch), kwargs))
+
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(Results.open(results)) if results is not None else None
+            return swept(trace, grid, chosen(), results=file)
+
+    return swept_over
+
+
+def _at_batch(question: Question, made: Any, kwargs: Mapping[str, Any]) -> Question:
+    """The question about what a function made for a batch size, beside keyword arguments that are
+    the same at all of them.
+
+    Raises:
+      InputsError: it made something else, or an argument is given twice.
+    """
+    if not isinstance(made, tuple | list | Inputs):
+        raise InputsError(
+            "what makes the inputs of a sweep must return the positional arguments as a tuple"
+            f" or list, or jaxresid.Inputs, not a value of type {type(made).__name__}"
+        )
+    args, own = (made.args, made.kwargs) if isinstance(made, Inputs) else (made, {})
+    if twice := [name for name in own if name in kwargs]:
+        raise InputsError(
+            f"{twice[0]} is given twice, by what makes the inputs and in the call; give it once"
+        )
+    return question.of(args, {**own, **kwargs})
 
 
 def swept(
     trace: Trace,
-    question: Question,
+    grid: Grid,
     settings: Settings,
     *,
     results: Results | None = None,
@@ -145,11 +171,11 @@ def swept(
     Args:
       trace: traces the function at a batch size; None: with its inputs as they are.
     """
-    run = _Run(trace, question, settings, results, progress or (lambda _: None))
+    run = _Run(trace, grid, settings, results, progress or (lambda _: None))
     found = {(r.on, r.policy, r.batch): r for r in run.rows()}
     assert run.subject is not None
     assert run.spot is not None
-    batches: tuple[int | None, ...] = question.batches or (None,)
+    batches: tuple[int | None, ...] = grid.batches or (None,)
     ordered = [(on, p, b) for on in run.on for p in run.policies for b in batches]
     cache = settings.cache.warnings if settings.cache is not None else ()
     return Sweep(
@@ -159,7 +185,7 @@ def swept(
         at=run.spot.at,
         places=tuple(described(each) for each in run.spot.places),
         policies=run.policies,
-        batches=question.batches,
+        batches=grid.batches,
         on=run.on,
         rows=tuple(found[each] for each in ordered if each in found),
         mesh=run.subject.mesh,
@@ -198,26 +224,26 @@ class _Run:
     def __init__(
         self,
         trace: Trace,
-        question: Question,
+        grid: Grid,
         settings: Settings,
         results: Results | None,
         progress: Progress,
     ) -> None:
-        self.on = places_of(question.on)
-        self.policies = tuple(dict.fromkeys(map(_written, question.policies)))
+        self.on = places_of(grid.on)
+        self.policies = tuple(dict.fromkeys(map(_written, grid.policies)))
         self._loaded = {p: load_policy(p)[1] for p in self.policies if ":" in p and "(" not in p}
         self.subject: Subject | None = None
         self.spot: Spot | None = None
         self.warnings: list[str] = []
         self._trace = trace
-        self._question = question
+        self._grid = grid
         self._settings = settings
         self._results = results
         self._progress = progress
         self._planned: dict[int, _Planned] = {}
         self._ready: list[SweepRow] = []  # what needs no compile
         self._failures: list[tuple[int | None, JaxresidError]] = []
-        self._total = len(self.on) * len(self.policies) * max(1, len(question.batches))
+        self._total = len(self.on) * len(self.policies) * max(1, len(grid.batches))
 
     def rows(self) -> Iterator[SweepRow]:
         """The results as they are known.
@@ -257,13 +283,13 @@ class _Run:
 
     def _jobs(self) -> Iterator[Job]:
         number = 0
-        for batch in self._question.batches or (None,):
+        for batch in self._grid.batches or (None,):
             self._progress("tracing" if batch is None else f"tracing at batch {batch}")
             try:
                 traced = self._trace(batch)
                 with uncollected():
                     variants = variants_of(traced)
-                    where = spot(variants.places(), self._question.at)
+                    where = spot(variants.places(), self._grid.at)
                     table = Table(traced, variants, where, DEFAULT, self._progress)
             except JaxresidError as e:
                 self._failures.append((batch, e))
@@ -278,7 +304,7 @@ class _Run:
             raise self._failures[0][1]
         for batch, error in self._failures:
             for policy in self.policies:
-                self._fail(self._rows(policy, batch, self._question.at or ""), str(error))
+                self._fail(self._rows(policy, batch, self._grid.at or ""), str(error))
 
     def _of_policies(
         self, table: Table, where: Spot, traced: Subject, batch: int | None

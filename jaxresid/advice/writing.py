@@ -201,8 +201,8 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
         return str(error)
     what = "loop" if site.kind == "scan" else "function"
     return (
-        f"{_where(site)}: the {what} {site.function} that runs here is code of {site.library}, which"
-        f" is not written to; {by_hand(site.library)}"
+        f"{_where(site)}: the {what} {site.function} that runs here is code of {site.library},"
+        f" which is not written to; {by_hand(site.library)}"
     )
 
 

@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-from jaxresid import __version__
+from jaxresid._version import __version__
 
 # Command -> the module that has it under the same name. A commit hook runs `lint` often and must
 # not pay for what `report` imports.

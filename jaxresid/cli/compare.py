@@ -80,8 +80,8 @@ def compare(
         from jaxresid.advice.compare import Compile, Measure, comparison, dynamic, load_policy
         from jaxresid.inspector import _jax
 
-        inputs = request.inputs
-        leaves = _jax.import_jax().tree.leaves((inputs.args, inputs.kwargs)) if measure else []
+        asked = request.question
+        leaves = _jax.import_jax().tree.leaves((asked.args, asked.kwargs)) if measure else []
         result = comparison(
             found,
             at=at,

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -18,15 +18,11 @@ from jaxresid.cli.running import check_output
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.specs import parse_axes, parse_spec
 from jaxresid.targets import Loaded, default_inputs, load, load_reference
+from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.inputs import Inputs
-    from jaxresid.inspector import Inspection, Subject
-
-
-# Those of `jaxresid.inspector`, which a usage error or --help has no time to import.
-PROFILES = ("accelerator", "cpu")
-MODES = ("auto", "function", "step")
+    from jaxresid.inspector import Inspection, Question, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +37,26 @@ class TargetOptions:
     build: bool
     argnums: tuple[int, ...] | None
     has_aux: bool
-    mode: str = "function"
-    profile: str = PROFILES[0]
+    mode: Mode = "function"
+    profile: Profile = "accelerator"
     mesh: str | None = None
-    mesh_mode: str | None = None
+    mesh_mode: MeshMode | None = None
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """As `function_options`, and how the target is to be judged: --mode and --profile."""
     command = click.option(
         "--profile",
-        type=click.Choice(PROFILES),
-        default=PROFILES[0],
+        type=click.Choice(get_args(Profile)),
+        default="accelerator",
         show_default=True,
         help="Whose way of fusing the estimate of the peak assumes: that of the TPU and GPU"
         " compilers, or XLA:CPU's.",
     )(command)
     command = click.option(
         "--mode",
-        type=click.Choice(MODES),
-        default=MODES[0],
+        type=click.Choice(get_args(Mode)),
+        default="auto",
         show_default=True,
         help="function: TARGET is differentiated. step: TARGET is a training step that takes"
         " gradients itself, and those are reported. auto: step where TARGET takes gradients and"
@@ -99,7 +95,7 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--mesh-mode",
-        type=click.Choice(("auto", "explicit")),
+        type=click.Choice(get_args(MeshMode)),
         help="auto: the compiler splits what is computed. explicit: the types do, as over axes of"
         " jax.sharding.AxisType.Explicit.  [default: auto]",
     )
@@ -159,17 +155,16 @@ def _output(context: click.Context, parameter: click.Parameter, value: str | Non
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The target and its abstract inputs, as `inspection` takes them.
+    """The target with its abstract inputs.
 
     Attributes:
+      question: what is asked about it.
       make: called plainly it returns the inputs themselves (a `--build` factory the function too);
         None where they were given as SPECs.
     """
 
-    fun: Callable[..., Any]
-    inputs: Inputs
+    question: Question
     make: Callable[[], Any] | None
-    given: Mapping[str, Any]
 
 
 def inspected(options: TargetOptions) -> Inspection:
@@ -178,15 +173,13 @@ def inspected(options: TargetOptions) -> Inspection:
     Raises:
       JaxresidError: whatever is wrong with the target, its inputs or its trace.
     """
-    request = requested(options)
+    asked = requested(options).question
     from jaxresid.inspector import inspection
     from jaxresid.xla.cache import Cache, default_directory
 
     # Only a mesh has something compiled.
     cache = Cache(default_directory())
-    found = inspection(
-        request.fun, request.inputs.args, request.inputs.kwargs, **request.given, cache=cache
-    )
+    found = inspection(asked, cache=cache)
     warnings = (*found.report.warnings, *cache.warnings)
     return replace(found, report=replace(found.report, warnings=warnings))
 
@@ -200,8 +193,7 @@ def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
     request = requested(options)
     from jaxresid.inspector import subject
 
-    found = subject(request.fun, request.inputs.args, request.inputs.kwargs, **request.given)
-    return found, request
+    return subject(request.question), request
 
 
 def requested(options: TargetOptions, batch: int | None = None) -> Request:
@@ -225,7 +217,7 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
     from jaxresid.inspector import _jax
 
     _jax.import_jax()
-    from jaxresid.inspector import abstract
+    from jaxresid.inspector import Question, abstract
 
     mesh = None if axes is None else _jax.new_mesh(axes, explicit=options.mesh_mode == "explicit")
 
@@ -252,16 +244,19 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
                 raise InputsError(_missing(options.target, loaded))
             else:
                 inputs, warnings = abstract.from_specs((), {})
-    given = {
-        "argnums": options.argnums,
-        "has_aux": options.has_aux,
-        "mode": options.mode,
-        "profile": options.profile,
-        "mesh": _as_given(mesh, inputs, options),
-        "name": options.target,
-        "warnings": warnings,
-    }
-    return Request(fun, inputs, make, given)
+    question = Question(
+        fun,
+        inputs.args,
+        inputs.kwargs,
+        argnums=options.argnums,
+        has_aux=options.has_aux,
+        mode=options.mode,
+        profile=options.profile,
+        mesh=_as_given(mesh, inputs, options),
+        name=options.target,
+        warnings=warnings,
+    )
+    return Request(question, make)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
@@ -12,9 +9,6 @@ from jaxresid.cli.retracing import retraced, verify
 from jaxresid.cli.running import encoding_of, rendered, working, write
 from jaxresid.cli.sizes import size
 from jaxresid.errors import InputsError
-
-if TYPE_CHECKING:
-    from jaxresid.inspector import Subject
 
 
 @click.command()
@@ -75,11 +69,6 @@ def plan(
         from jaxresid.advice import writing
         from jaxresid.advice.plan import drafted
         from jaxresid.advice.promising import rehearsal
-        from jaxresid.inspector import subject
-
-        def again(fun: Callable[..., Any]) -> Subject:
-            given = {**request.given, "mode": found.target.mode}
-            return subject(fun, request.inputs.args, request.inputs.kwargs, **given)
 
         result, edits = drafted(
             found,
@@ -87,7 +76,7 @@ def plan(
             offload=offload,
             device=chosen.name,
             progress=say,
-            check=retraced(rehearsal(found, again), options),
+            check=retraced(rehearsal(found, request.question), options),
         )
         if not (result.fits and (diff_ or write_)):
             edits = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
 from jaxresid.cli.compiling import (
@@ -15,7 +17,8 @@ from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target
 from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
 from jaxresid.cli.sizes import size
 from jaxresid.errors import InputsError
-from jaxresid.render.rows import GROUPS, View
+from jaxresid.render.rows import View
+from jaxresid.words import GroupBy
 
 
 @click.command()
@@ -23,7 +26,7 @@ from jaxresid.render.rows import GROUPS, View
 @output_options(("text", "json", "jax"))
 @click.option(
     "--group-by",
-    type=click.Choice(GROUPS),
+    type=click.Choice(get_args(GroupBy)),
     help="Sum the residuals by this; none: one row each. Default: identical ones as one row.",
 )
 @click.option(
@@ -42,7 +45,7 @@ def report(
     options: TargetOptions,
     format_: str,
     output: str | None,
-    group_by: str | None,
+    group_by: GroupBy | None,
     top: int | None,
     min_bytes: int,
     all_: bool,

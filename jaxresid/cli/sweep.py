@@ -87,7 +87,7 @@ def sweep(
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(working(f"tracing {options.target}"))
         from jaxresid.advice.results import Results
-        from jaxresid.advice.sweep import POLICIES, Question, swept
+        from jaxresid.advice.sweep import POLICIES, Grid, swept
 
         chosen = settings(compiling)
         file = stack.enter_context(Results.open(output)) if output is not None else None
@@ -96,10 +96,10 @@ def sweep(
 
             say(f"connecting to {scheduler}")
             chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))
-        question = Question(places, policies or POLICIES, sizes, at)
+        grid = Grid(places, policies or POLICIES, sizes, at)
         try:
             result = swept(
-                lambda batch: _traced(options, batch), question, chosen, results=file, progress=say
+                lambda batch: _traced(options, batch), grid, chosen, results=file, progress=say
             )
         except KeyboardInterrupt:
             if file is not None:
@@ -127,7 +127,7 @@ def _traced(options: TargetOptions, batch: int | None) -> Subject:
             arg=tuple(batches.sized_spec(spec, batch) for spec in options.arg),
             kwarg=tuple(batches.sized_spec(spec, batch) for spec in options.kwarg),
         )
-    request = requested(options, batch)
+    asked = requested(options, batch).question
     from jaxresid.inspector import subject
 
-    return subject(request.fun, request.inputs.args, request.inputs.kwargs, **request.given)
+    return subject(asked)

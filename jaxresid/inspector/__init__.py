@@ -6,13 +6,13 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax, meshes, steps
+from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
@@ -23,14 +23,14 @@ from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
-from jaxresid.inspector.peak import PROFILES, Places, peak, profile_named
+from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.step_checkpoints import step_worth
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.tracing import Arguments, Trace, arguments, primal_trace, trace
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
@@ -47,11 +47,10 @@ from jaxresid.model import (
     Residual,
     Target,
 )
+from jaxresid.words import Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.xla.cache import Cache
-
-MODES = ("auto", "function", "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Subject:
     name: str
     trace: Trace | StepTrace
     frames: Frames
-    profile: Profile
+    profile: storage.Profile
     warnings: tuple[str, ...]
 
     @property
@@ -92,92 +91,69 @@ class Inspection:
     frames: Frames
 
 
+@in_two_calls
 def inspect(
     fun: Callable[..., Any],
-    *args: Any,
+    *,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
     mesh: Any = None,
-    **kwargs: Any,
-) -> Report:
-    """What the backward pass of `fun(*args, **kwargs)` keeps, costs and takes.
+) -> Callable[..., Report]:
+    """What the backward pass of `fun` keeps, costs and takes.
 
-    Nothing is computed and nothing allocated. Bools, integers, strings, None and callables are
-    static; arrays and floats are traced.
+    `jaxresid.inspect(fun)(*args, **kwargs)`: as with `jax.make_jaxpr`, options go into the first
+    call and the function's own arguments, whatever they are called, into the second. Those are
+    arrays or `jax.ShapeDtypeStruct`s, in any pytree; bools, integers, strings, None and callables
+    are static; arrays and floats are traced. Nothing is computed and nothing allocated.
 
     Args:
       fun: a function that JAX can differentiate.
-      *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s, in any pytree.
       argnums: positional arguments to differentiate; None: every float or complex leaf of all
         arguments, as `jax.ad_checkpoint.print_saved_residuals` does.
       has_aux: `fun` returns `(output, auxiliary data)`.
-      profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
       mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
         gradients that it computes itself; `auto` tells from what it does.
+      profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
       mesh: what it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of axes and
         their sizes, as many of this process's CPU devices; arguments without a sharding are on all
         of it. None: the mesh of the arguments' own shardings. Bytes are then one device's. Where
         the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see how the
         residuals are split.
-      **kwargs: its keyword arguments.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Report`.
 
     Raises:
-      InputsError: the arguments do not fit, or nothing can be differentiated.
+      InputsError: the options or the arguments do not fit, or nothing can be differentiated.
       TraceError: the function fails to trace.
       MissingJaxError: jax is missing or older than 0.7.
     """
-    return inspection(
-        fun, args, kwargs, argnums=argnums, has_aux=has_aux, profile=profile, mode=mode, mesh=mesh
-    ).report
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
+
+    def inspected(*args: Any, **kwargs: Any) -> Report:
+        return inspection(question.of(args, kwargs)).report
+
+    return inspected
 
 
-def inspection(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    argnums: int | Sequence[int] | None = None,
-    has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
-    mesh: Any = None,
-    name: str | None = None,
-    warnings: Sequence[str] = (),
-    cache: Cache | None = None,
-) -> Inspection:
+def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
     """As `inspect`, keeping the jaxprs.
 
     Args:
-      name: the target as the user wrote it.
       cache: of what is compiled for a mesh.
     """
     with uncollected():
-        found = _traced_subject(
-            fun, args, kwargs, argnums, has_aux, profile, mode, mesh, name, warnings
-        )
-        return _inspected(found, cache)
+        return _inspected(_traced_subject(question), cache)
 
 
-def subject(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    argnums: int | Sequence[int] | None = None,
-    has_aux: bool = False,
-    profile: str = PROFILES[0],
-    mode: str = MODES[0],
-    mesh: Any = None,
-    name: str | None = None,
-    warnings: Sequence[str] = (),
-) -> Subject:
+def subject(question: Question) -> Subject:
     """Traces as `inspection` does, and leaves it at that."""
     with uncollected():
-        return _traced_subject(
-            fun, args, kwargs, argnums, has_aux, profile, mode, mesh, name, warnings
-        )
+        return _traced_subject(question)
 
 
 @contextlib.contextmanager
@@ -193,33 +169,17 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _traced_subject(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    argnums: int | Sequence[int] | None,
-    has_aux: bool,
-    profile: str,
-    mode: str,
-    mesh: Any,
-    name: str | None,
-    warnings: Sequence[str],
-) -> Subject:
+def _traced_subject(question: Question) -> Subject:
     jax = _jax.import_jax()
-    if isinstance(argnums, int):
-        argnums = (argnums,)
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    chosen = profile_named(profile)
-    name = name or _name_of(fun)
+    fun, name, warnings = question.fun, question.called, tuple(question.warnings)
+    chosen = profile_named(question.profile)
     frames = Frames(own=own_code(fun))
-    call = arguments(fun, args, kwargs, argnums, meshes.meshed(mesh))
-    if remark := meshes.undecided(call, jax.tree.leaves((tuple(args), dict(kwargs)))):
+    call = arguments(question, meshes.meshed(question.mesh))
+    given = (tuple(question.args), dict(question.kwargs))
+    if remark := meshes.undecided(call, jax.tree.leaves(given)):
         warnings = (*warnings, remark)
-    if mode == "step" and (has_aux or argnums is not None):
-        given = "has_aux" if has_aux else "argnums"
-        raise InputsError(f"a training step differentiates by itself: {given} goes with functions")
-    may_be_step = mode != "function" and not has_aux and argnums is None
+    mode, has_aux = question.mode, question.has_aux
+    may_be_step = mode != "function" and not has_aux and question.argnums is None
     step = _step_of(fun, call, name, frames, required=True) if mode == "step" else None
     if step is None:
         try:
@@ -238,7 +198,7 @@ def _traced_subject(
                 f"{name} holds no gradient of its own, so it is no training step; without --mode"
                 " step it is differentiated as a function"
             )
-        return Subject(fun, name, step, frames, chosen, tuple(warnings))
+        return Subject(fun, name, step, frames, chosen, warnings)
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
 
 
@@ -437,13 +397,6 @@ def _floats_held(call: Arguments) -> Arguments:
     return replace(call, roles=roles)
 
 
-def _name_of(fun: Any) -> str:
-    owner = getattr(fun, "__self__", None)
-    if owner is not None and not isinstance(owner, type | ModuleType):
-        return f"{type(owner).__name__}.{fun.__name__}"
-    return getattr(fun, "__qualname__", None) or type(fun).__name__
-
-
 def own_code(fun: Any) -> tuple[str, ...]:
     """The directories whose code counts as the user's even inside site-packages: the package that
     the target is defined in, for a bound method or a callable object that of its class."""
@@ -460,6 +413,7 @@ def own_code(fun: Any) -> tuple[str, ...]:
 
 __all__ = [
     "Inspection",
+    "Question",
     "Subject",
     "inspect",
     "inspection",

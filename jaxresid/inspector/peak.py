@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from jaxresid import words
 from jaxresid.inspector.avals import aval_of_value
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
@@ -18,7 +19,6 @@ from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.model import Live, Location, Peak
 
-PROFILES = ("accelerator", "cpu")
 _CURVE = 200
 # What these take while they run is between them and the device.
 _OPAQUE = frozenset({"ffi_call", "pallas_call", "custom_call", "tpu_custom_call", "io_callback"})
@@ -47,10 +47,8 @@ class Places:
         return known
 
 
-def profile_named(name: str) -> Profile:
-    """Raises ValueError: there is no such profile."""
-    if name not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {name!r}")
+def profile_named(name: words.Profile) -> Profile:
+    """Return what a compiler of this profile materialises."""
     return Cpu() if name == "cpu" else Accelerator()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.sharding import Sharding
 
 
@@ -135,17 +136,10 @@ class BackwardError(Exception):
         super().__init__("the backward pass cannot be traced")
 
 
-def arguments(
-    fun: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    argnums: Sequence[int] | None,
-    mesh: Any = None,
-) -> Arguments:
+def arguments(question: Question, mesh: Any = None) -> Arguments:
     """Flattens a call and decides which leaves are differentiated.
 
     Args:
-      argnums: positional arguments to differentiate; None: every float or complex leaf.
       mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
         None: that of the arrays' own shardings, if they have any of several devices.
 
@@ -153,8 +147,9 @@ def arguments(
       InputsError: the arguments do not fit the signature, or nothing can be differentiated.
     """
     jax = _jax.import_jax()
-    names = _argument_names(fun, args, kwargs)
-    positions = None if argnums is None else _checked_argnums(argnums, args, names)
+    args, kwargs = question.args, question.kwargs
+    names = _argument_names(question.fun, args, kwargs)
+    positions = question.positions(names)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
     paths, leaves, roles = [], [], []
     for path, leaf in with_paths:
@@ -333,19 +328,6 @@ def _argument_names(
     return names + [f"args[{i}]" for i in range(len(names), len(args))]
 
 
-def _checked_argnums(argnums: Sequence[int], args: Sequence[Any], names: list[str]) -> set[int]:
-    chosen = set()
-    for n in argnums:
-        if not -len(args) <= n < len(args):
-            listed = ", ".join(f"{i} {name}" for i, name in enumerate(names[: len(args)]))
-            raise InputsError(
-                f"argnums {n} is out of range: the call has {len(args)} positional"
-                f" argument{'s' * (len(args) != 1)} ({listed})"
-            )
-        chosen.add(n % len(args))
-    return chosen
-
-
 def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
     dropout: a setting that the object's code may look at, where an array is a parameter."""
@@ -438,7 +420,9 @@ def _check_differentiable(y: Any) -> None:
     )
 
 
-def _nothing_to_differentiate(found: Arguments, argnums: set[int] | None, names: list[str]) -> str:
+def _nothing_to_differentiate(
+    found: Arguments, argnums: frozenset[int] | None, names: list[str]
+) -> str:
     def describe(i: int) -> str:
         leaf = found.leaves[i]
         what = str(leaf.dtype) if found.roles[i] == "traced" else f"static {leaf!r:.40}"

@@ -335,7 +335,7 @@ class Lint:
             return list(pool.map(_in_worker, work, chunksize=chunk))
 
     def _open_cache(self, before_reading: int) -> Cache:
-        from jaxresid import __version__
+        from jaxresid._version import __version__
         from jaxresid.linter.cache import Cache, cache_key
         from jaxresid.linter.stored import code_fingerprint
 

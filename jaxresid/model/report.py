@@ -11,6 +11,7 @@ from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import Peak
 from jaxresid.model.target import JaxInfo, Mesh, Target
 from jaxresid.model.values import Residual, Totals, totals_of
+from jaxresid.words import GroupBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Report:
     def totals(self) -> Totals:
         return totals_of(self.residuals)
 
-    def print(self, *, group_by: str | None = None, top: int = 20, all: bool = False) -> None:
+    def print(self, *, group_by: GroupBy | None = None, top: int = 20, all: bool = False) -> None:
         """Prints the text report to stdout; the options are those of `jaxresid report`."""
         from jaxresid.render.text import print_report
 

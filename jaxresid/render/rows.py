@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import get_args
 
 from jaxresid.model import Computed, Report, Residual
 from jaxresid.render.words import aval_text, short_path
+from jaxresid.words import GroupBy
 
-GROUPS = ("line", "function", "name", "primitive", "scope", "argument", "none")
+GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class View:
       all: show arguments and literals too.
     """
 
-    group_by: str | None = None
+    group_by: GroupBy | None = None
     top: int | None = 20
     min_bytes: int = 0
     all: bool = False

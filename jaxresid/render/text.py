@@ -28,6 +28,7 @@ from jaxresid.render.words import (
 )
 from jaxresid.render.wrapping import Place
 from jaxresid.units import format_bytes
+from jaxresid.words import GroupBy
 
 _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory is above."
 
@@ -52,7 +53,7 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
     return Group(*parts)
 
 
-def print_report(report: Report, *, group_by: str | None, top: int | None, all: bool) -> None:
+def print_report(report: Report, *, group_by: GroupBy | None, top: int | None, all: bool) -> None:
     """Prints the report to stdout, or into the notebook's cell.
 
     Raises:

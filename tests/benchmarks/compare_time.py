@@ -70,12 +70,12 @@ def seconds(run, *args, **options):
 
 def measure(name, fun, args, rounds, **options):
     pairs = [
-        (seconds(bare, fun, args, **options), seconds(compare, fun, *args)) for _ in range(rounds)
+        (seconds(bare, fun, args, **options), seconds(compare(fun), *args)) for _ in range(rounds)
     ]
     traces, comparisons = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratios = sorted(b / a for a, b in pairs)
     print(
-        f"{name:<24} {len(compare(fun, *args).rows)} rows  traces {traces:6.2f} s  "
+        f"{name:<24} {len(compare(fun)(*args).rows)} rows  traces {traces:6.2f} s  "
         f"compare {comparisons:6.2f} s  "
         f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
         flush=True,

@@ -91,7 +91,7 @@ def scale(profile):
 
 def estimated_size(case, profile):
     fun, args = case.build(scale(profile))
-    return jaxresid.inspect(fun, *args, profile=profile).peak.nbytes
+    return jaxresid.inspect(fun, profile=profile)(*args).peak.nbytes
 
 
 def compiled_size(case, profile):

@@ -34,7 +34,7 @@ from fixtures.inspect import train_step
 from jaxresid.advice.compare import comparison
 from jaxresid.advice.plan import planned
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import subject
+from jaxresid.inspector import Question, subject
 from jaxresid.inspector.choices import Choice, Place
 from jaxresid.inspector.subjects import variants_of
 
@@ -192,7 +192,7 @@ def measure(case, profile, most):
       how many points the plans lose to, beat and equal, and what each plan saves.
     """
     fun, args = case.build()
-    found = subject(fun, args, {}, mode=case.mode, profile=profile)
+    found = subject(Question(fun, args, mode=case.mode, profile=profile))
     variants = variants_of(found)
     start = time.perf_counter()
     tried = list(points(found, variants, case.mode))

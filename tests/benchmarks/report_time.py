@@ -40,7 +40,7 @@ def bare(fun, args):
 
 
 def report(fun, args):
-    Console(file=io.StringIO(), width=80).print(render_report(inspect(fun, *args), View()))
+    Console(file=io.StringIO(), width=80).print(render_report(inspect(fun)(*args), View()))
 
 
 def seconds(run, *args):

@@ -118,7 +118,7 @@ def main():
             ("whole loss", jax.checkpoint(fun)),
             ("last stage", last_stage(layers, tail)),
         ):
-            (found,) = inspect(wrapped, params, x, argnums=0, profile="cpu").checkpoints
+            (found,) = inspect(wrapped, argnums=0, profile="cpu")(params, x).checkpoints
             verdicts[name][found.verdict] = verdicts[name].get(found.verdict, 0) + 1
             if found.verdict == Verdict.SAVES_NOTHING:
                 change = temporaries(wrapped, (params, x)) / base - 1

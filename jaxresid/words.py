@@ -1,0 +1,10 @@
+"""Options that take one of a few words, as types; the command line's choices are made from them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Mode = Literal["auto", "function", "step"]
+Profile = Literal["accelerator", "cpu"]
+MeshMode = Literal["auto", "explicit"]
+GroupBy = Literal["line", "function", "name", "primitive", "scope", "argument", "none"]

@@ -307,31 +307,40 @@ def _names(call: ast.Call, name: str) -> bool:
 def _close_over(
     file: Rewriting, call: ast.Call, policy: str | None, given: Given, implicit: int
 ) -> None:
-    """`f(x @ w, env)` -> `jax.checkpoint(lambda arg: f(arg, env))(x @ w)`."""
+    """`f(x @ w, env)` -> `jax.checkpoint(lambda arg0: f(arg0, env))(x @ w)`.
+
+    What is closed over is worked out before the checkpoint, as it is without one:
+    `lambda x, arg0={"w": w @ w}: f(x, arg0)`.
+    """
     used = {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
     parameters: dict[str, str] = {}
+    closed: dict[str, str] = {}
 
-    def hand(arg: ast.expr) -> None:
+    def hand(arg: ast.expr, *, is_traced: bool) -> None:
         if isinstance(arg, ast.Name):
-            parameters[arg.id] = arg.id
+            if is_traced:
+                parameters[arg.id] = arg.id
+            return
+        if not is_traced and isinstance(arg, (ast.Constant, ast.Attribute, ast.Lambda)):
             return
         name = next(n for n in (f"arg{i}" for i in range(len(used) + 2)) if n not in used)
         used.add(name)
-        parameters[name] = file.text(arg)
+        (parameters if is_traced else closed)[name] = file.text(arg)
         file.edit(edits.replace(file.source, arg, name))
 
     for i, arg in enumerate(call.args):
         if isinstance(arg, ast.Starred):
             break
         at = i + implicit
-        if at >= len(given.positional) or given.positional[at] == "traced":
-            hand(arg)
+        is_traced = at >= len(given.positional) or given.positional[at] == "traced"
+        hand(arg, is_traced=is_traced)
     for keyword in call.keywords:
-        if keyword.arg and given.named.get(keyword.arg, "traced") == "traced":
-            hand(keyword.value)
+        if keyword.arg:
+            is_traced = given.named.get(keyword.arg, "traced") == "traced"
+            hand(keyword.value, is_traced=is_traced)
     name = file.spelled("jax.checkpoint", "jax", call, ("jax.remat",))
     closing = _closing(file, call, policy)
-    taken = ", ".join(parameters)
+    taken = ", ".join([*parameters, *(f"{name}={text}" for name, text in closed.items())])
     file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
 
 

@@ -3,7 +3,7 @@
 `source(seed)` is a module with a function `loss` and its inputs `loss_inputs`, the same for a seed
 in every run. What they are made of is what plans write about: layers in Python loops, one by one
 and under a flag; bodies of scans, maps and fori_loops; checkpoints in each form that people write;
-arguments that are no arrays, bare and in trees; values with names; helpers that several layers share.
+arguments that are no arrays, bare and in trees; values with names; helpers that layers share.
 
     python -m tests.plan_programs 7     prints the program of seed 7
 """

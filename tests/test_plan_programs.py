@@ -5,8 +5,6 @@ import importlib
 import random
 import sys
 
-import pytest
-
 from jaxresid.advice import plan as planning
 from jaxresid.advice.promising import UnverifiedError, figures, rehearsal, without_checkpoints
 from jaxresid.errors import JaxresidError
@@ -38,7 +36,7 @@ class Program:
     def treated(self, place):
         """Some way to treat a place: what is chosen in the jaxpr, and as a plan says it."""
         kind = self.random.choice(["none", "policy", "policy", "names", "names", "split"])
-        values = [v for v in nameable(self.variants.body(place), self.subject.frames)]
+        values = list(nameable(self.variants.body(place), self.subject.frames))
         if kind == "none" and place.kind == "checkpoint":
             return (None,) * place.calls, (PlannedPart(place.calls, False),)
         if kind == "names" and values:
@@ -47,12 +45,14 @@ class Program:
             for v in self.random.sample(values, count):
                 names.setdefault(v.expression, v.name or f"new{len(names)}")
             policy = saving(list(names.values()))
-            new = {e: n for e, n in names.items() if not any(
-                v.expression == e and v.name == n for v in values)}
+            new = {
+                e: n
+                for e, n in names.items()
+                if not any(v.expression == e and v.name == n for v in values)
+            }
             choice = Choice(policy.policy, tuple(new.items()))
             shown = tuple(PlannedValue(n, "save", 0, new and e) for e, n in new.items())
-            return (choice,) * place.calls, (
-                PlannedPart(place.calls, True, policy.text, shown),)
+            return (choice,) * place.calls, (PlannedPart(place.calls, True, policy.text, shown),)
         known = [c for c in candidates(["kept"]) if "offload" not in c.text]
         chosen = self.random.choice(known)
         bare = chosen.text == "nothing_saveable"
@@ -62,7 +62,9 @@ class Program:
             first = self.random.randint(1, place.calls - 1)
             rest = place.calls - first
             return (choice,) * first + (None,) * rest, (
-                PlannedPart(first, True, part.policy), PlannedPart(rest, False))
+                PlannedPart(first, True, part.policy),
+                PlannedPart(rest, False),
+            )
         return (choice,) * place.calls, (part,)
 
     def choices(self):
@@ -78,14 +80,30 @@ class Program:
                 continue
             made[place], parts = self.treated(place)
             sites.append(
-                PlannedSite(place.kind, place.function, place.location, place.calls, place.trips,
-                            parts, True))
+                PlannedSite(
+                    place.kind,
+                    place.function,
+                    place.location,
+                    place.calls,
+                    place.trips,
+                    parts,
+                    True,
+                )
+            )
         for place in places:
             if place.kind == "checkpoint" and place not in made:
                 written = PlannedPart(place.calls, True, description(place.policy))
                 sites.append(
-                    PlannedSite(place.kind, place.function, place.location, place.calls,
-                                place.trips, (written,), False))
+                    PlannedSite(
+                        place.kind,
+                        place.function,
+                        place.location,
+                        place.calls,
+                        place.trips,
+                        (written,),
+                        False,
+                    )
+                )
         return made, tuple(sites)
 
     def outcome(self):
@@ -134,7 +152,7 @@ if __name__ == "__main__":
             print(seed, "CRASH", type(e).__name__, str(e)[:300])
             totals["crash"] += 1
             continue
-        for what, sites, edits in found:
+        for what, _, edits in found:
             totals[what.partition(":")[0]] += 1
             if not what.startswith("kept"):
                 print(seed, what[:400])

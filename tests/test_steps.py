@@ -59,7 +59,7 @@ def sgd(params, x):
 def traced(fun, *args):
     call = arguments(Question(fun, args))
     primal = steps.step_primal(fun, call)
-    return steps.is_step(primal), steps.step_trace(primal, call)
+    return steps.is_step(primal, call), steps.step_trace(primal, call)
 
 
 def step_of(fun, *args):
@@ -92,7 +92,7 @@ def read_by(found):
 
 
 def of_function(fun, *args):
-    call = arguments(Question(fun, args))
+    call = arguments(Question(fun, args, argnums=(0,)))
     return residuals(trace(fun, call, False), Frames())
 
 
@@ -544,7 +544,7 @@ def test_phases_of_a_gradient_inside_the_loss():
         for op in all_ops(step_program(step_of(stepping(force_matching), PARAMS, X)).block.ops)
         if op.name == "dot_general"
     )
-    call = arguments(Question(force_matching, (PARAMS, X)))
+    call = arguments(Question(force_matching, (PARAMS, X), argnums=(0,)))
     expected = trace(force_matching, call, False)
     assert dots["forward"] * 96 == jaxpr_cost(expected.forward).matmul_flops
     assert dots["backward"] * 96 == jaxpr_cost(expected.backward).matmul_flops
@@ -562,7 +562,7 @@ def test_cost(kind):
     def value(params, batch):
         return train_step.loss(params, batch, layer)[0]
 
-    call = arguments(Question(value, (args[0], args[2])))
+    call = arguments(Question(value, (args[0], args[2]), argnums=(0,)))
     expected, cost = trace(value, call, False), step_cost(step)
     assert cost.total == jaxpr_cost(step.jaxpr)
     assert cost.forward.matmul_flops == jaxpr_cost(expected.forward).matmul_flops

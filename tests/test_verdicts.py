@@ -74,6 +74,20 @@ def test_undone_needs_no_loop_and_something_dropped():
     assert verdict(0, 1000, 10_000, 10_000, site=looped) == Verdict.SAVES_NOTHING
 
 
+def test_undone_by_a_compiler_that_removes_barriers():
+    removed = {"remover": "XLA:CPU of jaxlib 0.10.2"}
+    assert verdict(0, 1000, 10_000, 10_000) == Verdict.SAVES_NOTHING
+    assert verdict(0, 1000, 10_000, 10_000, **removed) == Verdict.UNDONE
+    assert "XLA:CPU of jaxlib 0.10.2 removes" in judge(facts(0, 9, 10, 10, **removed)).reason
+    # In a loop something is left of it, unless all of it was found to be merged.
+    looped = replace(SITE, calls=(replace(CALL, loops=(object(),)),))
+    assert verdict(0, 1000, 10_000, 10_000, site=looped, **removed) == Verdict.SAVES_NOTHING
+    merged = {**removed, "is_merged": True}
+    assert verdict(0, 1000, 10_000, 10_000, site=looped, **merged) == Verdict.UNDONE
+    # What lowers the peak all the same is not undone.
+    assert verdict(0, 1000, 5000, 10_000, **merged) == Verdict.EARNS
+
+
 def test_overridden_needs_a_policy_that_saves():
     nested = replace(SITE, policy=cp.dots_saveable, calls=(replace(CALL, around=(object(),)),))
     assert verdict(0, 1000, 5000, 10_000, site=nested, saves=True) == Verdict.OVERRIDDEN

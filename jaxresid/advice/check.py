@@ -9,6 +9,7 @@ from typing import Any
 from jaxresid.advice.placing import File, Placing
 from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.config import Options, load, matches
+from jaxresid.errors import InputsError
 from jaxresid.inspector import Inspection, Question, inspection
 from jaxresid.inspector.findings import findings
 from jaxresid.inspector.question import in_two_calls
@@ -66,7 +67,10 @@ def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
 
     Raises:
       ConfigError: the configuration of a file is not understood.
+      InputsError: it is a training step that does nothing with its gradients.
     """
+    if found.is_dead:
+        raise InputsError(found.report.warnings[-1])
     report = found.report
     placing = Placing(found.fun, report.target.name, found.frames)
     measured = {"profile": report.peak.profile, "jax": report.jax.version}

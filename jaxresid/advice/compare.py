@@ -20,9 +20,10 @@ from jaxresid.advice.compile import (
 from jaxresid.advice.drawing import draws
 from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
-from jaxresid.advice.spots import Spot, spot
+from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
+from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.failures import summary
@@ -164,7 +165,7 @@ def comparison(
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:
         draws(measure.leaves, paths)  # refused before anything is traced again
-    with uncollected():
+    with uncollected(), subject.tracing():
         variants = variants_of(subject)
         where = spot(variants.places(), at)
         table = Table(subject, variants, where, chosen, progress or (lambda _: None))
@@ -175,7 +176,7 @@ def comparison(
         for each in candidates(table.names()):
             table.add(each.text, where.choices(Choice(each.policy)))
     rows = _marked(table.rows)
-    warnings = subject.warnings
+    warnings = (*subject.warnings, *undoing(subject.profile), *remarks(variants))
     if compile is not None:
         rows = _compiled(rows, table, compile, progress)
         warnings += warnings_of(compile.settings)
@@ -213,7 +214,7 @@ def _compiled(
     """The rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     frames, found = table.subject.frames, list(rows)
-    with uncollected():
+    with uncollected(), table.subject.tracing():
         programs = [
             Program(
                 rows[i].policy, v.trace, residuals_of(v.trace, frames, v.program), v.peak_nbytes
@@ -251,7 +252,13 @@ class Table:
         sites = [p for p in variants.places() if p.kind == "checkpoint"]
         self._plain = self._written
         if sites:
-            self._plain = variants.variant({p: (None,) * p.calls for p in sites})
+            try:
+                self._plain = variants.variant({p: (None,) * p.calls for p in sites})
+            except JaxresidError as e:
+                raise InputsError(
+                    "without its checkpoints, which all is compared to, JAX cannot differentiate"
+                    f" it: {e}"
+                ) from e
         self._plain_seconds = seconds(self._plain.program, chip, subject.profile).total
         self._frames = subject.frames
         self._kept_without = functools.cache(

@@ -72,12 +72,14 @@ class Program:
     Attributes:
       residuals: what buffers are matched to.
       estimate_nbytes: the static estimate of its peak.
+      is_dead: whether it is a step without its backward pass: whether that fits says nothing.
     """
 
     policy: str
     trace: Trace | StepTrace
     residuals: tuple[Residual, ...] = ()
     estimate_nbytes: int | None = None
+    is_dead: bool = False
 
 
 @in_two_calls
@@ -159,7 +161,7 @@ def compiled_report(
     subject: Subject, ons: Sequence[str], settings: Settings, progress: Progress | None = None
 ) -> CompiledReport:
     """As `compile`, of a traced function."""
-    with uncollected():
+    with uncollected(), subject.tracing():
         program = written(subject)
     (rows,) = compiled_rows([program], ons, settings, progress)
     return CompiledReport(
@@ -177,7 +179,7 @@ def report_compiled(
 ) -> Report:
     """The report of an inspection, with what XLA says."""
     report = found.report
-    program = Program(WRITTEN, found.trace, report.residuals, report.peak.nbytes)
+    program = Program(WRITTEN, found.trace, report.residuals, report.peak.nbytes, found.is_dead)
     (rows,) = compiled_rows([program], ons, settings, progress)
     return replace(report, compiled=rows, warnings=(*report.warnings, *warnings_of(settings)))
 
@@ -188,7 +190,7 @@ def written(subject: Subject) -> Program:
     program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
     estimate = peak(program, subject.profile, Places(subject.frames))
     found = residuals_of(traced, subject.frames, program)
-    return Program(WRITTEN, traced, found, estimate.nbytes)
+    return Program(WRITTEN, traced, found, estimate.nbytes, subject.is_dead)
 
 
 def residuals_of(
@@ -347,7 +349,7 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
         peak_nbytes=nbytes,
         estimate_nbytes=program.estimate_nbytes,
         capacity_nbytes=capacity,
-        fits=False if compilation.exhausted else fits,
+        fits=False if compilation.exhausted else None if program.is_dead else fits,
         seconds=compilation.seconds,
         cached=compilation.cached,
         error=compilation.error,

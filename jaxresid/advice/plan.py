@@ -22,9 +22,11 @@ from jaxresid.advice.promising import (
 from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.advice.search import Runs, Search, Tried
 from jaxresid.advice.snippets import code
+from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
+from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.nesting import eqns_in
@@ -128,7 +130,7 @@ def drafted(
     """As `planned`, with the edits that the plan's code is the text of."""
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
-    with uncollected():
+    with uncollected(), subject.tracing():
         return _planned(
             subject, budget_nbytes, offload, chip(device), progress or (lambda _: None), check
         )
@@ -162,7 +164,7 @@ def _planned(
     moved = (lambda nbytes: 2 * transfer_seconds(nbytes, on)) if offload else None
     taken_names = _names(variants, places)
     menus: list[Menu] = []
-    warnings = list(subject.warnings)
+    warnings = [*subject.warnings, *undoing(subject.profile), *remarks(variants)]
     for place in places:
         tell(f"looking at {place}")
         least = int(budget_nbytes * _WORTH_A_NAME / place.trips)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxresid.errors import InputsError
-from jaxresid.inspector.choices import Choice, Choices, Place, everywhere
+from jaxresid.inspector.choices import Choice, Choices, Place, Variants, everywhere
 from jaxresid.nearest import nearest
 
 WORDS = ("all-sites", "scan-bodies", "whole")
@@ -77,6 +77,15 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
         raise InputsError(f"{at!r} means several places: {which}; write one as it is printed here")
     inside = () if found[0].kind == "checkpoint" else sites
     return Spot(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
+
+
+def remarks(variants: Variants) -> tuple[str, ...]:
+    """What is to be said of the checkpoints that are left as they are."""
+    return tuple(
+        f"the checkpoint at {site} stays as it is, also where none is said to stand: it is inside a"
+        " derivative, or a rule for one, where it cannot be changed"
+        for site in variants.left()
+    )
 
 
 def _is_meant(place: Place, at: str) -> bool:

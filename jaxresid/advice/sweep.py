@@ -287,7 +287,7 @@ class _Run:
             self._progress("tracing" if batch is None else f"tracing at batch {batch}")
             try:
                 traced = self._trace(batch)
-                with uncollected():
+                with uncollected(), traced.tracing():
                     variants = variants_of(traced)
                     where = spot(variants.places(), self._grid.at)
                     table = Table(traced, variants, where, DEFAULT, self._progress)
@@ -314,7 +314,7 @@ class _Run:
         if unknown:
             raise _unknown(unknown[0], named)
         for policy in self.policies:
-            with uncollected():
+            with uncollected(), table.subject.tracing():
                 if policy == WRITTEN:
                     table.add(policy, {})
                 elif policy == NONE:

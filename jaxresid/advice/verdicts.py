@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from jaxresid.inspector.compiler_versions import MEASURED
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.units import format_bytes, format_flops
 
@@ -42,17 +43,28 @@ _HELP = {
 
 
 def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
-    """The finding that a verdict is; None for a checkpoint that earns its keep."""
-    name = _rule(checkpoint)
-    if name is None:
+    """The finding that a verdict is; None for a checkpoint that earns its keep, and for one that is
+    not judged."""
+    c, name = checkpoint, _rule(checkpoint)
+    if name is None or c.kept_without_nbytes is None or c.peak_without_nbytes is None:
         return None
-    c = checkpoint
     message = (
         f"the checkpoint of `{c.function}` {_SAYS[c.verdict]}: {c.reason}. The program keeps"
         f" {format_bytes(c.kept_without_nbytes)} without it and {format_bytes(c.kept_nbytes)} with"
-        f" it; {_peak(c)}{_recompute(c)}"
+        f" it; {_peak(c.peak_without_nbytes, c.peak_nbytes)}{_recompute(c)}"
     )
-    return Finding(name, message, c.location, _HELP[name], _measured(c))
+    is_undone = c.verdict == Verdict.UNDONE and c.prevent_cse
+    help = undone_help() if is_undone else _HELP[name]
+    return Finding(name, message, c.location, help, _measured(c))
+
+
+def undone_help() -> str:
+    """What helps against a compiler that undoes checkpoints."""
+    kept = next(row.jaxlib for row in MEASURED if row.keeps_barriers)
+    return (
+        f"use a jaxlib that keeps it, {kept} or newer, or run the layers in a lax.scan with its"
+        " body checkpointed"
+    )
 
 
 def _rule(checkpoint: Checkpoint) -> str | None:
@@ -64,8 +76,10 @@ def _rule(checkpoint: Checkpoint) -> str | None:
             return known or "useless-checkpoint"
         case Verdict.COSTS_MEMORY:
             # Where it keeps more, what it is around is not the reason.
-            drops = checkpoint.kept_nbytes < checkpoint.kept_without_nbytes
+            drops = checkpoint.kept_nbytes < (checkpoint.kept_without_nbytes or 0)
             return known if known and drops else "costly-checkpoint"
+        case Verdict.UNDONE if checkpoint.prevent_cse:
+            return "useless-checkpoint"
         case Verdict.UNDONE if shape == "nested":
             return "cse-allowed-in-nested-checkpoint"
         case Verdict.UNDONE:
@@ -78,16 +92,16 @@ def _rule(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _peak(c: Checkpoint) -> str:
-    before, after = format_bytes(c.peak_without_nbytes), format_bytes(c.peak_nbytes)
+def _peak(without: int, nbytes: int) -> str:
+    before, after = format_bytes(without), format_bytes(nbytes)
     if before == after:
         return f"the peak stays at {after}"
-    verb = "falls" if c.peak_nbytes < c.peak_without_nbytes else "rises"
+    verb = "falls" if nbytes < without else "rises"
     return f"the peak {verb} from {before} to {after}"
 
 
 def _recompute(c: Checkpoint) -> str:
-    if c.recompute_flops <= 0:
+    if not c.recompute_flops or c.verdict == Verdict.UNDONE:
         return ""
     return f"; {format_flops(c.recompute_flops)} are recomputed ({c.recompute_fraction:.1%})"
 

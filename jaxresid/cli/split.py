@@ -45,6 +45,8 @@ def split(
         from jaxresid.inspector.listing import split_of
 
         found = split_of(inspection, max_eqns=max_eqns, depth=depth)
+    for warning in inspection.report.warnings:
+        click.echo(f"jaxresid: warning: {warning}", err=True)
     if format_ == "json":
         from jaxresid.render.json import split_json
 

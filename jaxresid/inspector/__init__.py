@@ -15,9 +15,11 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
+from jaxresid.inspector.changes import changes, drops_update, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
+from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.consumers import consumers
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
@@ -28,10 +30,18 @@ from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.step_checkpoints import step_worth
+from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.tracing import Arguments, Trace, arguments, primal_trace, trace
+from jaxresid.inspector.tracing import (
+    Arguments,
+    Trace,
+    arguments,
+    primal_trace,
+    trace,
+    without_changed,
+)
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
     Computed,
@@ -55,7 +65,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A function as it was traced: what a report is made of, and its variants."""
+    """A function as it was traced: what a report is made of, and its variants.
+
+    Attributes:
+      is_dead: whether it is a training step that does nothing with its gradients; it has no
+        backward pass then, and nothing is said of what it takes or of its checkpoints.
+      assumes_gpu: whether it was traced as on a GPU that is not here.
+    """
 
     fun: Callable[..., Any]
     name: str
@@ -63,6 +79,21 @@ class Subject:
     frames: Frames
     profile: storage.Profile
     warnings: tuple[str, ...]
+    is_dead: bool = False
+    assumes_gpu: bool = False
+
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
+        """What to trace it again in, or parts of it."""
+        return _jax.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
+
+    def judged(self) -> None:
+        """Refuses what cannot be judged.
+
+        Raises:
+          InputsError: it is a training step that does nothing with its gradients.
+        """
+        if self.is_dead:
+            raise InputsError(_dead(self.name))
 
     @property
     def mesh(self) -> Mesh | None:
@@ -78,17 +109,19 @@ class Subject:
 
     @property
     def jax(self) -> JaxInfo:
-        return JaxInfo(_jax.jax_version(), _jax.flags())
+        return JaxInfo(_jax.jax_version(), _jax.flags(), _jax.compilers())
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A report together with the function and the jaxprs that it was made from."""
+    """A report together with the function and the jaxprs that it was made from; `is_dead` as that
+    of a `Subject`."""
 
     fun: Callable[..., Any]
     report: Report
     trace: Trace | StepTrace
     frames: Frames
+    is_dead: bool = False
 
 
 @in_two_calls
@@ -147,7 +180,9 @@ def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
       cache: of what is compiled for a mesh.
     """
     with uncollected():
-        return _inspected(_traced_subject(question), cache)
+        found = _traced_subject(question)
+        with found.tracing():
+            return _inspected(found, cache)
 
 
 def subject(question: Question) -> Subject:
@@ -170,9 +205,34 @@ def uncollected() -> Iterator[None]:
 
 
 def _traced_subject(question: Question) -> Subject:
+    """Traces as it is. What fails and asked about devices is traced again as on a GPU: so does code
+    that needs one only while it is traced, cuDNN's attention say."""
+    _jax.import_jax()
+    with _jax.gpu_questions() as asked:
+        try:
+            return _traced_here(question)
+        except JaxresidError as e:
+            if not asked:
+                raise
+            failed = e
+    try:
+        with _jax.as_on_gpu():
+            found = _traced_here(question)
+    except JaxresidError:
+        raise failed from failed.__cause__
+    assumed = (
+        f"traced as for {_jax.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
+        " no device was asked"
+    )
+    return replace(found, warnings=(*found.warnings, assumed), assumes_gpu=True)
+
+
+def _traced_here(question: Question) -> Subject:
     jax = _jax.import_jax()
     fun, name, warnings = question.fun, question.called, tuple(question.warnings)
     chosen = profile_named(question.profile)
+    if question.profile == "cpu" and (remark := not_measured(_jax.jaxlib_version())):
+        warnings = (*warnings, remark)
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.meshed(question.mesh))
     given = (tuple(question.args), dict(question.kwargs))
@@ -180,26 +240,47 @@ def _traced_subject(question: Question) -> Subject:
         warnings = (*warnings, remark)
     mode, has_aux = question.mode, question.has_aux
     may_be_step = mode != "function" and not has_aux and question.argnums is None
-    step = _step_of(fun, call, name, frames, required=True) if mode == "step" else None
+    step, given_call = None, call
+    if mode == "step":
+        step = _step_of(fun, call, name, frames, required=True)
+    elif call.is_mutable:
+        # What is changed in place is no parameter of a function, and may make it a step.
+        step, call = _with_changes(fun, call, may_be_step)
     if step is None:
+        if call.changing is None:
+            call = replace(call, changing=frozenset())
         try:
             call, traced, more = _traced(fun, call, has_aux, name, frames)
         except JaxresidError:
             # Of many a step no derivative can be taken, of integers or through a kernel of its own.
-            step = _step_of(fun, call, name, frames, required=False) if may_be_step else None
+            if may_be_step:
+                step = _step_of(fun, given_call, name, frames, required=False)
             if step is None:
                 raise
         else:
-            if may_be_step and steps.may_be_step(traced):
-                step = _step_of(fun, call, name, frames, required=False)
+            if steps.may_be_step(traced):
+                if may_be_step:
+                    step = _step_of(fun, given_call, name, frames, required=False)
+                elif drops_update(_jax.open_jaxpr(traced.primal().jaxpr)):
+                    more = (*more, _dead(name))
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
             raise InputsError(
                 f"{name} holds no gradient of its own, so it is no training step; without --mode"
                 " step it is differentiated as a function"
             )
-        return Subject(fun, name, step, frames, chosen, warnings)
+        is_dead = steps.is_dead(step)
+        warnings = (*warnings, _dead(name)) if is_dead else warnings
+        return Subject(fun, name, step, frames, chosen, warnings, is_dead)
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+
+
+def _dead(name: str) -> str:
+    return (
+        f"nothing that {name} returns or changes depends on its gradients: they are computed and"
+        " thrown away, and compilers leave the whole backward pass out; return the updated"
+        " parameters and optimizer state (or the gradients) as well"
+    )
 
 
 def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
@@ -220,8 +301,7 @@ def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
     if has_checkpoints(traced, frames):
         worths = worth(traced, frames, profile, found, program, estimate)
     else:
-        cost = Phases(jaxpr_cost(traced.forward), jaxpr_cost(traced.backward), Cost())
-        worths = Worth((), cost)
+        worths = Worth((), Phases(*passes_cost(traced), Cost()))
     return _inspection(subject, subject.target, found, worths, program, estimate, mesh)
 
 
@@ -230,14 +310,31 @@ def _step_of(
 ) -> StepTrace | None:
     """The function as a training step. Without `required`, None if it is none or fails."""
     try:
-        primal = steps.step_primal(fun, call)
+        primal, call = steps.step_settled(fun, call)
     except JaxresidError:
         raise
     except Exception as e:
         if required:
             raise trace_error(e, name, frames, call) from e
         return None
-    return steps.step_trace(primal, call) if required or steps.is_step(primal) else None
+    if not required and not steps.is_step(primal, call):
+        return None
+    return steps.step_trace(primal, call)
+
+
+def _with_changes(
+    fun: Callable[..., Any], call: Arguments, may_be_step: bool
+) -> tuple[StepTrace | None, Arguments]:
+    """The function as a training step, if it is one; and its arguments, of which no gradient is
+    taken of what it changes itself, running means say. Those of a function that fails to trace are
+    as they were."""
+    try:
+        primal, call = steps.step_settled(fun, call)
+    except Exception:  # differentiating it says what is wrong
+        return None, call
+    if may_be_step and steps.is_step(primal, call):
+        return steps.step_trace(primal, call), call
+    return None, without_changed(call, [c.path for c in made_by_function(changes(primal, call))])
 
 
 def _step(subject: Subject, step: StepTrace) -> Inspection:
@@ -245,7 +342,12 @@ def _step(subject: Subject, step: StepTrace) -> Inspection:
     program = step_program(step)
     found = step_residuals(step, subject.frames, program)
     estimate = peak(program, subject.profile, Places(subject.frames))
-    worths = step_worth(step, subject.frames, subject.profile, found, program, estimate)
+    if subject.is_dead:
+        worths = Worth((), step_cost(step))
+    else:
+        worths = step_worth(
+            subject.fun, step, subject.frames, subject.profile, found, program, estimate
+        )
     target = Target(subject.name, differentiated_in(program), "step")
     return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
 
@@ -278,7 +380,7 @@ def _inspection(
         findings=said,
         mesh=mesh,
     )
-    return Inspection(subject.fun, report, subject.trace, frames)
+    return Inspection(subject.fun, report, subject.trace, frames, subject.is_dead)
 
 
 def _offloading(
@@ -290,6 +392,8 @@ def _offloading(
 ) -> Offloading | None:
     """Where the residuals are; None where nothing is in host memory, nor meant to be."""
     kept, plain = kept_of(found), worths.plain
+    if not worths.is_known:
+        return None
     without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
     if isinstance(plain, int):
         return total_offloading(program, kept, plain, without_effect=without_effect)

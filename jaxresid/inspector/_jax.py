@@ -14,7 +14,8 @@ import io
 import math
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import InputsError, MissingJaxError
@@ -78,6 +79,109 @@ def jax_version() -> str:
     return getattr(jax, "__version__", None) or importlib.metadata.version("jax")
 
 
+def jaxlib_version() -> str:
+    import jaxlib
+
+    return getattr(jaxlib, "__version__", None) or importlib.metadata.version("jaxlib")
+
+
+def compilers() -> dict[str, str]:
+    """The packages that compile, and their versions: jaxlib, and libtpu where it is installed."""
+    found = {"jaxlib": jaxlib_version()}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["libtpu"] = importlib.metadata.version("libtpu")
+    return found
+
+
+ASSUMED_GPU = "an NVIDIA H100 with cuDNN 9.14"
+_CUDNN, _CAPABILITY = 91400, (9, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """What code asks of a device while it is traced, as of an H100."""
+
+    id: int = 0
+    process_index: int = 0
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA H100 80GB HBM3"
+    compute_capability: str = "9.0"
+    core_count: int = 132
+    shared_memory_per_block_optin: int = 232448
+
+
+@contextlib.contextmanager
+def gpu_questions() -> Iterator[list[str]]:
+    """Within it, the list of what is asked about devices, where there is no GPU."""
+    asked: list[str] = []
+
+    def heard(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(answer)
+        def listening(*args: Any, **kwargs: Any) -> Any:
+            asked.append(name)
+            return answer(*args, **kwargs)
+
+        return listening
+
+    with _replaced({key: heard(key[1], old) for key, old in _about_devices().items()}):
+        yield asked
+
+
+@contextlib.contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """Within it, questions about devices are answered as on a machine with `ASSUMED_GPU`. What asks
+    for devices of a platform that is there gets those."""
+    known = _about_devices()
+    answers: dict[str, Callable[..., Any]] = {
+        "check_cudnn_version": lambda: _CUDNN,
+        "check_compute_capability": lambda capability: _numbers(capability) <= _CAPABILITY,
+        "is_cuda_compute_capability_equal": lambda capability: _numbers(capability) == _CAPABILITY,
+        "default_backend": lambda: "gpu",
+    }
+
+    def devices(old: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(old)
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("backend", args[-1] if args else None)
+            return [_Gpu()] if given in (None, "gpu", "cuda") else old(*args, **kwargs)
+
+        return answer
+
+    with _replaced({key: answers.get(key[1]) or devices(old) for key, old in known.items()}):
+        yield
+
+
+def _about_devices() -> dict[tuple[Any, str], Callable[..., Any]]:
+    """The functions that code asks about devices while it is traced, by module and name; none
+    where a GPU answers."""
+    jax = import_jax()
+    if jax.default_backend() == "gpu":
+        return {}
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    names = ("check_cudnn_version", "check_compute_capability", "is_cuda_compute_capability_equal")
+    found = {(cudnn, name): getattr(cudnn, name, None) for name in names}
+    for name in ("default_backend", "devices", "local_devices"):
+        found[jax, name] = getattr(jax, name)
+    return {key: old for key, old in found.items() if old is not None}
+
+
+@contextlib.contextmanager
+def _replaced(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+    before = {key: getattr(*key) for key in made}
+    try:
+        for (module, name), new in made.items():
+            setattr(module, name, new)
+        yield
+    finally:
+        for (module, name), old in before.items():
+            setattr(module, name, old)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in version.split("."))
+
+
 def flags() -> dict[str, bool]:
     """The values of those flags that change residuals and exist in this version."""
     config = import_jax().config
@@ -95,6 +199,18 @@ def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
     """What holds a jaxpr, with another one of the same inputs and outputs in it; see
     `open_jaxpr`."""
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
+
+
+def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
+    """The same with other outputs, of those that it has."""
+    jaxpr = open_jaxpr(closed)
+    known = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
+    info = jaxpr.debug_info
+    paths = getattr(info, "result_paths", None)
+    if paths is not None and len(paths) == len(jaxpr.outvars):
+        kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
+        info = info._replace(result_paths=tuple(kept))
+    return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
 
 
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:

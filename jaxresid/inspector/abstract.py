@@ -9,6 +9,7 @@ from jaxresid.errors import InputsError
 from jaxresid.inputs import Inputs
 from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
+from jaxresid.inspector.objects import Layout, flattened
 from jaxresid.inspector.tracing import Static
 from jaxresid.specs import ArraySpec
 
@@ -39,13 +40,14 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
     """
     jax = _jax.import_jax()
     carried: list[Any] = []
-    structure: list[Any] = []
+    layouts: list[Layout] = []
 
     def arrays() -> list[Any]:
-        leaves, treedef = jax.tree.flatten(_parts(make(), name))
-        structure.append(treedef)
+        flat = flattened(_parts(make(), name))
+        layouts.append(flat.layout)
+        carried.clear()
         found = []
-        for leaf in leaves:
+        for leaf in flat.leaves:
             is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
             if is_array and not isinstance(leaf, jax.ShapeDtypeStruct):
                 carried.append(None)
@@ -64,7 +66,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
             "  --concrete-inputs calls it plainly instead (its arrays are then really made)"
         ) from e
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
-    args, kwargs = jax.tree.unflatten(structure[-1], leaves)
+    args, kwargs = layouts[-1].made(leaves)
     return Inputs(args, kwargs)
 
 

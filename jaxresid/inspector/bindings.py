@@ -17,7 +17,9 @@ from types import CodeType
 from typing import Any
 
 from jaxresid.inspector import _jax
+from jaxresid.inspector.frames import Frame, Frames
 from jaxresid.inspector.nesting import eqns_in
+from jaxresid.model import Location
 
 # The params that are bound -> those to bind in their place, or a function to call instead.
 Handler = Callable[[Mapping[str, Any]], "Mapping[str, Any] | Callable[..., Any]"]
@@ -112,6 +114,20 @@ def forget(jaxpr: Any) -> None:
         known = eqn.ctx.xla_metadata
         if known:
             known.pop(_KEY, None)
+
+
+def user_line(frames: Frames) -> Location | None:
+    """The user's innermost line of those that are running."""
+    found: list[Frame] = []
+    frame: Any = sys._getframe()
+    while frame is not None:
+        kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
+        if kind == "root":
+            break
+        if kind in ("user", "library", "jax"):
+            found.append(Frame(frame.f_code, frame.f_lasti, kind))
+        frame = frame.f_back
+    return frames.innermost_user(reversed(found))
 
 
 _Bind = Callable[[Callable[..., Any], Any, Any], Any]

@@ -2,35 +2,42 @@
 
 A verdict is a counterfactual. The remat eqns of one site are replaced in the primal jaxpr by
 what their bodies do, the result is differentiated again, and residuals, FLOPs and peak are
-compared; no user code runs again. Not `policy=everything_saveable`, which keeps the barrier and
-cancels the checkpoints inside.
+compared. Where the primal jaxpr does not hold them as they are written (in an inner derivative,
+around rules of `lax.custom_root`), the function is traced again without them, see `removal`. Not
+`policy=everything_saveable`, which keeps the barrier and cancels the checkpoints inside.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxresid.errors import JaxresidError
 from jaxresid.inspector import _jax
+from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import Offer, offers
-from jaxresid.inspector.inlining import without
 from jaxresid.inspector.kept import kept
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import Places, peak_nbytes
+from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program, Role, value_and_gradients, whole
+from jaxresid.inspector.program_cost import block_cost
+from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.shapes import shape
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.tracing import Trace, retrace
-from jaxresid.inspector.verdicts import Facts, Figures, judge
+from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
+
+# Said where what a program without its checkpoints costs is not known.
+TAGGED = Cost(notes=("recompute: what JAX tags as such, since not all checkpoints can be judged",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,14 @@ class Worth:
       offers: those that offload something.
       plain: what the function keeps without any checkpoint; None: the same. Of a training step the
         bytes, as a total alone.
+      is_known: whether `plain` could be told.
     """
 
     checkpoints: tuple[Checkpoint, ...]
     cost: Phases
     offers: tuple[Offer, ...] = ()
     plain: Trace | int | None = None
+    is_known: bool = True
 
 
 def worth(
@@ -66,33 +75,31 @@ def worth(
     Raises:
       InputsError: a policy fails or gives no answer.
     """
-    levels = Levels(frames)
-    primal = traced.primal()
-    jaxpr = _jax.open_jaxpr(primal.jaxpr)
-    found = sites(levels, Level(jaxpr))
+    jaxpr = _jax.open_jaxpr(traced.primal().jaxpr)
+    removed = Removed(traced, jaxpr, frames)
+    found = removed.sites
     figures = Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, _cost(traced))
     if not found:
-        return Worth((), _phases(traced, figures.cost))
-    said = {site: answers(site.policy, eqns_in(site.calls[0].jaxpr), str(site)) for site in found}
+        return Worth((), Phases(*passes_cost(traced), Cost()))
+    said = {site: answers(site.policy, site.held, str(site)) for site in found}
 
     @functools.cache
     def program() -> Program:
         roles = [Role("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
         return whole(jaxpr, roles, [Role("output")] * len(jaxpr.outvars), as_written=True)
 
-    def removed(eqns: Iterable[int]) -> Trace:
-        return retrace(traced, _jax.with_jaxpr(primal.jaxpr, without(jaxpr, eqns)))
-
     places, judged = Places(frames), []
-    plain: Trace | None = None
     for site in found:
-        other = removed(site.eqns)
-        plain = other if len(found) == 1 else None
+        try:
+            other = removed.without([site])
+        except JaxresidError as e:
+            judged.append(unjudged(site, figures, str(e)))
+            continue
         without_it = value_and_gradients(other)
         facts = Facts(
             site=site,
             answers=said[site],
-            shape=shape(program, site),
+            shape=shape(program, site) if site.is_as_written else None,
             around=around(site, found),
             figures=figures,
             without=Figures(
@@ -101,10 +108,15 @@ def worth(
                 _cost(other),
             ),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, without_it.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, program, places)))
-    plain = plain or removed({eqn for site in found for eqn in site.eqns})
-    offered = offers([s for s in found if said[s].offloads], jaxpr, is_step=False)
+    offered = offers([s for s in found if said[s].offloads])
+    try:
+        plain = removed.without(found)
+    except JaxresidError:
+        return Worth(tuple(judged), _tagged(traced, written, figures.cost), offered, is_known=False)
     return Worth(tuple(judged), _phases(plain, figures.cost), offered, plain)
 
 
@@ -115,17 +127,24 @@ def check_policies(primal: Any, frames: Frames) -> None:
       InputsError: a policy fails or gives no answer.
     """
     for site in sites(Levels(frames), Level(_jax.open_jaxpr(primal.jaxpr))):
-        answers(site.policy, eqns_in(site.calls[0].jaxpr), str(site))
+        answers(site.policy, site.held, str(site))
 
 
 def _cost(traced: Trace) -> Cost:
-    return jaxpr_cost(traced.forward) + jaxpr_cost(traced.backward)
+    forward, backward = passes_cost(traced)
+    return forward + backward
 
 
 def _phases(plain: Trace, total: Cost) -> Phases:
     """The cost in its three parts, from the trace without checkpoints and the total with them."""
-    forward, backward = jaxpr_cost(plain.forward), jaxpr_cost(plain.backward)
+    forward, backward = passes_cost(plain)
     return Phases(forward, backward, total - forward - backward)
+
+
+def _tagged(traced: Trace, written: Program, total: Cost) -> Phases:
+    """The same where the trace without checkpoints is not known: what JAX tags as recomputed."""
+    forward, recompute = passes_cost(traced)[0], block_cost(written.block, RECOMPUTE)
+    return Phases(forward, total - forward - recompute, recompute + TAGGED)
 
 
 def around(site: Site, found: Sequence[Site]) -> Site | None:

@@ -82,6 +82,10 @@ class Variants(Protocol):
         """Everywhere a checkpoint stands or could stand, in program order."""
         ...
 
+    def left(self) -> tuple[str, ...]:
+        """The checkpoints that are no places: they stay as they are written in every variant."""
+        ...
+
     def body(self, place: Place) -> Any:
         """The open jaxpr that the first call of a place runs, without the checkpoints inside."""
         ...

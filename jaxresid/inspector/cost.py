@@ -53,6 +53,16 @@ def jaxpr_cost(jaxpr: Any) -> Cost:
     return Costs().of_jaxpr(jaxpr)
 
 
+def passes_cost(traced: Any) -> tuple[Cost, Cost]:
+    """What the forward and the backward pass of a `tracing.Trace` take. Residuals that the backward
+    pass does not read are not made: JAX hands some over, and a compiler drops them."""
+    costs = Costs()
+    needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
+    read = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
+    wanted = frozenset([*range(traced.num_outputs), *read])
+    return costs.of_jaxpr(traced.forward, wanted), costs.of_jaxpr(traced.backward)
+
+
 def eqn_cost(eqn: Any) -> Cost:
     """What one run of an eqn takes, with everything inside it times its trips."""
     return Costs().of_eqn(eqn)
@@ -90,6 +100,10 @@ class Costs:
         if met is None:
             met = self._costs[key] = (jaxpr, self._sum(self._read(jaxpr, wanted).eqns))
         return met[1]
+
+    def read(self, jaxpr: Any) -> frozenset[int]:
+        """The invars that an open jaxpr's results need."""
+        return self._read(jaxpr, None).invars
 
     def of_eqn(self, eqn: Any, wanted: Wanted = None) -> Cost:
         """What one run of an eqn takes, with everything inside it times its trips."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.nesting import nests
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
 from jaxresid.inspector.phases import BACKWARD, RECOMPUTE
@@ -36,23 +36,14 @@ class Offer:
     primitives: frozenset[str] = frozenset()
 
 
-def offers(sites: Sequence[Site], written: Any, *, is_step: bool) -> tuple[Offer, ...]:
-    """The checkpoints of a function, or of a training step, that offload; of nested ones the
-    outermost decides.
-
-    Args:
-      written: the jaxpr in which they stand. The backward pass of a step, where its checkpoints
-        are, no longer holds the names of what was kept; they are looked for in all of it.
-    """
-    named = [e for e in eqns_in(written) if _is_name(e)] if is_step and sites else []
+def offers(sites: Sequence[Site]) -> tuple[Offer, ...]:
+    """The checkpoints that offload; of nested ones the outermost decides."""
     found = []
     for site in sites:
         if site.is_nested:
             continue
-        eqns = [e for call in site.calls[:1] for e in eqns_in(call.jaxpr) if not nests(e)]
-        offered = [
-            eqn for eqn in (*eqns, *named) if answers(site.policy, [eqn], str(site)).offloads
-        ]
+        eqns = [eqn for eqn in site.held if not nests(eqn)]
+        offered = [eqn for eqn in eqns if answers(site.policy, [eqn], str(site)).offloads]
         if offered:
             names = {str(_jax.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
             primitives = {_jax.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}

@@ -46,7 +46,6 @@ class Context:
     Attributes:
       tags: the name stacks of all of them.
       remats: the checkpoints' eqns among them.
-      is_unwrapped: whether one of these counts as gone.
     """
 
     parent: Context | None = None
@@ -55,7 +54,6 @@ class Context:
     tags: str = ""
     remats: tuple[Any, ...] = ()
     top: Any = None
-    is_unwrapped: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

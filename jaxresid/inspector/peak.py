@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 from jaxresid import words
+from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of_value
+from jaxresid.inspector.compiler_versions import cpu_compiler
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
@@ -48,8 +50,12 @@ class Places:
 
 
 def profile_named(name: words.Profile) -> Profile:
-    """Return what a compiler of this profile materialises."""
-    return Cpu() if name == "cpu" else Accelerator()
+    """Return what a compiler of this profile, as it is installed here, materialises."""
+    if name != "cpu":
+        return Accelerator()
+    jaxlib = _jax.jaxlib_version()
+    is_kept = cpu_compiler(jaxlib).keeps_barriers
+    return Cpu("" if is_kept else f"XLA:CPU of jaxlib {jaxlib}")
 
 
 def peak_nbytes(program: Program, profile: Profile) -> int:

@@ -24,7 +24,6 @@ from jaxresid.inspector.tracing import Trace
 # More readers than this of one value are not fused; a bound on the search.
 _SIBLINGS = 8
 
-UNWRAPPED = "unwrapped"  # recomputed by a checkpoint that counts as gone
 
 # Results that are their operand, under another name.
 _SAME = frozenset({"name", "stop_gradient", "pvary", "pcast", "mesh_cast", "sharding_constraint"})
@@ -110,7 +109,6 @@ def whole(
     outputs: Sequence[Role],
     *,
     as_written: bool = False,
-    removed: frozenset[int] = frozenset(),
     sharding: Sharding | None = None,
 ) -> Program:
     """The program of an open jaxpr as it stands.
@@ -118,12 +116,10 @@ def whole(
     Args:
       inputs: of its constants and arguments, in this order.
       as_written: leave checkpoint_names as ops, and what is computed twice.
-      removed: ids of checkpoints' eqns of a backward pass, and of their barriers, that count as
-        gone: the phase of what they recompute is `UNWRAPPED`.
       sharding: what it is split over.
     """
     record = None if sharding is None else _Record()
-    build = _Builder(as_written, removed, record)
+    build = _Builder(as_written, record)
     given = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
     made = build.inline(jaxpr, given, Context(top=jaxpr))
     block = Block(tuple(given), tuple(build.ops), tuple(made))
@@ -178,12 +174,10 @@ class _Builder:
     def __init__(
         self,
         as_written: bool = False,
-        removed: frozenset[int] = frozenset(),
         record: _Record | None = None,
     ) -> None:
         self.ops: list[Op] = []
         self._record = record
-        self._removed = removed
         self._as_written = as_written
         self._known: dict[Any, tuple[Value, ...]] = {}
         self._keys: dict[int, Any] = {}
@@ -209,8 +203,6 @@ class _Builder:
                 self._pin(operands[0], _jax.params(eqn)["sharding"])
             return operands[:1]
         if name == "optimization_barrier":
-            if id(eqn) in self._removed:
-                return operands
             return self._barrier(eqn, operands, context, (True,) * len(operands))
         inner = nests(eqn)
         if not inner:
@@ -271,11 +263,7 @@ class _Builder:
         self, name: str, eqn: Any, nest: Nest, operands: list[Value], context: Context
     ) -> list[Value]:
         inside = _entered(context, eqn, 0)
-        if id(eqn) in self._removed:
-            # Inside a checkpoint that stays it moves into what that one recomputes.
-            inside = replace(inside, is_unwrapped=context.is_unwrapped or not context.remats)
-        elif name == "remat":
-            inside = replace(inside, is_unwrapped=False)
+        if name == "remat":
             held = _barred(eqn, len(operands))
             if held is not None:
                 operands = self._barrier(eqn, operands, inside, held)
@@ -347,7 +335,7 @@ class _Builder:
         self.ops.append(op)
 
     def _body(self, jaxpr: Any, context: Context) -> Block:
-        return _body(_Builder(self._as_written, self._removed, self._record), jaxpr, context)
+        return _body(_Builder(self._as_written, self._record), jaxpr, context)
 
 
 def _body(build: _Builder, jaxpr: Any, context: Context) -> Block:
@@ -366,7 +354,6 @@ def _entered(context: Context, eqn: Any, which: int) -> Context:
         tags=f"{context.tags}/{_jax.name_stack(eqn)}",
         remats=(*context.remats, eqn) if is_remat else context.remats,
         top=context.top,
-        is_unwrapped=context.is_unwrapped,
     )
 
 
@@ -386,8 +373,7 @@ def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
 
 
 def _phase(eqn: Any, context: Context) -> str:
-    phase = phase_of(f"{context.tags}/{_jax.name_stack(eqn)}")
-    return UNWRAPPED if phase == RECOMPUTE and context.is_unwrapped else phase
+    return phase_of(f"{context.tags}/{_jax.name_stack(eqn)}")
 
 
 def _value(var: Any) -> Value:
@@ -455,10 +441,10 @@ def all_ops(ops: Sequence[Op]) -> list[Op]:
 
 def pruned(block: Block, *, is_body: bool = False) -> Block:
     """The block without ops that nobody reads; loops without results that nobody reads."""
-    return _scheduled(_needed(block), is_body)
+    return scheduled(_needed(block), is_body)
 
 
-def _scheduled(block: Block, is_body: bool) -> Block:
+def scheduled(block: Block, is_body: bool) -> Block:
     """The block with what is recomputed where a compiler's scheduler puts it.
 
     The jaxpr recomputes all of a checkpoint's region first. A scheduler does not: of a whole

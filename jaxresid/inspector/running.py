@@ -34,7 +34,7 @@ def runnable(
         y, vjp, aux = jax.vjp(call, list(leaves[:count]), has_aux=True)
         ones = jax.tree.map(lambda a: jax.numpy.ones_like(a) if is_inexact(a) else float0(a), y)
         (gradients,) = vjp(ones)
-        more = aux if auxiliary else []
+        more = jax.tree.leaves(aux) if auxiliary else []
         return [*jax.tree.leaves(y), *more, *gradients]
 
     return run

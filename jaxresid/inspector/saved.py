@@ -27,8 +27,10 @@ def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux:
     from jax.ad_checkpoint import print_saved_residuals
 
     held = [i for i in arguments.having("traced") if is_inexact(arguments.leaves[i])]
-    passed = [i for i in range(len(arguments.leaves)) if arguments.roles[i] != "static"]
-    passed = [i for i in passed if i not in held]
+    count = arguments.treedef.num_leaves  # what the function reaches by itself comes after them
+    held += [i for i in arguments.having("traced") if i >= count and i not in held]
+    passed = [i for i in arguments.dynamic if i not in held]
+    passed.sort()
 
     def show(held_leaves: Sequence[Any]) -> None:
         @functools.wraps(fun)  # JAX's lines name the arguments by the signature
@@ -39,7 +41,7 @@ def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux:
             return y[0] if has_aux else y
 
         # None is no leaf: in place of a static argument it keeps the others where they are.
-        leaves = [leaf if i in passed else None for i, leaf in enumerate(arguments.leaves)]
+        leaves = [leaf if i in passed else None for i, leaf in enumerate(arguments.leaves[:count])]
         args, kwargs = jax.tree.unflatten(arguments.treedef, leaves)
         print_saved_residuals(primal, *args, **kwargs)
 

@@ -6,19 +6,23 @@ what a loss adds after its last layer, a sum of squares, is below the thresholds
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.ops import Op, Value
-from jaxresid.inspector.program import Program
+from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
+from jaxresid.inspector.program import Program, Role, whole
 from jaxresid.inspector.sites import Site
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
 # Shares of the function's work.
 NEARLY_ALL = 0.95
 NEARLY_NONE = 0.02
+# The tags of what was differentiated already when it was differentiated.
+_TWICE = re.compile(r"jvp\((jvp|transpose)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,77 @@ def shape(primal: Callable[[], Program], site: Site) -> str | None:
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
         return None
     call, program = site.calls[0], primal()
-    work = _work(program, call.eqn)
+    ops = [op for op in program.block.ops if any(eqn is call.eqn for eqn in op.context.remats)]
+    return _shape(_work(program, call.eqn), ops, 1)
+
+
+def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bool]) -> str | None:
+    """As `shape`, of a checkpoint in a training step, from its body and the forward pass around.
+
+    Args:
+      step: makes the program of the step.
+      is_in: whether a forward op does what the checkpoint holds.
+    """
+    if len(site.calls) != 1 or site.trips != 1 or site.is_nested or len(site.bodies) != 1:
+        return None
+    program = step()
+    inside_derivative = _TWICE.search(_jax.name_stack(site.calls[0].eqn).split(")/")[0])
+    if inside_derivative or not any(is_in(op) for op in program.block.ops if op.phase == FORWARD):
+        return None  # of a derivative inside the loss, or of a rule for one
+    body = site.bodies[0]
+    roles = [Role("argument")] * (len(body.constvars) + len(body.invars))
+    held = whole(body, roles, [Role("output")] * len(body.outvars), as_written=True)
+    costs = Costs()
+    inside = sum(_of(op, costs) for op in held.block.ops)
+    around, after = _beside(program, is_in)
+    return _shape(_Work(inside, after, inside + around), held.block.ops, 0)
+
+
+def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
+    """What the work around a checkpoint makes it.
+
+    Args:
+      ops: its own.
+      depth: how many checkpoints are around each of them.
+    """
     if not work.total:
         return None
     if work.inside >= NEARLY_ALL * work.total:
-        return AROUND_LOOP if _is_loop(program, call.eqn) else WHOLE
+        return AROUND_LOOP if _is_loop(ops, depth) else WHOLE
     return LAST_STAGE if work.after <= NEARLY_NONE * work.total else None
+
+
+def _beside(step: Program, is_in: Callable[[Op], bool]) -> tuple[int, int]:
+    """The work of a forward pass around a checkpoint, and that of it which comes after. What is
+    made for the backward pass alone is no work of the function itself."""
+    ops, reached = step.block.ops, set[Value]()
+    after: set[int] = set()
+    for i, op in enumerate(ops):
+        if op.phase == FORWARD:
+            inside = is_in(op)
+            if inside or any(v in reached for v in op.operands):
+                reached.update(op.results)
+                after.update([] if inside else [i])
+    needed = set(step.block.outputs)
+    for op in ops:
+        if op.phase not in (FORWARD, RECOMPUTE, BACKWARD):
+            needed.update(op.operands)
+    last = max((i for i, op in enumerate(ops) if op.phase == FORWARD), default=-1)
+    total = behind = 0
+    costs = Costs()
+    for i in range(len(ops) - 1, -1, -1):
+        op = ops[i]
+        if op.phase != FORWARD:
+            continue
+        inside = is_in(op)
+        if not (inside or i == last or any(v in needed for v in op.results)):
+            continue
+        needed.update(op.operands)
+        if not inside:
+            work = _of(op, costs)
+            total += work
+            behind += work if i in after else 0
+    return total, behind
 
 
 def _work(primal: Program, remat: object) -> _Work:
@@ -70,16 +139,17 @@ def _of(op: Op, costs: Costs) -> int:
     return cost.flops + cost.transcendentals
 
 
-def _is_loop(primal: Program, remat: object) -> bool:
-    """Whether a loop of several trips, whose body is not checkpointed, does all the work in it."""
-    ops = [op for op in primal.block.ops if any(eqn is remat for eqn in op.context.remats)]
+def _is_loop(ops: Sequence[Op], depth: int) -> bool:
+    """Whether a loop of several trips, whose body is not checkpointed, does all the work."""
     loops = [op for op in ops if op.is_loop and (op.nest is None or op.nest.length != 1)]
     costs = Costs()
     work = sum(_of(op, costs) for op in loops)
     if not loops or work < NEARLY_ALL * sum(_of(op, costs) for op in ops):
         return False
-    return not any(_jax.primitive_name(eqn) == "remat" for op in loops for eqn in _body_eqns(op))
+    return not any(
+        _jax.primitive_name(eqn) == "remat" for op in loops for eqn in _body_eqns(op, depth)
+    )
 
 
-def _body_eqns(op: Op) -> list[object]:
-    return [eqn for body in op.bodies for inner in body.ops for eqn in inner.context.remats[1:]]
+def _body_eqns(op: Op, depth: int) -> list[object]:
+    return [eqn for body in op.bodies for inner in body.ops for eqn in inner.context.remats[depth:]]

@@ -6,18 +6,38 @@ one site, however often a Python loop runs over it.
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.policies import description
 from jaxresid.model import Location
+
+# What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
+_TRANSPARENT = frozenset(
+    {
+        "jit",
+        "closed_call",
+        "core_call",
+        "eval_jaxpr",
+        "remat",
+        "scan",
+        "while",
+        "cond",
+        "shard_map",
+        "xla_pmap",
+    }
+)
+# What the name stack of a derivative holds.
+_DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +49,7 @@ class Call:
       trips: how often the loops around it run it.
       around: the remat eqns around it, outermost first.
       loops: the loop eqns around it, outermost first.
+      enclosing: all eqns around it, outermost first.
       makers: in the jaxpr that it stands in, each variable's eqn.
     """
 
@@ -38,17 +59,41 @@ class Call:
     around: tuple[Any, ...]
     loops: tuple[Any, ...]
     makers: Mapping[Any, Any]
+    enclosing: tuple[Any, ...] = ()
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether JAX differentiates it from this eqn alone: it is not a derivative already, and
+        nothing around it has a derivative rule that holds the checkpoint for itself."""
+        if any(map(is_derived, (*self.enclosing, self.eqn))):
+            return False
+        return not any(map(has_rule, self.enclosing))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """One checkpoint as a user wrote it."""
+    """One checkpoint as a user wrote it.
+
+    Attributes:
+      bodies: what it holds as written, open jaxprs.
+    """
 
     function: str
     location: Location | None
     policy: Any
     prevent_cse: bool
     calls: tuple[Call, ...]
+    bodies: tuple[Any, ...] = ()
+
+    @property
+    def held(self) -> Iterator[Any]:
+        """The eqns of its bodies, at any depth."""
+        return itertools.chain.from_iterable(eqns_in(body) for body in self.bodies)
+
+    @property
+    def is_as_written(self) -> bool:
+        """See `Call.is_as_written`."""
+        return all(call.is_as_written for call in self.calls)
 
     @property
     def trips(self) -> int:
@@ -74,35 +119,61 @@ class Site:
         return f"{self.location.file}:{self.location.line} ({self.function})"
 
 
-def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
+def sites(
+    levels: Levels, top: Level, *, backward: bool = False, also: Container[int] = ()
+) -> tuple[Site, ...]:
     """The checkpoints of a jaxpr, in program order.
 
     Args:
       backward: of those in a training step, whose backward pass holds them.
+      also: ids of eqns that count too.
     """
     groups: dict[Any, list[Call]] = {}
     heads: dict[Any, tuple[str, Location | None, Any, bool]] = {}
-    for level, call in _calls(levels, top):
+    for level, call in calls(levels, top):
         params = _jax.params(call.eqn)
-        if backward and not _recomputes(call.eqn):
+        if backward and not recomputes(call.eqn) and id(call.eqn) not in also:
             continue  # one that still stands in the forward pass
         policy = params.get("policy")
-        prevent = params.get("prevent_cse", True)
-        is_prevented = any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
+        is_prevented = prevents_cse(params)
         function, defined = _function(call.jaxpr, levels.frames)
         location = levels.location(level, call.eqn) or defined
         line = (location.file, location.line) if location else None
         key = (function, line, description(policy), is_prevented)
         heads.setdefault(key, (function, location, policy, is_prevented))
         groups.setdefault(key, []).append(call)
-    return tuple(Site(*heads[key], tuple(calls)) for key, calls in groups.items())
+    return tuple(
+        Site(*heads[key], tuple(each), tuple({id(c.jaxpr): c.jaxpr for c in each}.values()))
+        for key, each in groups.items()
+    )
 
 
-def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
+def is_derived(eqn: Any) -> bool:
+    """Whether an eqn is (of) a derivative already."""
+    return _DERIVED.search(_jax.name_stack(eqn)) is not None
+
+
+def has_rule(eqn: Any) -> bool:
+    """Whether JAX differentiates an eqn by more than the jaxprs inside it."""
+    return _jax.primitive_name(eqn) not in _TRANSPARENT
+
+
+def prevents_cse(params: Mapping[str, Any]) -> bool:
+    """Whether the params of a remat eqn prevent CSE."""
+    prevent = params.get("prevent_cse", True)
+    return any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
+
+
+def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
+    """The remat eqns of a jaxpr where they stand, in program order."""
     known: dict[int, tuple[Any, bool]] = {}
 
     def walk(
-        level: Level, trips: int, around: tuple[Any, ...], loops: tuple[Any, ...]
+        level: Level,
+        trips: int,
+        around: tuple[Any, ...],
+        loops: tuple[Any, ...],
+        enclosing: tuple[Any, ...],
     ) -> Iterator[tuple[Level, Call]]:
         makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
         for eqn in level.jaxpr.eqns:
@@ -111,7 +182,8 @@ def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
                 continue
             inside = around
             if _jax.primitive_name(eqn) == "remat":
-                yield level, Call(eqn, found[0].jaxpr, trips, around, loops, makers)
+                jaxpr = found[0].jaxpr
+                yield level, Call(eqn, jaxpr, trips, around, loops, makers, enclosing)
                 inside = (*around, eqn)
             for which, nest in enumerate(found):
                 if not _holds(nest.jaxpr, known):
@@ -123,12 +195,14 @@ def _calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
                     more,
                     inside,
                     (*loops, eqn) if is_loop else loops,
+                    (*enclosing, eqn),
                 )
 
-    yield from walk(top, 1, (), ())
+    yield from walk(top, 1, (), (), ())
 
 
-def _recomputes(eqn: Any) -> bool:
+def recomputes(eqn: Any) -> bool:
+    """Whether a remat eqn is of a backward pass."""
     differentiated = _jax.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
         return "rematted_computation" in _jax.name_stack(eqn)

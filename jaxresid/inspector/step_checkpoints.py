@@ -1,37 +1,45 @@
 """What each checkpoint of a training step is worth.
 
-As `checkpoints`, for a jaxpr that holds both passes already: the step without a checkpoint is the
-program in which what it recomputes belongs to the forward pass, see `unwrapped`.
+As `checkpoints`, for a jaxpr that holds both passes already: the step is traced again without a
+checkpoint, see `removal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector.barriers import is_merged
+from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.checkpoint_findings import findings
-from jaxresid.inspector.checkpoints import Worth, around
-from jaxresid.inspector.cost import flat_cost
+from jaxresid.inspector.checkpoints import TAGGED, Worth, around
+from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import offers
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.ops import Block, Op
+from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.ops import Op
 from jaxresid.inspector.peak import Places, peak_nbytes
-from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
+from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.policies import answers
-from jaxresid.inspector.program import Program, all_ops, whole
-from jaxresid.inspector.shapes import AROUND_LOOP, LAST_STAGE, NEARLY_ALL, NEARLY_NONE, WHOLE
-from jaxresid.inspector.sites import Call, Site, sites
+from jaxresid.inspector.program import Program, whole
+from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
+from jaxresid.inspector.shapes import step_shape
+from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.step_cost import step_cost
-from jaxresid.inspector.step_program import settled
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.step_program import settled, step_program
+from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.unwrapped import kept_nbytes, unwrapped
-from jaxresid.inspector.verdicts import Facts, Figures, judge
-from jaxresid.model import Cost, Peak, Phases, Residual, totals_of
+from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
+from jaxresid.model import Peak, Phases, Residual, totals_of
 
 
 def step_worth(
+    fun: Callable[..., Any],
     step: StepTrace,
     frames: Frames,
     profile: Profile,
@@ -42,129 +50,111 @@ def step_worth(
     """Judges every checkpoint of a training step.
 
     Args:
+      fun: the step itself.
       written: its program.
       estimate: its peak.
 
     Raises:
       InputsError: a policy fails or gives no answer.
     """
-    jaxpr = step.jaxpr
-    # As it is written: what a compiler then merges is for the verdict.
-    named = settled(
-        whole(jaxpr, written.inputs, written.outputs, as_written=True, sharding=written.sharding)
-    )
-    kept, total, tagged = kept_nbytes(named.block), _cost(named.block), step_cost(step)
-    found = sites(Levels(frames), Level(jaxpr), backward=True)
-    if not found:
+    jaxpr, tagged = step.jaxpr, step_cost(step)
+    if not contains_remat(jaxpr):
         return Worth((), tagged)
-    forward = [op.eqn for op in all_ops(named.block.ops) if op.phase in (FORWARD, RECOMPUTE)]
-    said = {site: answers(site.policy, forward, str(site)) for site in found}
-    shown = totals_of(residuals).computed_nbytes
-    figures = Figures(shown, estimate.nbytes, total)
+    removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), frames)
+    figures = Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, jaxpr_cost(jaxpr))
+    found = sites(Levels(frames), Level(jaxpr), backward=True)
+    try:
+        found, numbers = _numbered(step, found, removal, frames)
+    except JaxresidError as e:
+        return _unknown(found, figures, tagged, str(e))
+    said = {site: answers(site.policy, site.held, str(site)) for site in found}
 
-    def removed(gone: Sequence[Site]) -> Program:
-        eqns = {eqn for site in gone for eqn in site.eqns | _barriers(site)}
-        return unwrapped(jaxpr, written, frozenset(eqns))
+    @functools.cache
+    def named() -> Program:
+        # As it is written: what a compiler then merges is for the verdict.
+        inputs, outputs, sharding = written.inputs, written.outputs, written.sharding
+        return settled(whole(jaxpr, inputs, outputs, as_written=True, sharding=sharding))
+
+    @functools.cache
+    def removed(gone: frozenset[Site]) -> StepTrace:
+        return removal.without({number for site in gone for number in numbers[site]})
+
+    @functools.cache
+    def numbered() -> Program:
+        inputs, outputs = written.inputs, written.outputs
+        return settled(whole(removal.numbered().jaxpr, inputs, outputs, as_written=True))
 
     places, judged = Places(frames), []
     for site in found:
-        other = removed([site])
+        try:
+            other = removed(frozenset([site]))
+        except JaxresidError as e:
+            judged.append(unjudged(site, figures, str(e)))
+            continue
+        without_it = step_program(other)
         facts = Facts(
             site=site,
             answers=said[site],
-            shape=_shape(written, site),
+            shape=step_shape(numbered, site, _in(numbers[site])),
             around=around(site, found),
             figures=figures,
-            without=Figures(
-                shown + kept_nbytes(other.block) - kept,
-                peak_nbytes(other, profile),
-                _cost(other.block),
-            ),
+            without=_figures(other, without_it, frames, profile),
             peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=bool(profile.removes_barriers) and is_merged(written.block, without_it.block),
         )
-        judged.append(judge(facts, findings(facts, residuals, written, lambda: named, places)))
-    # Of what is tagged as recomputed the forward pass would do a part without the checkpoints.
-    plain = removed(found).block
-    recompute = total - _cost(plain)
-    ahead = tagged.forward + (tagged.recompute - recompute)
-    return Worth(
-        tuple(judged),
-        Phases(ahead, tagged.backward, recompute, tagged.update),
-        offers([s for s in found if said[s].offloads], jaxpr, is_step=True),
-        shown + kept_nbytes(plain) - kept,
-    )
+        judged.append(judge(facts, findings(facts, residuals, written, named, places)))
+    offered = offers([s for s in found if said[s].offloads])
+    if not found:
+        return Worth((), tagged)
+    try:
+        plain = removed(frozenset(found))
+    except JaxresidError:
+        phases = replace(tagged, recompute=tagged.recompute + TAGGED)
+        return Worth(tuple(judged), phases, offered, is_known=False)
+    cost = step_cost(plain)
+    phases = replace(cost, recompute=figures.cost - cost.total)
+    return Worth(tuple(judged), phases, offered, _kept(plain, frames))
 
 
-def _barriers(site: Site) -> set[int]:
-    """The ids of the optimization_barrier eqns in front of what jax_remat3 recomputes."""
-    found = set()
-    for call in site.calls:
-        for var in call.eqn.invars:
-            made = None if _jax.is_literal(var) else call.makers.get(var)
-            if made is not None and _jax.primitive_name(made) == "optimization_barrier":
-                found.add(id(made))
-    return found
+def _traced(fun: Callable[..., Any], step: StepTrace) -> StepTrace:
+    return step_trace(step_primal(fun, step.arguments), step.arguments)
 
 
-def _cost(block: Block, *phases: str) -> Cost:
-    """What the ops of a block take, those of some phases or all."""
-    total = Cost()
-    for op in block.ops:
-        inside = not phases or op.phase in phases
-        total += _of(op, () if inside else phases) if inside or op.bodies else Cost()
-    return total
+def _numbered(
+    step: StepTrace, found: tuple[Site, ...], removal: Removal[StepTrace], frames: Frames
+) -> tuple[tuple[Site, ...], dict[Site, frozenset[int]]]:
+    """The checkpoints with what they hold as written, those included that no gradient goes
+    through; and the numbers of what they bind."""
+    numbers = removal.numbers(step.jaxpr, removal.numbered().jaxpr)
+    known = {numbers.get(id(call.eqn)) for site in found for call in site.calls}
+    passes = Passes()
+    also = {
+        id(eqn)
+        for eqn in eqns_in(step.jaxpr)
+        if id(eqn) in numbers and numbers[id(eqn)] not in known and passes.of(eqn) != BACKWARD
+    }
+    if also:
+        found = sites(Levels(frames), Level(step.jaxpr), backward=True, also=also)
+    found = with_bodies(found, numbers, removal)
+    return found, removal.numbers_of(found, numbers)
 
 
-def _of(op: Op, phases: tuple[str, ...]) -> Cost:
-    if op.name == "barrier":
-        return Cost()
-    if not op.bodies:
-        return flat_cost(op.eqn) or Cost(uncosted=(op.name,))
-    each = [_cost(body, *phases) for body in op.bodies]
-    if op.nest is None:
-        return max(each, key=lambda cost: cost.flops)
-    trips = op.nest.length
-    total = sum(each, Cost()) * (trips or 1)
-    return total if trips else total + Cost(notes=("while: trips unknown, counted once",))
+def _unknown(found: Sequence[Site], figures: Figures, tagged: Phases, reason: str) -> Worth:
+    """Of a step that cannot be traced again."""
+    phases = replace(tagged, recompute=tagged.recompute + TAGGED)
+    return Worth(tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False)
 
 
-def _shape(written: Program, site: Site) -> str | None:
-    """How a checkpoint stands, as `shapes.shape`, read off the backward pass: one of the whole
-    loss recomputes nearly all of the forward pass, one of the last stage does so before the
-    backward pass has done any work."""
-    if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
-        return None
-    call = site.calls[0]
-    forward = _work(_cost(written.block, FORWARD))
-    before = 0
-    for op in written.block.ops:
-        if _is_in(op, call):
-            break
-        before += _work(_of(op, ())) if op.phase == BACKWARD else 0
-    again = [op for op in written.block.ops if op.phase == RECOMPUTE and _is_in(op, call)]
-    work = sum(_work(_of(op, ())) for op in again)
-    if not forward or before > NEARLY_NONE * forward:
-        return None
-    backward = _work(_cost(written.block, BACKWARD))
-    outside = sum(
-        _work(_of(op, ()))
-        for op in written.block.ops
-        if op.phase == BACKWARD and not _is_in(op, call)
-    )
-    # With jax_remat3 the transposed eqns stand outside; the last matmul of a loss is not needed
-    # again.
-    if work < _MOST * forward and outside > (1 - NEARLY_ALL) * backward:
-        return LAST_STAGE
-    loops = sum(_work(_of(op, ())) for op in again if op.is_loop)
-    return AROUND_LOOP if loops >= NEARLY_ALL * work else WHOLE
+def _figures(step: StepTrace, program: Program, frames: Frames, profile: Profile) -> Figures:
+    kept = totals_of(step_residuals(step, frames, program)).computed_nbytes
+    return Figures(kept, peak_nbytes(program, profile), jaxpr_cost(step.jaxpr))
 
 
-_MOST = 0.75
+def _in(numbers: frozenset[int]) -> Callable[[Op], bool]:
+    """Whether ops of the numbered program do what checkpoints of these numbers hold."""
+    return lambda op: not numbers.isdisjoint(numbers_in(op.context.tags, op.eqn))
 
 
-def _is_in(op: Op, call: Call) -> bool:
-    return any(eqn is call.eqn for eqn in op.context.remats)
-
-
-def _work(cost: Cost) -> int:
-    return cost.flops + cost.transcendentals
+def _kept(step: StepTrace, frames: Frames) -> int:
+    return totals_of(step_residuals(step, frames)).computed_nbytes

@@ -8,7 +8,7 @@ from dataclasses import replace
 from jaxresid.inspector import _jax
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
-from jaxresid.inspector.program import UNWRAPPED, Program, whole
+from jaxresid.inspector.program import Program, whole
 from jaxresid.inspector.roles import roles
 from jaxresid.inspector.steps import StepTrace
 
@@ -35,7 +35,7 @@ def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) ->
     after = set(behind)
     ops = []
     for op, tag in zip(block.ops, tagged, strict=True):
-        phase = UNWRAPPED if op.phase == UNWRAPPED else tag
+        phase = tag
         is_after = phase in (RECOMPUTE, BACKWARD) or any(v in after for v in op.operands)
         bodies = tuple(
             _settled(body, _entering(op, body, after), _leaving(op, body, fed))

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector import _jax
-from jaxresid.inspector.bindings import Handler, checkpoint_binding, forget, heard, scan_binding
+from jaxresid.inspector.bindings import (
+    Handler,
+    checkpoint_binding,
+    forget,
+    heard,
+    scan_binding,
+    user_line,
+)
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.failures import trace_error
-from jaxresid.inspector.frames import Frame, Frames
+from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import without
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.naming import named
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.policies import answers, description
-from jaxresid.inspector.sites import sites
+from jaxresid.inspector.sites import prevents_cse, sites
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
@@ -179,6 +185,10 @@ class StepVariants:
         marks = (_mark(e) for e in eqns_in(body) if _jax.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
 
+    def left(self) -> tuple[str, ...]:
+        """See `choices.Variants`."""
+        return ()
+
     def body(self, place: Place) -> Any:
         """See `choices.Variants`."""
         self.places()
@@ -304,28 +314,12 @@ class _Named:
 
 def _checkpoint(bound: Mapping[str, Any]) -> _Bound:
     params = _jax.bound_params(bound)
-    prevent = params.get("prevent_cse", True)
-    is_prevented = any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
     body = _jax.open_jaxpr(params["jaxpr"])
-    return _Bound("checkpoint", body, params["policy"], is_prevented)
+    return _Bound("checkpoint", body, params["policy"], prevents_cse(params))
 
 
 def _scan(bound: Mapping[str, Any], frames: Frames) -> _Bound:
-    return _Bound("scan", _jax.open_jaxpr(bound["jaxpr"]), location=_line(frames))
-
-
-def _line(frames: Frames) -> Location | None:
-    """The user's innermost line of those that are running."""
-    found: list[Frame] = []
-    frame: Any = sys._getframe()
-    while frame is not None:
-        kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
-        if kind == "root":
-            break
-        if kind in ("user", "library", "jax"):
-            found.append(Frame(frame.f_code, frame.f_lasti, kind))
-        frame = frame.f_back
-    return frames.innermost_user(reversed(found))
+    return _Bound("scan", _jax.open_jaxpr(bound["jaxpr"]), location=user_line(frames))
 
 
 def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) -> Mapping[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
+from jaxresid.inspector.changes import changes, drops_update, made_by_step, paths_of, settled
+from jaxresid.inspector.flows import Flows
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.sharding import Sharding
@@ -27,13 +29,16 @@ class StepTrace:
         the jaxpr to say, see `roles`.
       closed: as JAX gives it, with its constants.
       donated: for each invar whether the function gives its buffer away.
-      outputs: the path of each outvar in what the function returns, `[0]['w']`.
+      outputs: the path of each outvar in what the function returns, `[0]['w']`; behind these of
+        what it changes in place, which is that of the input.
+      num_returned: how many are returned.
     """
 
     arguments: Arguments
     closed: Any
     donated: tuple[bool, ...]
     outputs: tuple[str, ...]
+    num_returned: int
 
     @property
     def sharding(self) -> Sharding | None:
@@ -50,6 +55,16 @@ class StepTrace:
         paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
         return (*[None] * (len(self.jaxpr.invars) - len(paths)), *paths)
 
+    @property
+    def updates(self) -> dict[int, int]:
+        """The inputs that are changed in place: an invar -> the outvar that is its next value."""
+        changed = {path: self.num_returned + i for i, path in enumerate(self._changed)}
+        return {i: changed[path] for i, path in enumerate(self.inputs) if path in changed}
+
+    @property
+    def _changed(self) -> tuple[str, ...]:
+        return self.outputs[self.num_returned :]
+
 
 def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
     """The `jax.stages.Traced` of the function itself, as `tracing.primal_trace` without has_aux.
@@ -63,24 +78,36 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
     return primal_trace(_returning_arrays(fun), arguments, False)
 
 
-def may_be_step(traced: Trace) -> bool:
-    """Whether a function that was differentiated is rather a training step: it holds a gradient
-    and returns something other than one real scalar.
+def step_settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
+    """As `step_primal`, with the arguments that the function turns out to have; see
+    `changes.settled`."""
+    return settled(_returning_arrays(fun), arguments)
 
-    A loss that holds a gradient, of a force field or a differential equation, is no step.
-    """
-    made = traced.forward.outvars[: traced.num_outputs]
-    if len(made) == 1 and _is_real_scalar(made[0].aval):
-        return False
+
+def may_be_step(traced: Trace) -> bool:
+    """Whether a function that was differentiated may rather be a training step: it holds a
+    gradient."""
     return _differentiates_twice(traced.forward)
 
 
-def is_step(primal: Any) -> bool:
-    """The same of a traced function (a `step_primal`) that was not differentiated."""
-    leaves = _jax.import_jax().tree.leaves(primal.out_info[0])
-    if len(leaves) == 1 and _is_real_scalar(leaves[0]):
+def is_step(primal: Any, arguments: Arguments) -> bool:
+    """Whether a traced function (a `step_primal`) is a training step: it holds a gradient, and
+    changes something by it or returns something other than one real scalar.
+
+    A loss that holds a gradient, of a force field or a differential equation, is no step.
+    """
+    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    if not holds_gradient(jaxpr):
         return False
-    return holds_gradient(_jax.open_jaxpr(primal.jaxpr))
+    leaves = _jax.import_jax().tree.leaves(primal.out_info[0])
+    if len(leaves) != 1 or not _is_real_scalar(leaves[0]):
+        return True
+    return any(change.is_after for change in changes(primal, arguments)) or drops_update(jaxpr)
+
+
+def is_dead(step: StepTrace) -> bool:
+    """Whether no gradient has a part in what a step returns or changes."""
+    return not any(flow.is_after or flow.is_steered for flow in Flows(step.jaxpr).outputs)
 
 
 def _differentiates_twice(forward: Any) -> bool:
@@ -99,15 +126,22 @@ def holds_gradient(jaxpr: Any) -> bool:
 
 def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     """The step that a `step_primal` of these arguments is; nothing is traced again."""
-    jax = _jax.import_jax()
-    with_paths, _ = jax.tree_util.tree_flatten_with_path(primal.out_info[0])
     jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    returned = paths_of(primal.out_info[0])
+    made = changes(primal, arguments)
+    changed = made_by_step(made)
+    outvars = [*jaxpr.outvars[: len(returned)], *(jaxpr.outvars[c.output] for c in changed)]
+    closed = primal.jaxpr
+    if len(outvars) < len(jaxpr.outvars):
+        closed = _jax.with_outvars(closed, outvars)
+        jaxpr = _jax.open_jaxpr(closed)
     given = _donated(jaxpr)
     return StepTrace(
-        arguments=arguments,
-        closed=primal.jaxpr,
+        arguments=replace(arguments, changing=frozenset(c.path for c in changed)),
+        closed=closed,
         donated=tuple(v in given for v in jaxpr.invars),
-        outputs=tuple(jax.tree_util.keystr(path) for path, _ in with_paths),
+        outputs=(*returned, *(c.path for c in changed)),
+        num_returned=len(returned),
     )
 
 

@@ -24,6 +24,11 @@ class Profile(Protocol):
     carries_stay: bool
     """Whether a trip may write a carry's next value where the carry is."""
 
+    @property
+    def removes_barriers(self) -> str:
+        """The compiler, in words, where it removes the optimization barriers that keep apart what a
+        checkpoint recomputes: `XLA:CPU of jaxlib 0.10.2`. Else empty."""
+
     def lowered(self, block: Block, nest: Nest | None) -> Block:
         """The block as this compiler runs it; `nest` if it is the body of a loop."""
 

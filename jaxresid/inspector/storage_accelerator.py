@@ -13,6 +13,7 @@ class Accelerator:
     name = "accelerator"
     outputs_lend_room = False
     carries_stay = False
+    removes_barriers = ""
 
     def __init__(self) -> None:
         # The last program lowered: its time is asked after its peak.

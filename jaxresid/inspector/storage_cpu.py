@@ -8,6 +8,9 @@ the results those it writes, so that nothing more is to be decided here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from jaxresid.inspector.barriers import without_barriers
 from jaxresid.inspector.fusions_cpu import Kernel, fused
 from jaxresid.inspector.nesting import Nest
 from jaxresid.inspector.ops import Block, Op, Value
@@ -21,14 +24,22 @@ def kernels(block: Block, nest: Nest | None) -> Block:
     return breadth_first(fused(found.block, found.plain), found.rewritten)
 
 
+@dataclass(frozen=True, slots=True)
 class Cpu:
-    """XLA:CPU. It keeps temporaries in the buffers of outputs that are not written yet."""
+    """XLA:CPU. It keeps temporaries in the buffers of outputs that are not written yet.
 
+    Attributes:
+      removes_barriers: see `storage.Profile`.
+    """
+
+    removes_barriers: str = ""
     name = "cpu"
     outputs_lend_room = True
     carries_stay = True
 
     def lowered(self, block: Block, nest: Nest | None) -> Block:
+        if self.removes_barriers:
+            block = without_barriers(block, is_body=nest is not None)
         return kernels(block, nest)
 
     def nbytes(self, value: Value, block: Block) -> int:

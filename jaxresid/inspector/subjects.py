@@ -10,7 +10,12 @@ from jaxresid.inspector.variants import FunctionVariants
 
 
 def variants_of(subject: Subject) -> Variants:
-    """What can be made of a subject by changing its checkpoints."""
+    """What can be made of a subject by changing its checkpoints.
+
+    Raises:
+      InputsError: it is a training step that does nothing with its gradients.
+    """
+    subject.judged()
     if isinstance(subject.trace, StepTrace):
         return StepVariants(subject.fun, subject.trace, subject.frames, subject.profile)
     return FunctionVariants(subject.trace, subject.frames, subject.profile, subject.name)

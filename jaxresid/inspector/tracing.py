@@ -11,11 +11,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
+from jaxresid.inspector.objects import (
+    Flat,
+    Layout,
+    entries,
+    flattened,
+    is_variable,
+    put,
+    restored,
+    value_of,
+)
+from jaxresid.inspector.outside import inner_path, outside
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.sharding import Sharding
 
@@ -33,14 +44,41 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """Something that the function reaches by itself, see `outside`, whose leaves are inputs.
+
+    Attributes:
+      owner, key: where it stands: the attribute of an object, the entry of a dict or a list.
+      path: what its leaves' paths begin with.
+      start, stop: its leaves.
+      treedef: of it.
+    """
+
+    owner: Any
+    key: Any
+    path: str
+    start: int
+    stop: int
+    treedef: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Arguments:
     """The leaves of a call, sorted by what tracing does with them.
 
     Attributes:
       paths: the path of each leaf, `params['layers'][3]['w']`.
       leaves: the leaves; arrays as ShapeDtypeStructs, static ones as they are.
-      roles: for each leaf `differentiated`, `traced` or `static`.
-      treedef: of `(args, kwargs)`.
+      roles: for each leaf `differentiated`, `traced`, `static`, or `again`: that of an object which
+        stands before it already.
+      treedef: of `(args, kwargs)`, whose leaves come first.
+      layout: how objects that the function may change in place are made of them.
+      names: what the positional arguments are called.
+      reached: what is no argument; its leaves come last.
+      owners: the objects, dicts and lists that the function reaches, with their paths: it may put
+        something into them, and they are to stay as they are.
+      is_mutable: whether it holds any object whose change in place its owner sees.
+      changing: the paths whose leaves the function changes; None: not known yet.
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
       context: the mesh to trace in; None: that which the caller is in.
     """
@@ -49,6 +87,12 @@ class Arguments:
     leaves: tuple[Any, ...]
     roles: tuple[str, ...]
     treedef: Any
+    layout: Layout
+    names: tuple[str, ...]
+    reached: tuple[Reached, ...] = ()
+    owners: tuple[tuple[str, Any], ...] = ()
+    is_mutable: bool = False
+    changing: frozenset[str] | None = None
     mesh: Any = None
     context: Any = None
 
@@ -88,6 +132,8 @@ class Trace:
       num_cotangents: how many of the backward's invars are cotangents.
       primal: traces the function itself, where the checkpoints still stand; a
         `jax.stages.Traced` of the differentiated leaves, then the other traced ones.
+      again: traces the function again, as it is called and not as its primal jaxpr has it; None of
+        one that was rewritten.
       pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler says.
     """
 
@@ -98,6 +144,7 @@ class Trace:
     num_residuals: int
     num_cotangents: int
     primal: Callable[[], Any]
+    again: Callable[[], Trace] | None = None
     pieces: tuple[tuple[int, ...] | None, ...] = ()
 
     # Invars in front of the arguments are constants, or tracers that the function leaked.
@@ -150,25 +197,87 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     args, kwargs = question.args, question.kwargs
     names = _argument_names(question.fun, args, kwargs)
     positions = question.positions(names)
-    with_paths, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    around = outside(question.fun)
+    tree = (tuple(args), dict(kwargs))
+    flat = flattened(tree, [each for _, each in around.variables])
+    is_wanted = _is_wanted(flat)
     paths, leaves, roles = [], [], []
-    for path, leaf in with_paths:
+    for i, (path, leaf) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         where, which = path[0].idx, path[1]
-        name = names[which.idx] if where == 0 else which.key
         chosen = positions is None or (where == 0 and which.idx in positions)
-        abstract, role = _role(leaf, chosen, mesh)
+        abstract, role = _role(leaf, chosen and is_wanted[i], mesh)
         if role != "static" and abstract is leaf and _is_setting(leaf, path):
             role = "static"
-        paths.append(name + jax.tree_util.keystr(path[2:]))
+        paths.append(_path(path, names))
         leaves.append(abstract)
-        roles.append(role)
+        roles.append("again" if i in flat.again and role != "static" else role)
     own = mesh if mesh is not None else mesh_of(leaves)
     if own is not None and mesh is None:
         # Beside arrays on a mesh those without a sharding are on all its devices, too.
         leaves = [_struct(v, own) if hasattr(v, "sharding") else v for v in leaves]
-    found = Arguments(tuple(paths), tuple(leaves), tuple(roles), treedef, own, mesh)
+    found = Arguments(
+        paths=tuple(paths),
+        leaves=tuple(leaves),
+        roles=tuple(roles),
+        treedef=jax.tree.structure(tree),
+        layout=flat.layout,
+        names=tuple(names),
+        owners=around.owners,
+        is_mutable=bool(around.variables) or any(flat.held),
+        mesh=own,
+        context=mesh,
+    )
+    passed = {id(each) for each in flat.layout.outside}
+    places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
+    found = reaching(found, places)
     if not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
+    return found
+
+
+def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
+    """The arguments with what stands in these places, each an owner, a key and a path, as inputs in
+    the place of those that it had."""
+    jax = _jax.import_jax()
+    count = call.treedef.num_leaves
+    paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
+    reached = []
+    for owner, key, path in places:
+        inside, inner = jax.tree_util.tree_flatten_with_path(entries(owner)[key])
+        start = len(leaves)
+        for keys, leaf in inside:
+            abstract, role = _role(leaf, False, call.context)
+            paths.append(_text(path, keys))
+            leaves.append(abstract)
+            roles.append(role)
+        reached.append(Reached(owner, key, path, start, len(leaves), inner))
+    return replace(
+        call,
+        paths=tuple(paths),
+        leaves=tuple(leaves),
+        roles=tuple(roles),
+        reached=tuple(reached),
+    )
+
+
+def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
+    """The arguments of a function that changes those of `paths` in place: it returns them beside
+    its outputs, and they are not differentiated. What it reaches and leaves as it is are constants.
+    """
+    changed = frozenset(paths)
+    kept = [
+        (each.owner, each.key, each.path)
+        for each in call.reached
+        if not changed.isdisjoint(call.paths[each.start : each.stop])
+    ]
+    found = reaching(call, kept)
+    roles = [
+        "traced" if role == "differentiated" and path in changed else role
+        for path, role in zip(found.paths, found.roles, strict=True)
+    ]
+    found = replace(found, roles=tuple(roles), changing=changed)
+    if not found.having("differentiated"):
+        raise InputsError(_nothing_to_differentiate(found, None, []))
     return found
 
 
@@ -180,7 +289,11 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
       InputsError: the outputs have no gradient.
       Exception: whatever the function raises while JAX traces it.
     """
-    return _passes(_primal(fun, arguments, has_aux), arguments)
+
+    def again() -> Trace:
+        return _passes(_primal(fun, arguments, has_aux), arguments)
+
+    return replace(again(), again=again)
 
 
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
@@ -196,24 +309,24 @@ def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:
     return [leaves[i] for i in diff], [leaves[i] for i in rest]
 
 
-_Primal = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, list[Any]]]
+_Primal = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
 
 def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Primal:
     diff, rest = arguments.having("differentiated"), arguments.having("traced")
 
-    def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, Any]:
         dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
-        result = called(fun, arguments, dict(dynamic))
+        result, changes = _called(fun, arguments, dict(dynamic))
         if not has_aux:
-            return result, []
+            return result, ([], changes)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise InputsError(
                 f"with has_aux the function must return (output, aux), not {_returned(result)}"
             )
         # jax.vjp hands on strings and the like; a traced function cannot return them.
         leaves = _jax.import_jax().tree.leaves(result[1])
-        return result[0], [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+        return result[0], ([leaf for leaf in leaves if hasattr(leaf, "dtype")], changes)
 
     return primal
 
@@ -280,10 +393,97 @@ def _traced(primal: _Primal, arguments: Arguments) -> Any:
 
 def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
     """Calls the function with the leaves of `dynamic`, by index, in place of the abstract ones."""
+    return _called(fun, arguments, dynamic)[0]
+
+
+def _called(
+    fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]
+) -> tuple[Any, tuple[dict[str, Any], dict[str, Any], dict[str, list[Any]]]]:
+    """As `called`, and what it changed in place: by path the leaves that now stand there.
+
+    Returns:
+      the result, and of the changes, in a tuple of dicts, those in objects whose changes their
+      owner sees, whatever the function is jitted with; those in arguments that are dicts, lists and
+      the like, of which a jitted function is given copies; and, by the path of the entry, all of
+      what stands where the function put something else into what it reaches by itself.
+    """
+    jax = _jax.import_jax()
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
     leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
-    args, kwargs = _jax.import_jax().tree.unflatten(arguments.treedef, leaves)
-    return fun(*args, **kwargs)
+    owners = {id(each.owner): ("", each.owner) for each in arguments.reached}
+    owners |= {id(each): ("", each) for each in arguments.layout.outside}
+    owners |= {id(owner): (path, owner) for path, owner in arguments.owners}
+    with restored([owner for _, owner in owners.values()]) as kept:
+        for each in arguments.reached:
+            put(
+                each.owner,
+                each.key,
+                jax.tree.unflatten(each.treedef, leaves[each.start : each.stop]),
+            )
+        tree = arguments.layout.made(leaves)
+        args, kwargs = tree
+        result = fun(*args, **kwargs)
+        if owners:  # the result may hold what is put back
+            result = jax.tree.map(lambda leaf: leaf, result)
+        seen = _changes(arguments, tree, leaves)
+        moved = _moved(arguments, list(owners.values()), kept)
+    return result, (*seen, moved)
+
+
+def _moved(
+    arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
+) -> dict[str, list[Any]]:
+    """The last of `_called`; `kept` is what stood in the owners before."""
+    if arguments.changing is not None:
+        return {}
+    jax = _jax.import_jax()
+    known = {(id(each.owner), each.key) for each in arguments.reached}
+    found: dict[str, list[Any]] = {}
+    for (path, owner), before in zip(owners, kept, strict=True):
+        for key, value in entries(owner).items():
+            if key not in before or before[key] is value or (id(owner), key) in known:
+                continue
+            leaves = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.core.Tracer)]
+            old = jax.tree.leaves(before[key], is_leaf=is_variable)
+            if leaves and not any(is_variable(leaf) for leaf in old):
+                found[inner_path(path, owner, key)] = leaves
+    return found
+
+
+def _changes(
+    arguments: Arguments, tree: Any, leaves: Sequence[Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first two of `_called`; `tree` was made of `leaves`, then handed to the function."""
+    jax = _jax.import_jax()
+    held: dict[str, Any] = {}
+    loose: dict[str, Any] = {}
+    if arguments.changing is not None and not arguments.changing:
+        return held, loose
+    before = dict(zip(arguments.paths, leaves, strict=True))
+    again = {arguments.paths[i] for i in arguments.having("again")}
+
+    def see(path: str, leaf: Any, into: dict[str, Any]) -> None:
+        if before.get(path) is leaf or path in again or not hasattr(leaf, "dtype"):
+            return
+        if arguments.changing is None or path in arguments.changing:
+            into[path] = leaf
+
+    for each in arguments.reached:
+        now = entries(each.owner).get(each.key)
+        for keys, leaf in jax.tree_util.tree_flatten_with_path(now)[0]:
+            see(_text(each.path, keys), leaf, held)
+    args, kwargs = tree
+    parts = [(0, i, arg) for i, arg in enumerate(args)] + [(1, k, v) for k, v in kwargs.items()]
+    for where, which, part in parts:
+        try:
+            flat = flattened(part)
+        except Exception:  # such as an Equinox State that was replaced by another
+            continue
+        name = arguments.names[which] if where == 0 else which
+        for i, (path, leaf) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
+            if i not in flat.again:
+                see(_text(name, path), leaf, held if flat.held[i] else loose)
+    return held, loose
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
@@ -326,6 +526,26 @@ def _argument_names(
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
     return names + [f"args[{i}]" for i in range(len(names), len(args))]
+
+
+def _path(path: Sequence[Any], names: Sequence[str]) -> str:
+    """The path of a leaf of `(args, kwargs)`."""
+    where, which = path[0].idx, path[1]
+    return _text(names[which.idx] if where == 0 else which.key, path[2:])
+
+
+def _text(name: str, path: Sequence[Any]) -> str:
+    return f"{name}{_jax.import_jax().tree_util.keystr(tuple(path))}"
+
+
+def _is_wanted(flat: Flat) -> tuple[bool, ...]:
+    """Whether a gradient may be meant of each leaf: of NNX Variables of the Params alone, as
+    `nnx.grad` has it, where there are any; and of an object that stands twice once."""
+    if not any(flat.trainable):
+        return tuple(i not in flat.again for i in range(len(flat.leaves)))
+    return tuple(
+        i not in flat.again and wanted is not False for i, wanted in enumerate(flat.trainable)
+    )
 
 
 def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:

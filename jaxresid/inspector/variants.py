@@ -14,7 +14,7 @@ from typing import Any
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, alike
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import Inlining, flattened, without
@@ -26,11 +26,12 @@ from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.phases import UPDATE, phase_of
 from jaxresid.inspector.program import value_and_gradients
 from jaxresid.inspector.regions import regions
+from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.rewriting import Regroup, Replace, rewritten
-from jaxresid.inspector.sites import Site, sites
+from jaxresid.inspector.sites import Site, has_rule, is_derived
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.tracing import BackwardError, Trace, retrace
-from jaxresid.model import Expression, Location
+from jaxresid.model import Cost, Expression, Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,22 +56,30 @@ class FunctionVariants:
         self._levels = Levels(frames)
         self._jaxpr = _jax.open_jaxpr(traced.primal().jaxpr)
         self._bodies: dict[Any, Any] = {}
+        self._sites = functools.cache(lambda: Removed(traced, self._jaxpr, frames).sites)
         self.places = functools.cache(self._places)
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
 
     def _places(self) -> tuple[Place, ...]:
         top = Level(self._jaxpr)
-        found = [_checkpoint(site) for site in sites(self._levels, top)]
+        found = [_checkpoint(site) for site in self._sites() if site.is_as_written]
         found += self._loops(top)
         found += [
             Place(
                 "call", r.function, r.location, len(r.runs), len(r.runs), can_split=True, handle=r
             )
             for r in regions(self._jaxpr, self._levels, top)
+            if not any(
+                is_derived(e) for run in r.runs for e in run.jaxpr.eqns[run.start : run.stop]
+            )
         ]
         found.append(Place("whole", self._name.rpartition(":")[2], None, 1, 1))
         return tuple(found)
+
+    def left(self) -> tuple[str, ...]:
+        """See `choices.Variants`."""
+        return tuple(str(site) for site in self._sites() if not site.is_as_written)
 
     def _loops(self, top: Level) -> list[Place]:
         """The outermost scans, those of one line as one place."""
@@ -99,6 +108,8 @@ class FunctionVariants:
                 # the code stands around the body before it is differentiated.
                 continue
             nests = self._levels.nests(eqn)
+            if is_derived(eqn):
+                continue
             if _jax.primitive_name(eqn) == "scan":
                 length = nests[0].length or 1
                 if length > 1:
@@ -108,7 +119,7 @@ class FunctionVariants:
                     found.append(_Loop(eqn, body, function.rpartition(".")[2], where, length))
                 continue
             for which, nest in enumerate(nests):
-                if nest.kind == "call":
+                if nest.kind == "call" and not has_rule(eqn):
                     found += self._scans(self._levels.enter(level, eqn, which))
         return found
 
@@ -168,7 +179,7 @@ class FunctionVariants:
             device,
             host,
             peak_nbytes(program, self._profile),
-            jaxpr_cost(traced.forward) + jaxpr_cost(traced.backward),
+            sum(passes_cost(traced), Cost()),
             program,
             traced,
         )

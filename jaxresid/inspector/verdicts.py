@@ -31,7 +31,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a verdict is made of."""
+    """All that a verdict is made of.
+
+    Attributes:
+      remover: the compiler that removes the checkpoint's barriers, in words; empty: they hold.
+      is_merged: whether without them all that it recomputes is computed in the forward pass.
+    """
 
     site: Site
     answers: Answers
@@ -40,6 +45,8 @@ class Facts:
     figures: Figures
     without: Figures
     peak_location: Location | None
+    remover: str = ""
+    is_merged: bool = False
 
 
 def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
@@ -67,6 +74,28 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
         shape=facts.shape or ("nested" if site.is_nested else None),
         findings=tuple(findings),
         uncosted=added.uncosted,
+    )
+
+
+def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
+    """A checkpoint without which the program is not known, with the reason."""
+    return Checkpoint(
+        function=site.function,
+        location=site.location,
+        policy=description(site.policy),
+        prevent_cse=site.prevent_cse,
+        calls=len(site.calls),
+        trips=site.trips,
+        kept_nbytes=figures.kept_nbytes,
+        kept_without_nbytes=None,
+        recompute_flops=None,
+        recompute_fraction=None,
+        peak_nbytes=figures.peak_nbytes,
+        peak_without_nbytes=None,
+        ratio=None,
+        verdict=Verdict.NOT_JUDGED,
+        reason=reason,
+        shape="nested" if site.is_nested else None,
     )
 
 
@@ -177,6 +206,13 @@ def _recomputes_at_once(facts: Facts) -> bool:
 
 def _undone(facts: Facts) -> tuple[Verdict, str] | None:
     site = facts.site
+    # What is left of a recomputation outside of loops waits for nothing and runs early.
+    is_early = facts.is_merged or (not site.in_loops and _dropped(facts) > 0)
+    if facts.remover and site.prevent_cse and is_early and is_useless(facts):
+        return Verdict.UNDONE, (
+            f"{facts.remover} removes its barriers: what it recomputes is merged with the forward"
+            " pass or runs along with it, and is kept from there"
+        )
     if site.prevent_cse or site.in_loops or not is_useless(facts) or _dropped(facts) <= 0:
         return None
     return Verdict.UNDONE, (

@@ -18,6 +18,7 @@ class Verdict(enum.StrEnum):
     UNDONE = "undone-by-xla"
     OVERRIDDEN = "overridden"
     MATCHED_NOTHING = "matched-nothing"
+    NOT_JUDGED = "not-judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Checkpoint:
       trips: how often it runs, all calls and loops together.
       kept_nbytes, kept_without_nbytes: computed residuals of the whole program, in device memory.
       recompute_flops, recompute_fraction: what it adds; as a share of the program without it.
-      peak_nbytes, peak_without_nbytes: of the whole program.
+      peak_nbytes, peak_without_nbytes: of the whole program. Of a checkpoint that is not judged
+        the peak without it, what is kept without it and what it recomputes are not known: None.
       ratio: peak bytes saved per residual byte dropped; None where no residual is dropped.
       reason: one sentence.
       shape: how it stands, where that is known: `whole`, `last-stage`, `around-loop`, `trivial`,
@@ -66,11 +68,11 @@ class Checkpoint:
     calls: int
     trips: int
     kept_nbytes: int
-    kept_without_nbytes: int
-    recompute_flops: int
-    recompute_fraction: float
+    kept_without_nbytes: int | None
+    recompute_flops: int | None
+    recompute_fraction: float | None
     peak_nbytes: int
-    peak_without_nbytes: int
+    peak_without_nbytes: int | None
     ratio: float | None
     verdict: Verdict
     reason: str
@@ -81,5 +83,6 @@ class Checkpoint:
     @property
     def saved_per_gflop(self) -> float | None:
         """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
-        saved = self.peak_without_nbytes - self.peak_nbytes
-        return saved / (self.recompute_flops / 1e9) if self.recompute_flops > 0 else None
+        if self.peak_without_nbytes is None or not self.recompute_flops:
+            return None
+        return (self.peak_without_nbytes - self.peak_nbytes) / (self.recompute_flops / 1e9)

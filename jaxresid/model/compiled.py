@@ -54,7 +54,8 @@ class Compiled:
         ran out what XLA says the program needs.
       estimate_nbytes: the static estimate of the same.
       capacity_nbytes: the device's memory as its compiler has it.
-      fits: None where the peak or the capacity is not known.
+      fits: None where the peak or the capacity is not known, or where the program has lost its
+        backward pass.
       seconds: that compiling took.
       error: why there are no figures; a program that does not fit is no error.
       matched_nbytes, live_nbytes: of the buffers live at the peak, the bytes that were matched to

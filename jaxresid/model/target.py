@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 
@@ -20,10 +20,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class JaxInfo:
-    """The JAX that traced, and those of its flags that change the answer."""
+    """The JAX that traced, and those of its flags that change the answer.
+
+    Attributes:
+      compilers: the packages beside it that compile, and their versions: jaxlib, and libtpu where
+        it is installed.
+    """
 
     version: str
     flags: Mapping[str, bool]
+    compilers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,15 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Bytes with it → without it (`LEGEND`), what it recomputes, and what that buys."""
     c = checkpoint
     bound = at_least(c.uncosted)
-    share = percent(c.recompute_fraction, 1) if c.recompute_flops else ""
+    share = percent(c.recompute_fraction, 1) if c.recompute_fraction and c.recompute_flops else ""
     about = "about " if bound else ""
     parts = [
-        f"kept {format_bytes(c.kept_nbytes)} → {format_bytes(c.kept_without_nbytes)}",
-        f"peak {format_bytes(c.peak_nbytes)} → {format_bytes(c.peak_without_nbytes)}",
-        f"recompute {bound}{format_flops(c.recompute_flops)}"
-        + (f" ({about}{share})" * bool(share)),
+        f"kept {format_bytes(c.kept_nbytes)} → {_known(c.kept_without_nbytes)}",
+        f"peak {format_bytes(c.peak_nbytes)} → {_known(c.peak_without_nbytes)}",
     ]
+    if c.recompute_flops is not None:
+        added = f"recompute {bound}{format_flops(c.recompute_flops)}"
+        parts.append(added + f" ({about}{share})" * bool(share))
     saved = c.saved_per_gflop
     if saved is not None and saved > 0:
         # More FLOPs than are counted buy less for each of them.
@@ -52,6 +53,10 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
     if c.ratio is not None:
         parts.append(f"r {c.ratio:.2f}")
     return tuple(parts)
+
+
+def _known(nbytes: int | None) -> str:
+    return "unknown" if nbytes is None else format_bytes(nbytes)
 
 
 def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:

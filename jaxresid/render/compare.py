@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Comparison, Compiled, Row, Timing
+from jaxresid.render.accuracy import accuracy_text
 from jaxresid.render.columns import (
     Column,
     Unit,
@@ -26,7 +27,7 @@ from jaxresid.render.heading import heading
 from jaxresid.render.offloading import render_rows
 from jaxresid.render.policies import Names, lines, policy_text
 from jaxresid.render.sparkline import can_encode
-from jaxresid.render.words import ACCURACY, percent
+from jaxresid.render.words import percent
 from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes
 
@@ -159,8 +160,8 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
             " shares and times are about that."
         )
     found += _compiled_remarks(comparison)
-    accuracy = ACCURACY[comparison.profile]
-    return (*found, f"The peak was {accuracy[0].lower()}{accuracy[1:]}")
+    accuracy = accuracy_text(comparison.profile, comparison.jax.compilers)
+    return (*found, accuracy.replace("Measured", "The peak was measured"))
 
 
 def _compiled_remarks(comparison: Comparison) -> Iterator[str]:

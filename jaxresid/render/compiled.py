@@ -44,6 +44,8 @@ def verdict_text(compiled: Compiled) -> str:
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
     if compiled.fits:
         return f"fits: {of}, {format_bytes(capacity - peak)} to spare"
+    if compiled.fits is None:
+        return f"takes {of} without the backward pass, so that says nothing"
     # XLA can refuse a program by a figure that it rounds to what the device has.
     return f"does not fit: needs {of}, {format_bytes(max(peak - capacity, 0))} too much"
 

@@ -79,7 +79,7 @@ def _peak(report: Report) -> Iterable[str]:
         yield _table(names, (_live(live, peak.nbytes) for live in top.shown))
     if top.hidden:
         yield _paragraph(hidden_text(top))
-    yield from map(_paragraph, peak_remarks(peak))
+    yield from map(_paragraph, peak_remarks(peak, report.jax))
 
 
 def _live(live: Live, peak_nbytes: int) -> Sequence[str]:

@@ -188,7 +188,7 @@ def _dump(value: Any) -> str:
 
 
 def _jax(jax: JaxInfo) -> dict[str, Any]:
-    return {"version": jax.version, "flags": dict(jax.flags)}
+    return {"version": jax.version, "flags": dict(jax.flags), "compilers": dict(jax.compilers)}
 
 
 def _target(target: Target) -> dict[str, Any]:

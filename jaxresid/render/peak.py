@@ -9,12 +9,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Live, Peak
+from jaxresid.model import JaxInfo, Live, Peak
+from jaxresid.render.accuracy import accuracy_text
 from jaxresid.render.cost import at_least
 from jaxresid.render.rows import path_pattern
 from jaxresid.render.sparkline import column, sparkline
 from jaxresid.render.words import (
-    ACCURACY,
     aval_text,
     kind_text,
     kinds_text,
@@ -110,7 +110,7 @@ def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, s
     return sparkline(peak.curve, width, encoding), mark
 
 
-def peak_remarks(peak: Peak) -> tuple[str, ...]:
+def peak_remarks(peak: Peak, jax: JaxInfo) -> tuple[str, ...]:
     """What the figure leaves out, and how good it measured."""
     remarks = []
     if peak.aliased_nbytes:
@@ -120,11 +120,10 @@ def peak_remarks(peak: Peak) -> tuple[str, ...]:
         remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory besides.")
     if peak.uncounted:
         remarks.append(f"not counted: what {', '.join(peak.uncounted)} may take while running")
-    accuracy = ACCURACY[peak.profile]
-    return (*remarks, accuracy) if accuracy else tuple(remarks)
+    return (*remarks, accuracy_text(peak.profile, jax.compilers))
 
 
-def render_peak(peak: Peak, encoding: str) -> list[RenderableType]:
+def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]:
     """The block of the text report; `encoding` is that of the stream it is for."""
     title = [Text(peak_text(peak), style="bold"), Text(profile_text(peak), style="dim")]
     parts: list[RenderableType] = [Flow(title, separator=" "), Text(op_text(peak))]
@@ -138,7 +137,7 @@ def render_peak(peak: Peak, encoding: str) -> list[RenderableType]:
         parts.append(_table(peak, top))
     if top.hidden:
         parts.append(Text(hidden_text(top), style="dim"))
-    parts += [Text(remark, style="dim") for remark in peak_remarks(peak)]
+    parts += [Text(remark, style="dim") for remark in peak_remarks(peak, jax)]
     return parts
 
 

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.render.accuracy import accuracy_text
 from jaxresid.render.cost import added_text, at_least
 from jaxresid.render.heading import heading
 from jaxresid.render.policies import Names
 from jaxresid.render.sparkline import can_encode
-from jaxresid.render.words import ACCURACY, percent, place_text, short_path
+from jaxresid.render.words import percent, place_text, short_path
 from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes, format_flops
 
@@ -222,5 +223,5 @@ def _remarks(plan: Plan) -> Iterator[str]:
     yield search_text(plan)
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: the recompute is at least that."
-    accuracy = ACCURACY[plan.profile]
+    accuracy = accuracy_text(plan.profile, plan.jax.compilers)
     yield f"Peaks are estimates, profile {plan.profile}. {accuracy}"

@@ -38,7 +38,7 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
     found = rows(report, view)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     parts += [_headline(report), Text()]
-    parts += [*render_cost(report), Text(), *render_peak(report.peak, encoding), Text()]
+    parts += [*render_cost(report), Text(), *render_peak(report.peak, report.jax, encoding), Text()]
     if report.checkpoints:
         parts += [*render_checkpoints(report.checkpoints), Text()]
     if report.offloading is not None:

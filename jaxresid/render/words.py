@@ -17,15 +17,6 @@ _MARKS = {
     Mark.UNREAD: "never read",
     Mark.OFFLOADED: "offloaded",
 }
-# How near to the compilers the estimate of the peak came, by profile: one sentence, printed under
-# the estimate where there is one.
-ACCURACY = {
-    "accelerator": "Measured against a TPU v5p (libtpu 0.0.52): median error 2 %, worst 24 % on"
-    " the benchmark's programs, 7 % and 52 % on unseen ones; GPUs were not measured.",
-    "cpu": "Measured against XLA:CPU (jaxlib 0.12.0.1): median error 1 %, worst 13 % on the"
-    " benchmark's programs, 4 % and 51 % on unseen ones.",
-}
-
 _KINDS = {  # of what is live at the peak: one, many
     "argument": ("argument", "arguments"),
     "constant": ("constant", "constants"),
@@ -50,6 +41,7 @@ _VERDICTS = {
     Verdict.UNDONE: "undone by XLA",
     Verdict.OVERRIDDEN: "overridden",
     Verdict.MATCHED_NOTHING: "policy matched nothing",
+    Verdict.NOT_JUDGED: "not judged",
 }
 
 

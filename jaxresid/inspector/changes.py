@@ -1,0 +1,158 @@
+"""What a function changes in place, read off its jaxpr.
+
+A function jitted by Flax NNX returns every leaf of what it is given, changed or not: an output
+that is only handed through from its own input is no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.flows import Flows
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.objects import entries, is_variable
+from jaxresid.inspector.outside import inner_path
+from jaxresid.inspector.tracing import Arguments, primal_trace, reaching
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A leaf that is not what it was.
+
+    Attributes:
+      path: of the input that it was, or would be.
+      output: the outvar that it now is.
+      is_held: whether it stands in an object whose changes its owner sees whatever the function is
+        jitted with; in a dict or a list it does without jit alone.
+      is_after: whether a gradient has a part in it, or decides about it.
+    """
+
+    path: str
+    output: int
+    is_held: bool
+    is_after: bool
+
+
+def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
+    """What a traced function (a `tracing.primal_trace`) changes."""
+    jax = _jax.import_jax()
+    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    result, (aux, (held, loose, _)) = primal.out_info
+    start = len(jax.tree.leaves((result, aux)))
+    if not held and not loose:
+        return ()
+    paths = [arguments.paths[i] for i in arguments.dynamic]
+    inputs = [*[None] * (len(jaxpr.invars) - len(paths)), *paths]
+    flows = Flows(jaxpr).outputs
+    found = []
+    # As the leaves of a dict are: sorted.
+    for at, path in enumerate((*sorted(held), *sorted(loose)), start):
+        origin = handed_through(jaxpr, jaxpr.outvars[at])
+        if origin is None or inputs[origin] != path:
+            is_after = flows[at].is_after or flows[at].is_steered
+            found.append(Change(path, at, path in held, is_after))
+    return tuple(found)
+
+
+def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
+    """A function traced (`tracing.primal_trace`), and its arguments with those things that it
+    reaches by itself and reads as Variables or puts something else in the place of.
+
+    Raises:
+      Exception: whatever the function raises while JAX traces it.
+    """
+    primal = primal_trace(fun, arguments, False)
+    if not arguments.owners and not arguments.reached:
+        return primal, arguments
+    _, (_, (held, _, moved)) = primal.out_info
+    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    read = {v for eqn in jaxpr.eqns for v in eqn.invars if not _jax.is_literal(v)}
+    read |= {v for v in jaxpr.outvars if not _jax.is_literal(v)}
+    inputs = [arguments.paths[i] for i in arguments.dynamic]
+    used = {
+        path
+        for path, v in zip(reversed(inputs), reversed(jaxpr.invars), strict=False)
+        if v in read or path in held
+    }
+    kept = [
+        (each.owner, each.key, each.path)
+        for each in arguments.reached
+        if not used.isdisjoint(arguments.paths[each.start : each.stop])
+    ]
+    added = [
+        (owner, key, at)
+        for path, owner in arguments.owners
+        for key in entries(owner)
+        if (at := inner_path(path, owner, key)) in moved
+    ]
+    if len(kept) == len(arguments.reached) and not added:
+        return primal, arguments
+    found = reaching(arguments, [*kept, *added])
+    return primal_trace(fun, found, False), found
+
+
+def made_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
+    """Those that a training step makes for others to see: of arguments that are dicts or lists, if
+    a gradient has a part in any of theirs; else they are the function's own notes."""
+    argument = {c.path: c.path.partition(".")[0].partition("[")[0] for c in found}
+    updated = {argument[c.path] for c in found if c.is_after}
+    return tuple(c for c in found if c.is_held or argument[c.path] in updated)
+
+
+def made_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
+    """Those that a function makes for others to see."""
+    return tuple(c for c in found if c.is_held)
+
+
+def drops_update(jaxpr: Any) -> bool:
+    """Whether a function makes something new of an input by a gradient and then returns nothing
+    that a gradient has a part in: a training step that forgets what it does."""
+    flows = Flows(jaxpr)
+    return bool(flows.remade) and not any(f.is_after or f.is_steered for f in flows.outputs)
+
+
+def handed_through(jaxpr: Any, var: Any) -> int | None:
+    """The number of the invar that an outvar is, whatever it was handed through; None: of none."""
+    makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+    places = {v: i for i, v in enumerate(jaxpr.invars)}
+    while not _jax.is_literal(var):
+        if var in places:
+            return places[var]
+        eqn = makers.get(var)
+        if eqn is None:
+            return None
+        result = eqn.outvars.index(var)
+        inside = [nest for nest in nests(eqn) if result in nest.results]
+        if not inside:
+            return None
+        operands = set()
+        for nest in inside:
+            at = nest.results.index(result)
+            inner = handed_through(nest.jaxpr, nest.jaxpr.outvars[at])
+            # What goes into a scan in slices and comes out of it stacked is whole again.
+            if inner is None or (at in nest.stacked) != (inner in nest.slices):
+                return None
+            if nest.carries and nest.carries.get(inner, at) != at:
+                return None
+            operands.add(nest.operands[inner])
+        found = [eqn.invars[i] for i in operands]
+        if any(_jax.is_literal(v) or v is not found[0] for v in found):
+            return None
+        var = found[0]
+    return None
+
+
+def paths_of(tree: Any) -> tuple[str, ...]:
+    """The paths of a tree's leaves; the value of an NNX Variable has that of the Variable."""
+    jax = _jax.import_jax()
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
+    found: list[str] = []
+    for path, leaf in with_paths:
+        inner = jax.tree_util.tree_flatten_with_path(leaf)[0] if is_variable(leaf) else [((), leaf)]
+        found += [
+            jax.tree_util.keystr(path if len(inner) == 1 else (*path, *key[1:])) for key, _ in inner
+        ]
+    return tuple(found)

@@ -1,0 +1,139 @@
+"""How values take their way through a training step: past which derivatives, into which others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import Nest, nests
+from jaxresid.inspector.phases import BACKWARD, FORWARD, Passes
+
+# Of several operands at once each result is its own: a tree that is moved is one eqn.
+_SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What comes together in a variable.
+
+    Attributes:
+      inputs: those inputs, a bit each, that reach it with no derivative on the way.
+      is_after: whether a gradient has a part in it.
+      is_steered: whether one only decides about it: whether it is finite, how often it was.
+      is_gradient: whether a backward pass itself makes it.
+      is_seen: whether what a forward pass makes has a part in it.
+    """
+
+    inputs: int = 0
+    is_after: bool = False
+    is_steered: bool = False
+    is_gradient: bool = False
+    is_seen: bool = False
+
+    def __or__(self, other: Flow) -> Flow:
+        return Flow(
+            self.inputs | other.inputs,
+            self.is_after or other.is_after,
+            self.is_steered or other.is_steered,
+            self.is_gradient or other.is_gradient,
+            self.is_seen or other.is_seen,
+        )
+
+
+NOTHING = Flow()
+
+
+def bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def described(var: Any) -> tuple[Any, Any]:
+    return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
+
+
+def _is_inexact(var: Any) -> bool:
+    jnp = _jax.import_jax().numpy
+    dtype = getattr(var.aval, "dtype", None)
+    return dtype is None or bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+class Flows:
+    """Follows values through a jaxpr that holds gradients.
+
+    Attributes:
+      fed: the inputs, a bit each, that a forward pass reads.
+      remade: those of which something like them is made with a gradient.
+    """
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.fed = 0
+        self.remade = 0
+        self._passes = Passes()
+        self._like: dict[Any, int] = {}
+        for i, v in enumerate(jaxpr.invars):
+            self._like[described(v)] = self.like(v) | 1 << i
+        constants = [NOTHING] * len(jaxpr.constvars)
+        self.outputs = self._of(jaxpr, constants + [Flow(1 << i) for i in range(len(jaxpr.invars))])
+
+    def like(self, var: Any) -> int:
+        """The inputs of a variable's shape and dtype."""
+        return self._like.get(described(var), 0)
+
+    def _of(self, jaxpr: Any, given: Sequence[Flow]) -> list[Flow]:
+        """What comes together in each outvar of a jaxpr called with `given`, constants first."""
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+        for eqn in jaxpr.eqns:
+            operands = [NOTHING if _jax.is_literal(v) else env[v] for v in eqn.invars]
+            env.update(zip(eqn.outvars, self._results(eqn, operands), strict=True))
+        return [NOTHING if _jax.is_literal(v) else env[v] for v in jaxpr.outvars]
+
+    def _results(self, eqn: Any, operands: Sequence[Flow]) -> Sequence[Flow]:
+        together = NOTHING
+        for flow in operands:
+            together |= flow
+        phase = self._passes.of(eqn)
+        if phase == FORWARD:
+            for flow in operands:
+                # What an optimizer keeps reaches the next step of a loop with the parameters.
+                self.fed |= 0 if flow.is_after or flow.is_steered else flow.inputs
+            return self._made(eqn, replace(together, inputs=0, is_gradient=False, is_seen=True))
+        if phase == BACKWARD:
+            return self._made(eqn, Flow(is_after=True, is_gradient=True))
+        if _jax.primitive_name(eqn) in _SIDE_BY_SIDE:
+            return [replace(flow, is_gradient=False) for flow in operands]
+        found = nests(eqn)
+        if not found:
+            if together.is_after:
+                for v in eqn.outvars:
+                    self.remade |= together.inputs & self.like(v)
+            return self._made(eqn, replace(together, is_gradient=False))
+        results = [NOTHING] * len(eqn.outvars)
+        for nest in found:
+            for i, flow in zip(nest.results, self._body(nest, operands), strict=True):
+                if i is not None:
+                    results[i] |= flow
+        return results
+
+    def _made(self, eqn: Any, flow: Flow) -> list[Flow]:
+        """The same for each result; bools and integers hold no gradient."""
+        told = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
+        return [flow if _is_inexact(v) else told for v in eqn.outvars]
+
+    def _body(self, nest: Nest, operands: Sequence[Flow]) -> list[Flow]:
+        """What comes together in a body's outvars, of a loop's after any number of trips."""
+        constants = [NOTHING] * len(nest.jaxpr.constvars)
+        given = [operands[i] for i in nest.operands]
+        while True:
+            made = self._of(nest.jaxpr, constants + given)
+            entering = list(given)
+            for into, out in nest.carries.items():
+                entering[into] |= made[out]
+                made[out] |= given[into]
+            if entering == given:
+                return made
+            given = entering

@@ -1,0 +1,273 @@
+"""Objects whose arrays a function changes in place: which they are, and how they are copied.
+
+What most pytrees hold is changed by making another one, which a function returns. Of others the
+arrays are replaced where they stand, and who passed them in sees that: Flax NNX's Variables, in
+arguments or closed over, and `jax.Ref`s.
+
+A Variable is a leaf of the *outer* tree of a call; `Slot` says which leaves it holds itself. Where
+the same one stands twice (tied weights, a model beside the optimizer that knows it), it stays one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+
+# Attributes of a Variable in which its value is, newest Flax first (0.12, until 0.11).
+_VALUES = ("_raw_value", "raw_value")
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A leaf of the outer tree.
+
+    Attributes:
+      start, stop: the leaves that it is, or holds.
+      treedef: of what a Variable holds, which it is made of again; None: a plain leaf.
+      first: the number of the slot where the same object stands before; None: it is the first.
+      outside: it, if the function reaches it by other ways as well.
+    """
+
+    start: int
+    stop: int
+    treedef: Any = None
+    first: int | None = None
+    outside: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How leaves make up a tree.
+
+    Attributes:
+      outer: the treedef in which a Variable is a leaf.
+      slots: its leaves.
+    """
+
+    outer: Any
+    slots: tuple[Slot, ...]
+
+    @property
+    def outside(self) -> tuple[Any, ...]:
+        """The Variables that the function reaches by other ways as well, which are not made."""
+        return tuple(s.outside for s in self.slots if s.outside is not None and s.first is None)
+
+    def made(self, leaves: Sequence[Any]) -> Any:
+        """The tree of these leaves; its Variables are new ones, but for those outside, which are
+        given them."""
+        jax = _jax.import_jax()
+        found: list[Any] = []
+        for slot in self.slots:
+            if slot.first is not None:
+                found.append(found[slot.first])
+            elif slot.treedef is not None:
+                made = jax.tree.unflatten(slot.treedef, leaves[slot.start : slot.stop])
+                if slot.outside is not None:
+                    key = value_of(made)
+                    put(slot.outside, key, entries(made)[key])
+                found.append(made if slot.outside is None else slot.outside)
+            else:
+                found.append(leaves[slot.start])
+        return jax.tree.unflatten(self.outer, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A tree taken apart.
+
+    Attributes:
+      paths: for each leaf the keys on the way to it; a Variable's value has that of the Variable.
+      leaves: the leaves, those of a Variable that stands twice once more.
+      again: the leaves that stand there once more: the leaf -> the first one.
+      held: whether a leaf is in an object whose changes its owner sees.
+      trainable: whether the Variable that holds a leaf is a Param; None: it is in none.
+    """
+
+    layout: Layout
+    paths: tuple[tuple[Any, ...], ...]
+    leaves: tuple[Any, ...]
+    again: dict[int, int]
+    held: tuple[bool, ...]
+    trainable: tuple[bool | None, ...]
+
+
+def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
+    """Takes a tree apart.
+
+    Args:
+      outside: objects that are used themselves, not made again.
+    """
+    jax = _jax.import_jax()
+    kept = {id(each) for each in outside}
+    with_paths, outer = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
+    owners = _owners(tree)
+    slots: list[Slot] = []
+    first: dict[int, int] = {}
+    paths: list[tuple[Any, ...]] = []
+    leaves: list[Any] = []
+    held: list[bool] = []
+    trainable: list[bool | None] = []
+    again: dict[int, int] = {}
+    for number, (path, leaf) in enumerate(with_paths):
+        start = len(leaves)
+        if not is_variable(leaf):
+            paths.append(path)
+            leaves.append(leaf)
+            held.append(any(path[:n] in owners for n in range(len(path) + 1)))
+            trainable.append(None)
+            slots.append(Slot(start, start + 1))
+            continue
+        inner, treedef = jax.tree_util.tree_flatten_with_path(leaf)
+        # One value is the Variable's own; of several, the first key is its attribute.
+        paths += [path if len(inner) == 1 else (*path, *key[1:]) for key, _ in inner]
+        leaves += [value for _, value in inner]
+        held += [True] * len(inner)
+        trainable += [is_trainable(leaf)] * len(inner)
+        known = first.setdefault(id(leaf), number)
+        if known != number:
+            again |= {start + i: slots[known].start + i for i in range(len(inner))}
+        slots.append(
+            Slot(
+                start,
+                len(leaves),
+                treedef,
+                known if known != number else None,
+                leaf if id(leaf) in kept else None,
+            )
+        )
+    return Flat(
+        Layout(outer, tuple(slots)),
+        tuple(paths),
+        tuple(leaves),
+        again,
+        tuple(held),
+        tuple(trainable),
+    )
+
+
+def is_variable(value: Any) -> bool:
+    """Whether a value is an NNX Variable."""
+    kind = _flax("Variable")
+    return kind is not None and isinstance(value, kind)
+
+
+def is_module(value: Any) -> bool:
+    """Whether a value is an NNX module, optimizer or the like: its attributes are its state."""
+    kind = _flax("Pytree") or _flax("Object")
+    return kind is not None and isinstance(value, kind)
+
+
+def is_trainable(variable: Any) -> bool:
+    """Whether gradients are taken of a Variable, as `nnx.grad` does unless told otherwise."""
+    kind = _flax("Param")
+    return kind is not None and isinstance(variable, kind)
+
+
+def _flax(name: str) -> Any:
+    kind = getattr(sys.modules.get("flax.nnx"), name, None)
+    return kind if isinstance(kind, type) else None
+
+
+def _owners(tree: Any) -> set[tuple[Any, ...]]:
+    """The paths of a tree's outermost NNX modules."""
+    jax = _jax.import_jax()
+    if _flax("Variable") is None:
+        return set()
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_module)
+    return {path for path, leaf in with_paths if is_module(leaf)}
+
+
+def value_of(variable: Any) -> str:
+    """The attribute in which a Variable holds its value, which its hooks do not see."""
+    for name in _VALUES:
+        if _attribute(variable, name) is not _MISSING:
+            return name
+    raise TypeError(f"a {type(variable).__name__} of this Flax holds its value elsewhere")
+
+
+def entries(owner: Any) -> dict[Any, Any]:
+    """What stands in an object by attribute, slots too; in a dict by key, in a list by number."""
+    if type(owner) is dict:
+        return dict(owner)
+    if type(owner) in (list, tuple):
+        return dict(enumerate(owner))
+    names = [n for kind in type(owner).__mro__ for n in _slots(kind)]
+    found = {n: v for n in names if (v := _attribute(owner, n)) is not _MISSING}
+    own = _attribute(owner, "__dict__")
+    return found | own if isinstance(own, dict) else found
+
+
+def put(owner: Any, key: Any, value: Any) -> None:
+    """Replaces an entry, past what the object's class does on it."""
+    if type(owner) in (dict, list):
+        owner[key] = value
+    else:
+        object.__setattr__(owner, key, value)
+
+
+@contextlib.contextmanager
+def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
+    """Gives the entries of objects, dicts and lists. Afterwards they are what they were, whatever
+    happened; until then they may be changed in the trace that is going on, as if they had been
+    made in it."""
+    kept = [entries(each) for each in owners]
+    try:
+        for each, found in zip(owners, kept, strict=True):
+            for name, value in _here(each, found).items():
+                put(each, name, value)
+        yield kept
+    finally:
+        for each, found in zip(owners, kept, strict=True):
+            _restore(each, found)
+
+
+def _restore(owner: Any, found: dict[Any, Any]) -> None:
+    now = entries(owner)
+    if now.keys() == found.keys() and all(now[key] is found[key] for key in found):
+        return
+    if isinstance(owner, dict):
+        owner.clear()
+        owner.update(found)
+    elif isinstance(owner, list):
+        owner[:] = found.values()
+    else:
+        for name in now.keys() - found.keys():
+            object.__delattr__(owner, name)
+        for name, value in found.items():
+            if now.get(name, _MISSING) is not value:
+                object.__setattr__(owner, name, value)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(owner, name)
+    except AttributeError:
+        return _MISSING
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names = vars(kind).get("__slots__", ())
+    names = (names,) if isinstance(names, str) else tuple(names)
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
+
+
+def _here(owner: Any, found: Mapping[Any, Any]) -> dict[str, Any]:
+    """Those attributes of a Flax object that say in which trace it was made, made in this one."""
+    if type(owner) in (dict, list):
+        return {}
+    made = {}
+    for name, value in found.items():
+        if name == "_trace_state":
+            made[name] = type(value)()
+        elif name in ("_pytree__state", "_object__state"):
+            made[name] = state = copy.copy(value)
+            for inner, now in _here(state, entries(state)).items():
+                object.__setattr__(state, inner, now)
+    return made

@@ -1,0 +1,30 @@
+"""What the ops of a program take, by pass."""
+
+from __future__ import annotations
+
+from jaxresid.inspector.cost import flat_cost
+from jaxresid.inspector.ops import Block, Op
+from jaxresid.model import Cost
+
+
+def block_cost(block: Block, *phases: str) -> Cost:
+    """What the ops of a block take, those of some phases or all."""
+    total = Cost()
+    for op in block.ops:
+        inside = not phases or op.phase in phases
+        total += op_cost(op, () if inside else phases) if inside or op.bodies else Cost()
+    return total
+
+
+def op_cost(op: Op, phases: tuple[str, ...] = ()) -> Cost:
+    """What one op takes; of one with bodies their ops of some phases."""
+    if op.name == "barrier":
+        return Cost()
+    if not op.bodies:
+        return flat_cost(op.eqn) or Cost(uncosted=(op.name,))
+    each = [block_cost(body, *phases) for body in op.bodies]
+    if op.nest is None:
+        return max(each, key=lambda cost: cost.flops)
+    trips = op.nest.length
+    total = sum(each, Cost()) * (trips or 1)
+    return total if trips else total + Cost(notes=("while: trips unknown, counted once",))

@@ -1,0 +1,253 @@
+"""A function traced again without some of its checkpoints.
+
+The way to take a checkpoint away where no jaxpr holds it as it was written: in a training step,
+inside an inner derivative, inside what JAX differentiates by a rule of its own (`lax.custom_root`).
+What `jax.checkpoint` binds is heard while the function is traced, see `bindings`; a checkpoint that
+is gone binds the eqns of its body.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from jaxresid.errors import TraceError
+from jaxresid.inspector import _jax
+from jaxresid.inspector.bindings import checkpoint_binding, forget, heard, user_line
+from jaxresid.inspector.failures import summary
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.policies import description
+from jaxresid.inspector.sites import Call, Site, calls, prevents_cse
+
+_SCOPE = "jaxresid_checkpoint_"
+_NUMBER = re.compile(_SCOPE + r"(\d+)")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """What `jax.checkpoint` bound.
+
+    Attributes:
+      body: the open jaxpr of the function.
+      key: what is the same for all that one line makes of one function with one policy.
+    """
+
+    body: Any
+    key: tuple[Any, ...]
+
+
+class Removal(Generic[T]):
+    """Traces a function again, as it is and without some of its checkpoints.
+
+    Args:
+      trace: traces it.
+      jaxprs: the open jaxprs of a trace.
+      shown: traces, after that, in what jaxpr the checkpoints are to be found.
+    """
+
+    def __init__(
+        self,
+        trace: Callable[[], T],
+        jaxprs: Callable[[T], Iterable[Any]],
+        frames: Frames,
+        shown: Callable[[T], object] = lambda made: None,
+    ) -> None:
+        self._trace = trace
+        self._jaxprs = jaxprs
+        self._shown = shown
+        self._frames = frames
+        self._bound: list[Bound] = []
+        self._count = 0
+        self.numbered = functools.cache(self._numbered)
+
+    def _numbered(self) -> T:
+        """The trace in which the name stack of what a checkpoint does tells its number."""
+        bound: list[Bound] = []
+        binding = checkpoint_binding()
+
+        def number(params: Mapping[str, Any]) -> Callable[..., Any]:
+            bound.append(self._made(params))
+            scope = f"{_SCOPE}{len(bound) - 1}"
+
+            def bind(*args: Any) -> Any:
+                with _jax.import_jax().named_scope(scope):
+                    return binding.primitive.bind(*args, **params)
+
+            return bind
+
+        try:
+            with heard({binding: number}):
+                made = self._trace()
+                self._count = len(bound)
+                self._shown(made)
+        except Exception as e:
+            raise TraceError(f"it cannot be traced again: {summary(e)}") from e
+        self._bound = bound
+        return made
+
+    def bound(self) -> Sequence[Bound]:
+        """What `jax.checkpoint` binds, in order, also for what is `shown`."""
+        self.numbered()
+        return self._bound
+
+    def numbers(self, written: Any, numbered: Any) -> dict[int, int]:
+        """By the ids of the remat eqns of an open jaxpr, the numbers of what was bound.
+
+        Args:
+          numbered: the same jaxpr, of the numbered trace.
+
+        Raises:
+          TraceError: the two differ.
+        """
+        eqns, marked = ([call.eqn for call in self._calls(j)] for j in (written, numbered))
+        if [_source(eqn) for eqn in eqns] != [_source(eqn) for eqn in marked]:
+            raise TraceError(_DIFFERS)
+        pairs = ((id(eqn), _number(other)) for eqn, other in zip(eqns, marked, strict=True))
+        return {key: number for key, number in pairs if number is not None}
+
+    def _calls(self, jaxpr: Any) -> list[Call]:
+        return [call for _, call in calls(Levels(self._frames), Level(jaxpr))]
+
+    def outermost(self) -> dict[int, int]:
+        """By the number of what stands in the body of another checkpoint, that of the outermost
+        one around it."""
+        found: dict[int, int] = {}
+        for number, made in enumerate(self.bound()):  # a body is bound before what it stands in
+            for eqn in eqns_in(made.body):
+                inner = _number(eqn) if _jax.primitive_name(eqn) == "remat" else None
+                if inner is not None and inner != number:
+                    found[inner] = number
+        return found
+
+    def numbers_of(
+        self, sites: Sequence[Site], numbers: Mapping[int, int]
+    ) -> dict[Site, frozenset[int]]:
+        """The numbers of what each site binds while the function is traced: for the eqns in which
+        it shows, and what the same line binds besides, for the rules of `lax.custom_root` say.
+
+        Args:
+          numbers: of the eqns in which the sites show.
+        """
+        keys = [made.key for made in self.bound()]
+        first, again = keys[: self._count], keys[self._count :]
+        own: dict[Site, set[int]] = {}
+        makers: dict[tuple[Any, ...], set[Site]] = defaultdict(set)
+        for site in sites:
+            shown = {numbers[id(c.eqn)] for c in site.calls if id(c.eqn) in numbers}
+            own[site] = {n for n in shown if n < self._count}
+            if first == again:
+                own[site] |= {n - self._count for n in shown if n >= self._count}
+            for number in shown:
+                makers[keys[number]].add(site)
+        known = {number for found in own.values() for number in found}
+        for number, key in enumerate(first):
+            if number in known:
+                continue
+            # By the line; or, where rules hold it that JAX calls from elsewhere, without.
+            same = makers[key] or {
+                s for k, found in makers.items() if _alike(k, key) for s in found
+            }
+            if len(same) == 1:
+                own[next(iter(same))].add(number)
+        return {site: frozenset(found) for site, found in own.items()}
+
+    def without(self, gone: Iterable[int]) -> T:
+        """The trace without those checkpoints.
+
+        Raises:
+          TraceError: JAX cannot differentiate it, or the function binds others each time.
+        """
+        numbers, found = frozenset(gone), list[tuple[Any, ...]]()
+        if not numbers:
+            raise TraceError("what it binds is not found again when the function is traced again")
+        expected = [made.key for made in self.bound()[: self._count]]
+
+        def leave_out(params: Mapping[str, Any]) -> Mapping[str, Any] | Callable[..., Any]:
+            made = self._made(params)
+            found.append(made.key)
+            if len(found) - 1 not in numbers:
+                return params
+            return _jax.as_function(_jax.callee(made.body))
+
+        try:
+            with heard({checkpoint_binding(): leave_out}):
+                made = self._trace()
+        except Exception as e:
+            cause = e.__cause__ if type(e).__name__ == "BackwardError" else e
+            raise TraceError(
+                f"JAX cannot differentiate the program without it: {summary(cause or e)}"
+            ) from e
+        if found != expected:
+            raise TraceError(_DIFFERS)
+        for jaxpr in self._jaxprs(made):
+            forget(jaxpr)
+        return made
+
+    def _made(self, params: Mapping[str, Any]) -> Bound:
+        held = _jax.bound_params(params)
+        body = _jax.open_jaxpr(held["jaxpr"])
+        where = user_line(self._frames)
+        line = where and (where.file, where.line)
+        policy, prevents = description(held["policy"]), prevents_cse(held)
+        return Bound(body, (_jax.traced_function(body), line, policy, prevents))
+
+
+_DIFFERS = (
+    "the function does not make the same checkpoints each time that it is traced, so what it would"
+    " be without one of them cannot be told"
+)
+
+
+def with_bodies(
+    sites: Sequence[Site], numbers: Mapping[int, int], removal: Removal[Any]
+) -> tuple[Site, ...]:
+    """The sites of a differentiated jaxpr with what their checkpoints hold as written, and with
+    what is around those that stand in others."""
+    bound, outermost = removal.bound(), removal.outermost()
+    eqns = {numbers[id(c.eqn)]: c.eqn for s in sites for c in s.calls if id(c.eqn) in numbers}
+
+    def placed(call: Call) -> Call:
+        outer = eqns.get(outermost.get(numbers.get(id(call.eqn), -1), -1))
+        return call if outer is None or call.around else replace(call, around=(outer,))
+
+    found = []
+    for site in sites:
+        own = sorted({numbers[id(c.eqn)] for c in site.calls if id(c.eqn) in numbers})
+        bodies = tuple(bound[number].body for number in own)
+        found.append(
+            replace(site, bodies=bodies or site.bodies, calls=tuple(map(placed, site.calls)))
+        )
+    return tuple(found)
+
+
+def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether keys are of one function with one policy, whatever the line."""
+    return (one[0], *one[2:]) == (other[0], *other[2:])
+
+
+def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
+    """The numbers of all checkpoints that an eqn of a numbered trace belongs to.
+
+    Args:
+      tags: the name stacks of the eqns around it.
+    """
+    return frozenset(map(int, _NUMBER.findall(f"{tags}/{_jax.name_stack(eqn)}")))
+
+
+def _number(eqn: Any) -> int | None:
+    """The number of the checkpoint that an eqn belongs to, the innermost."""
+    found = _NUMBER.findall(_jax.name_stack(eqn))
+    return int(found[-1]) if found else None
+
+
+def _source(eqn: Any) -> tuple[Any, ...]:
+    held = _jax.params(eqn)
+    return _jax.traced_function(_jax.open_jaxpr(held["jaxpr"])), description(held.get("policy"))

@@ -1,0 +1,115 @@
+"""The checkpoints of a function, and the function without some of them.
+
+Its primal jaxpr is rewritten and differentiated again, or, where that is not what the source
+without them would be, the function is traced again; see `removal`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector import _jax
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.inlining import without
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.removal import Removal, with_bodies
+from jaxresid.inspector.sites import Site, is_derived, sites
+from jaxresid.inspector.tracing import Trace, retrace
+
+# What JAX differentiates by rules that may hold checkpoints which show nowhere else.
+_RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve"})
+# JAX's own functions that are differentiated by rules made of a user's functions.
+_OF_USERS = os.path.join("control_flow", "solves.py")
+
+
+class Removed:
+    """A function without some of its checkpoints.
+
+    Attributes:
+      sites: all of them; those that the primal jaxpr does not show last.
+    """
+
+    def __init__(self, traced: Trace, jaxpr: Any, frames: Frames) -> None:
+        self._traced = traced
+        self._jaxpr = jaxpr
+        self._frames = frames
+        self._shown = sites(Levels(frames), Level(jaxpr))
+        self._numbered = functools.cache(self._number)
+        self._made: dict[frozenset[Site], Trace] = {}
+        self.sites = self._shown
+        if traced.again is not None and _may_hide(jaxpr, frames):
+            with contextlib.suppress(JaxresidError):
+                known = set(self._shown)
+                hidden = [site for site in self._numbered()[1] if site not in known]
+                self.sites = (*self._shown, *hidden)
+
+    def without(self, gone: Iterable[Site]) -> Trace:
+        """The trace without some sites.
+
+        Raises:
+          JaxresidError: it cannot be told what it would be.
+        """
+        key = frozenset(gone)
+        if key not in self._made:
+            self._made[key] = self._without(key)
+        return self._made[key]
+
+    def _without(self, gone: frozenset[Site]) -> Trace:
+        if all(site.is_as_written for site in gone):
+            # What JAX cannot differentiate as rewritten, it may as the source has it.
+            with contextlib.suppress(Exception):
+                return self._rewritten({eqn for site in gone for eqn in site.eqns})
+        removal, numbers = self._numbered()
+        return removal.without({number for site in gone for number in numbers[site]})
+
+    def _rewritten(self, eqns: Iterable[int]) -> Trace:
+        primal = self._traced.primal().jaxpr
+        return retrace(self._traced, _jax.with_jaxpr(primal, without(self._jaxpr, eqns)))
+
+    def _number(self) -> tuple[Removal[Trace], dict[Site, frozenset[int]]]:
+        """The function traced again with its checkpoints numbered, and the numbers of each site,
+        those included that show in the backward pass alone."""
+        again = self._traced.again
+        if again is None:
+            raise JaxresidError("the function cannot be traced again")
+        removal = Removal(again, _passes_of, self._frames, lambda made: made.primal())
+        numbered = removal.numbered()
+        shown = _jax.open_jaxpr(numbered.primal().jaxpr)
+        found = removal.numbers_of(self._shown, removal.numbers(self._jaxpr, shown))
+        known = {number for numbers in found.values() for number in numbers}
+        marks = removal.numbers(numbered.backward, numbered.backward)
+        for site in sites(Levels(self._frames), Level(numbered.backward), backward=True):
+            calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in known]
+            if calls and all(id(c.eqn) in marks for c in calls):
+                (hidden,) = with_bodies([replace(site, calls=tuple(calls))], marks, removal)
+                found[hidden] = frozenset(marks[id(c.eqn)] for c in calls)
+        return removal, found
+
+
+def _passes_of(traced: Trace) -> tuple[Any, Any]:
+    return traced.forward, traced.backward
+
+
+def _may_hide(jaxpr: Any, frames: Frames) -> bool:
+    """Whether a primal jaxpr may not show all checkpoints: it holds derivatives, or what is
+    differentiated by rules of the user's."""
+    for eqn in eqns_in(jaxpr):
+        if is_derived(eqn):
+            return True
+        if _jax.primitive_name(eqn) in _RULES:
+            inner = [_jax.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]
+            files = [where.partition(" at ")[2].rpartition(":")[0] for where in inner]
+            if not all(_is_jaxs_own(file, frames) for file in files) or not files:
+                return True
+    return False
+
+
+def _is_jaxs_own(file: str, frames: Frames) -> bool:
+    return not file.endswith(_OF_USERS) and frames.kind(file, "") == "jax"

@@ -1,0 +1,270 @@
+"""Checkpoints where no jaxpr holds them as they are written, and those that cannot be judged. The
+oracle is the same source with the checkpoint really removed."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import jsonschema
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxresid
+from jaxresid.inspector import _jax
+from jaxresid.model import Verdict
+from tests.small import f32
+from tests.test_render import report_text, schema
+
+cp = jax.checkpoint_policies
+H, W = f32(4, 8), f32(8, 8)
+remat3 = pytest.mark.skipif(
+    _jax.flags().get("jax_remat3", False), reason="leaves no checkpoint in the backward pass"
+)
+
+
+def body(h, w):
+    return jnp.tanh(jnp.sin(h @ w))
+
+
+def in_custom_root(f, h, w):
+    return lax.custom_root(
+        lambda a: a * 2 - f(h, w),
+        h,
+        lambda g, a: a - g(a) / 2,
+        lambda g, y: y / g(jnp.ones_like(y)),
+    )
+
+
+def in_custom_linear_solve(f, h, w):
+    return lax.custom_linear_solve(
+        lambda x: x * 2 + 0.1 * f(h, w).sum() * x,
+        h,
+        lambda mv, b: b / mv(jnp.ones_like(b)),
+        symmetric=True,
+    )
+
+
+def in_gradient(f, h, w):
+    return jax.grad(lambda h: jnp.sum(f(f(h, w), w) ** 2))(h)
+
+
+def in_jvp(f, h, w):
+    return jax.jvp(lambda h: f(f(h, w), w), (h,), (jnp.ones_like(h),))[1]
+
+
+def in_linearize(f, h, w):
+    return jax.linearize(lambda h: f(f(h, w), w), h)[1](jnp.ones_like(h))
+
+
+def in_custom_jvp(f, h, w):
+    @jax.custom_jvp
+    def q(h, w):
+        return f(h, w)
+
+    q.defjvp(lambda primals, tangents: jax.jvp(f, primals, tangents))
+    return q(q(h, w), w)
+
+
+def in_custom_vjp(f, h, w):
+    @jax.custom_vjp
+    def q(h, w):
+        return f(h, w)
+
+    q.defvjp(lambda h, w: jax.vjp(f, h, w), lambda vjp, g: vjp(g))
+    return q(q(h, w), w)
+
+
+AROUND = [
+    pytest.param(in_custom_root, marks=remat3),
+    pytest.param(in_custom_linear_solve, marks=remat3),
+    in_gradient,
+    pytest.param(in_jvp, marks=remat3),
+    in_linearize,
+    in_custom_jvp,
+    in_custom_vjp,
+]
+
+
+def loss_of(around, f):
+    return lambda h, w: jnp.sum(around(f, h, w) ** 2)
+
+
+def step_of(loss):
+    def step(w, h):
+        value, gradient = jax.value_and_grad(lambda w: loss(h, w))(w)
+        return w - 0.1 * gradient, value
+
+    return step
+
+
+def kept(report):
+    return report.totals.computed_nbytes
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_of_a_function_it_is_the_source_without(around):
+    report = jaxresid.inspect(loss_of(around, jax.checkpoint(body)), mode="function")(H, W)
+    plain = jaxresid.inspect(loss_of(around, body), mode="function")(H, W)
+    (site,) = report.checkpoints
+    assert site.kept_nbytes == kept(report)
+    assert site.kept_without_nbytes == kept(plain)
+    assert site.peak_without_nbytes == plain.peak.nbytes
+    assert report.cost.total.flops - report.cost.recompute.flops == plain.cost.total.flops
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_of_a_step_it_is_the_source_without(around):
+    report = jaxresid.inspect(step_of(loss_of(around, jax.checkpoint(body))), mode="step")(W, H)
+    plain = jaxresid.inspect(step_of(loss_of(around, body)), mode="step")(W, H)
+    (site,) = report.checkpoints
+    assert (site.kept_without_nbytes, site.kept_nbytes) == (kept(plain), kept(report))
+    assert site.peak_without_nbytes == plain.peak.nbytes
+
+
+@remat3
+def test_compare_and_plan_leave_it_and_say_so():
+    loss = loss_of(in_custom_root, jax.checkpoint(body))
+    compared = jaxresid.compare(loss, mode="function")(H, W)
+    assert any("body" in w and "stays as it is" in w for w in compared.warnings)
+    assert "checkpoint" not in {place.split()[-1] for place in compared.places}
+    planned = jaxresid.plan(loss, budget="1KiB", mode="function")(H, W)
+    assert any("body" in w and "stays as it is" in w for w in planned.warnings)
+    assert all(site.function != "body" for site in planned.sites)
+
+
+def named_outside(policy):
+    def layer(h, w):
+        return jnp.sin(h @ w) @ w
+
+    def loss(h, w):
+        h = checkpoint_name(jnp.cos(h @ w), "outside")
+        return jnp.sum(jax.checkpoint(layer, policy=policy)(h, w) ** 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("name", ["outside", "nothing"])
+def test_a_policy_that_names_nothing_in_its_body_matches_nothing_in_a_step_too(name):
+    loss = named_outside(cp.save_only_these_names(name))
+    (of_loss,) = jaxresid.inspect(loss)(H, W).checkpoints
+    (of_step,) = jaxresid.inspect(step_of(loss))(W, H).checkpoints
+    assert of_loss.verdict == of_step.verdict == Verdict.MATCHED_NOTHING
+    assert of_loss.reason == of_step.reason
+
+
+def inner(h, w):
+    return jnp.real(jnp.exp(1j * h) @ (w + 0j))
+
+
+def complex_loss(h, w):
+    def outer(h, w):
+        saving = jax.checkpoint(inner, policy=cp.everything_saveable)
+        return lax.cond(h[0, 0] > 0, saving, lambda h, w: h, h, w)
+
+    return jnp.sum(jax.checkpoint(outer)(h, w))
+
+
+def fails_without(loss):
+    try:
+        jax.make_jaxpr(jax.grad(loss))(H, W)
+    except TypeError:
+        return True
+    return False
+
+
+def complex_without(h, w):
+    saving = jax.checkpoint(inner, policy=cp.everything_saveable)
+    return jnp.sum(lax.cond(h[0, 0] > 0, saving, lambda h, w: h, h, w))
+
+
+needs_failure = pytest.mark.skipif(
+    not fails_without(complex_without), reason="this JAX can differentiate it"
+)
+
+
+@needs_failure
+@pytest.mark.parametrize("is_step", [False, True])
+def test_what_cannot_be_differentiated_without_it_costs_its_row(is_step):
+    if is_step:
+        report = jaxresid.inspect(step_of(complex_loss), mode="step")(W, H)
+    else:
+        report = jaxresid.inspect(complex_loss)(H, W)
+    found = {site.function: site for site in report.checkpoints}
+    outer = found["outer"]
+    assert outer.verdict == Verdict.NOT_JUDGED
+    assert "JAX cannot differentiate the program without it" in outer.reason
+    assert outer.kept_without_nbytes is outer.peak_without_nbytes is outer.recompute_flops is None
+    assert found["inner"].verdict != Verdict.NOT_JUDGED
+    assert report.cost.recompute.flops >= 0
+    text = json.loads(report.to_json())
+    jsonschema.validate(text, schema("report"))
+    assert "not judged" in report_text(report=report)
+
+
+@needs_failure
+def test_no_finding_is_built_on_it():
+    for violation in jaxresid.check(complex_loss)(H, W):
+        assert "outer" not in violation.message.split("`")[1]
+    jaxresid.compare(complex_loss)(H, W)
+    jaxresid.plan(complex_loss, budget="1KiB")(H, W)
+
+
+def test_where_nothing_is_known_without_them_recompute_is_what_is_tagged(monkeypatch):
+    from jaxresid.errors import InputsError
+    from jaxresid.inspector.removed import Removed
+
+    def refuse(self, gone):
+        raise InputsError("no")
+
+    loss = loss_of(lambda f, h, w: f(f(h, w), w), jax.checkpoint(body))
+    known = jaxresid.inspect(loss)(H, W)
+    monkeypatch.setattr(Removed, "without", refuse)
+    report = jaxresid.inspect(loss)(H, W)
+    assert report.cost.total.flops == known.cost.total.flops
+    assert report.cost.recompute.matmul_flops == known.cost.recompute.matmul_flops
+    assert any("tags" in note for note in report.cost.recompute.notes)
+
+
+def test_a_step_that_makes_others_each_time_is_not_judged():
+    turns = iter(range(100))
+
+    def loss(h, w):
+        def layer(h, w):
+            return jnp.sin(h @ w)
+
+        for _ in range(1 + next(turns) % 5):
+            h = jax.checkpoint(layer)(h, w)
+        return jnp.sum(h**2)
+
+    (site,) = jaxresid.inspect(step_of(loss), mode="step")(W, H).checkpoints
+    assert site.verdict == Verdict.NOT_JUDGED
+    assert "each time" in site.reason
+
+
+def test_what_nobody_reads_is_not_recomputed():
+    """Without the checkpoints of a scan around a scan JAX hands over more than it reads."""
+
+    def smallest(h):
+        return h.at[:, :2].max(0.2)
+
+    def inside(h):
+        return lax.scan(lambda h, _: (smallest(h), None), h, None, length=3)[0] * 2
+
+    def loss(h, w):
+        once = jax.checkpoint(lambda h, _: (jax.checkpoint(inside)(h), None), prevent_cse=False)
+        return jnp.sum(lax.scan(once, h, None, length=3)[0] @ w)
+
+    for report in (jaxresid.inspect(loss)(H, W), jaxresid.inspect(step_of(loss))(W, H)):
+        assert report.cost.recompute.flops >= 0
+        assert all(site.recompute_flops >= 0 for site in report.checkpoints)
+
+
+def test_a_checkpoint_that_no_gradient_goes_through_is_listed_in_a_step():
+    def loss(h, w):
+        ahead = lax.stop_gradient(jax.checkpoint(lambda h, w: jnp.sin(h @ w))(h, w))
+        return jnp.sum(jax.checkpoint(body)(ahead, w) ** 2)
+
+    of_loss = jaxresid.inspect(loss)(H, W).checkpoints
+    of_step = jaxresid.inspect(step_of(loss), mode="step")(W, H).checkpoints
+    assert {c.function: c.verdict for c in of_step} == {c.function: c.verdict for c in of_loss}

@@ -1,0 +1,21 @@
+"""transformers: FlaxGPT2LMHeadModel, causal language modelling as in `run_clm_flax.py`."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from transformers import FlaxGPT2LMHeadModel, GPT2Config
+
+config = GPT2Config(vocab_size=512, n_positions=64, n_embd=64, n_layer=2, n_head=4)
+model = FlaxGPT2LMHeadModel(config, input_shape=(1, 8), _do_init=False)
+
+
+def loss(params, input_ids, attention_mask, dropout_rng):
+    logits = model(input_ids, attention_mask, params=params, dropout_rng=dropout_rng, train=True)[0]
+    labels = jax.nn.one_hot(input_ids[..., 1:], config.vocab_size)
+    return optax.softmax_cross_entropy(logits[..., :-1, :], labels).mean()
+
+
+def loss_inputs():
+    params = model.init_weights(jax.random.PRNGKey(0), (1, 8))
+    ids = jnp.zeros((4, 32), jnp.int32)
+    return params, ids, jnp.ones_like(ids), jax.random.PRNGKey(0)

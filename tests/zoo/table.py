@@ -1,0 +1,89 @@
+"""Prints what the last `pytest -m zoo` found as a Markdown table, wrong rows included.
+
+python tests/zoo/table.py > docs/zoo.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from running import HOME
+from targets import TARGETS
+
+_HEAD = """\
+# The zoo
+
+Programs around released libraries, as their users write them; `tests/zoo/programs/` holds them,
+`tests/zoo/targets.py` the versions. Each row is one program on one JAX: how many commands ended as
+they should (exit code 0, 1, or 2 with one line that says why), whether the residuals are the leaves
+of the real `jax.vjp` under jit, whether the roles of a step have the bytes of its trees, and how
+many verdicts agree with XLA:CPU's bytes when the checkpoint is really removed. A dash: there is
+nothing to compare. `python tests/zoo/table.py` prints this table from the last run.
+
+| library | program | JAX | commands | kept | roles | verdicts |
+|---|---|---|---|---|---|---|"""
+
+
+def main() -> None:
+    print(_HEAD)
+    wrong, verdicts, agreed, rows = [], 0, 0, 0
+    for target in TARGETS:
+        for environment in target.environments:
+            found = _outcome(target.name, environment)
+            if found is None:
+                continue
+            rows += 1
+            judged = [v for v in found["verdicts"] if v[-1] is not None]
+            verdicts, agreed = verdicts + len(judged), agreed + sum(v[-1] for v in judged)
+            print(f"| {target.library} | {target.name} | {found['jax']} | {_columns(found)} |")
+            wrong += [(target.name, found["jax"], text) for text in found["wrong"]]
+            wrong += [
+                (target.name, found["jax"], f"verdict {v[2]} of {v[0]} ({v[1]}): {_bytes(v)}")
+                for v in judged
+                if not v[-1]
+            ]
+    print(f"\n{rows} rows; {agreed} of {verdicts} verdicts agree.")
+    print("\n## What is wrong\n")
+    for name, jax, text in wrong:
+        print(f"- {name}, JAX {jax}: {_one_line(text)}")
+    failed = HOME / "installed.json"
+    if failed.exists():
+        for environment, which in json.loads(failed.read_text()).items():
+            for requirement, why in which.items():
+                print(f"- {requirement} does not install in `{environment}`: {_one_line(why)}")
+
+
+def _outcome(name: str, environment: str) -> dict | None:
+    path = HOME / "results" / environment / f"{name.replace(':', '-')}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _columns(found: dict) -> str:
+    codes = found["facts"].get("codes", {})
+    bad = {w.split()[0] for w in found["wrong"] if w.split()[0] in codes}
+    commands = f"{len(codes) - len(bad)} of {len(codes)}"
+    judged = [v for v in found["verdicts"] if v[-1] is not None]
+    verdicts = f"{sum(v[-1] for v in judged)} of {len(judged)}" if judged else "-"
+    kept = "-" if "leaves" not in found["facts"] else _mark(found, "kept:")
+    roles = _mark(found, "parameters:", "optimizer-state:", "batch:", "arguments:", "taken for")
+    return f"{commands} | {kept} | {roles if found['facts']['is_step'] else '-'} | {verdicts}"
+
+
+def _mark(found: dict, *starts: str) -> str:
+    return "**wrong**" if any(w.startswith(starts) for w in found["wrong"]) else "right"
+
+
+def _bytes(verdict: list) -> str:
+    return f"temporaries {verdict[3]} B with it, {verdict[4]} B without"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300].replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

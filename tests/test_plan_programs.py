@@ -5,8 +5,18 @@ import importlib
 import random
 import sys
 
+import pytest
+
 from jaxresid.advice import plan as planning
-from jaxresid.advice.promising import UnverifiedError, figures, rehearsal, without_checkpoints
+from jaxresid.advice.promising import (
+    Figures,
+    UnverifiedError,
+    figures,
+    figures_of,
+    rehearsal,
+    without_checkpoints,
+)
+from jaxresid.advice.snippets import code
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector import Question, subject
 from jaxresid.inspector.candidates import candidates, saving
@@ -39,6 +49,8 @@ class Program:
         values = list(nameable(self.variants.body(place), self.subject.frames))
         if kind == "none" and place.kind == "checkpoint":
             return (None,) * place.calls, (PlannedPart(place.calls, False),)
+        if place.kind == "whole" and len(planning._places(self.variants)) > 1:
+            values = []  # then a plan names none
         if kind == "names" and values:
             count = self.random.randint(1, min(3, len(values)))
             names = {}
@@ -135,12 +147,60 @@ def outcomes(seed, count, directory):
     return [made.outcome() for _ in range(count)]
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def broken(seed, count, folder):
+    return [
+        (seed, what, code(edits))
+        for what, _, edits in outcomes(seed, count, folder)
+        if what != "kept" and not what.startswith("unwritten")
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_written_gives_what_was_promised(seed, folder):
+    assert broken(seed, 2, folder) == []
+
+
+@pytest.mark.slow
+def test_of_many_programs_too(folder):
+    assert [b for seed in range(6, 120) for b in broken(seed, 3, folder)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 90, 10))
+def test_plans_are_what_their_code_gives(first, folder):
+    """Whole plans: every code is traced, without the shortcut of the running process."""
+    for seed in range(first, first + 10):
+        made = Program(seed, folder)
+        low = planning.planned(made.subject, 1).floor_nbytes
+        peak = made.plain.peak_nbytes
+        for budget in sorted({low, (low + peak) // 2}):
+            check = rehearsal(made.subject, made.question)
+            plan, edits = planning.drafted(made.subject, budget, check=check)
+            assert plan.fits
+            assert plan.recompute_flops >= 0
+            assert plan.verified, (seed, plan.doubt)
+            name = f"{made.name}_{budget}"
+            (new,) = [e.new for e in edits] or [source(seed).encode()]
+            (folder / f"{name}.py").write_bytes(new)
+            module = importlib.import_module(name)
+            asked = Question(module.loss).of(module.loss_inputs(), {})
+            found = figures_of(subject(asked))
+            assert found == Figures(
+                plan.peak_nbytes, plan.kept_nbytes, plan.host_nbytes, plan.recompute_flops
+            ), seed
+
+
 if __name__ == "__main__":
     import pathlib
     import tempfile
     from collections import Counter
-
-    from jaxresid.advice.snippets import code
 
     folder = pathlib.Path(tempfile.mkdtemp())
     sys.path.insert(0, str(folder))

@@ -32,6 +32,10 @@ def _blocks(edit: FileEdit) -> Iterator[str]:
         if not lines:
             shown = " ".join(" ".join(gone).split())
             yield f"# without  {shown}  # {where}"
+        elif len(gone) == len(lines):
+            for at, line in enumerate(lines, start + 1):
+                if line != old[at - 1]:
+                    yield _block([line], f"{edit.shown}:{at}")
         elif gone:
             yield _block(lines, where + (f"-{stop}" if stop > start + 1 else ""))
         else:

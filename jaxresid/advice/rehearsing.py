@@ -193,8 +193,9 @@ def _future(module: ModuleType) -> int:
     flags = 0
     for name in __future__.all_feature_names:
         feature: Any = getattr(__future__, name)
+        flag: int = feature.compiler_flag
         if vars(module).get(name) is feature:
-            flags |= feature.compiler_flag
+            flags |= flag
     return flags
 
 

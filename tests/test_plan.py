@@ -9,14 +9,14 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.plan import planned
-from jaxresid.advice.solver import Program, together
+from jaxresid.advice.solver import Choosing, Program, together
 from jaxresid.errors import InputsError
 from jaxresid.inspector import Question, subject
 from jaxresid.inspector.candidates import saving
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.cost import eqn_cost
 from jaxresid.inspector.naming import nameable
-from jaxresid.inspector.recompute import graph
+from jaxresid.inspector.recompute import Graph, Step, graph
 from jaxresid.inspector.subjects import variants_of
 
 # What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share
@@ -243,7 +243,6 @@ def test_what_fits_as_it_is_stays():
     plan = jaxresid.plan(scanned, budget="1TiB")(*scanned_inputs())
     assert plan.fits
     assert plan.sites == ()
-    assert plan.recompute_flops == 0
     assert plan.peak_nbytes == plan.plain_nbytes == plan.written_nbytes
 
 
@@ -252,7 +251,6 @@ def test_a_checkpoint_that_is_not_needed_goes():
     (site,) = plan.sites
     assert site.changed
     assert [part.checkpointed for part in site.parts] == [False]
-    assert plan.recompute_flops == 0
 
 
 def test_some_calls_only_are_written_and_verified():
@@ -455,3 +453,38 @@ def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
 def test_plans_are_values():
     plan = jaxresid.plan(scanned, budget="1TiB")(*scanned_inputs())
     assert replace(plan, tried=0) != plan
+
+
+# --- places without anything to choose --------------------------------------------------------
+
+
+def identity(x):
+    return jnp.sum(jnp.sin(jax.checkpoint(lambda x: x)(x)))
+
+
+def constant(x):
+    return jnp.sum(x) * jax.checkpoint(lambda x: 2.0)(x)
+
+
+def idle_scan(x):
+    y, z = jax.lax.scan(jax.checkpoint(lambda c, _: (c, c)), x, None, length=5)
+    return jnp.sum(jnp.sin(y) * z)
+
+
+@pytest.mark.parametrize("fun", [identity, constant, idle_scan])
+def test_a_body_without_eqns_has_one_choice(fun):
+    found = subject(fun, (f32(64, 64),), {})
+    least = min(planned(found, budget).peak_nbytes for budget in (1, 1 << 30))
+    plan = planned(found, least)
+    assert plan.fits
+
+
+def test_the_program_of_nothing():
+    empty = Graph((), (), (), ())
+    nothing = Choosing(frozenset(), frozenset(), 0, 0, 0.0)
+    assert Program(empty).front(8) == ((nothing,), True)
+    # Something runs, and nothing is needed of it.
+    idle = Graph((), (Step(None, 3.0, (), None, 4),), (), (True,))
+    assert Program(idle).front(8) == ((nothing,), True)
+    assert together([], [], 1.0, []) == ()
+    assert together([], [], -1.0, []) is None

@@ -6,7 +6,7 @@ import click
 
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
 from jaxresid.cli.retracing import retraced, verify
-from jaxresid.cli.running import encoding_of, rendered, working, write
+from jaxresid.cli.running import encoding_of, rendered, tell, working, write
 from jaxresid.cli.sizes import size
 from jaxresid.errors import InputsError
 
@@ -92,14 +92,14 @@ def plan(
         writing.write(edits)
     if diff_:
         text = writing.diff(edits)
-        click.echo(f"jaxresid: {verdict_text(result)}", err=True)
+        tell(f"jaxresid: {verdict_text(result)}")
     elif format_ == "json":
         text = result.to_json()
     else:
         text = rendered(render_plan(result, encoding_of(output)), output)
     if text:
-        write(text, output)
+        write(text, output, verbatim=diff_)
     if write_:
         written = ", ".join(edit.shown for edit in edits) or "nothing"
-        click.echo(f"jaxresid: {written} written", err=True)
+        tell(f"jaxresid: {written} written")
     return 0 if result.fits else 1

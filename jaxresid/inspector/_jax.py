@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import InputsError, MissingJaxError
+from jaxresid.interrupts import held
 
 MINIMUM = (0, 7)
 
@@ -55,7 +56,8 @@ def import_jax() -> types.ModuleType:
       MissingJaxError: saying in one line what to install.
     """
     try:
-        import jax
+        with held():
+            import jax
     except ModuleNotFoundError as e:
         if e.name not in ("jax", "jaxlib"):
             raise

@@ -17,6 +17,7 @@ from jaxresid.render.policies import Names
 from jaxresid.render.sparkline import can_encode
 from jaxresid.render.words import percent, place_text, short_path
 from jaxresid.render.wrapping import Flow
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes, format_flops
 
 _KINDS = {
@@ -127,6 +128,7 @@ def helps(plan: Plan) -> str:
 
 def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     """The whole text; `encoding` is that of the stream it is for."""
+    plan = shown(plan)
     times = "×" if can_encode("×", encoding) else "x"
     verdict = Names(verdict_text(plan), style="bold green" if plan.fits else "bold red")
     parts: list[RenderableType] = [heading(plan.target, plan.jax), verdict, _peaks(plan)]

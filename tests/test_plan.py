@@ -253,17 +253,68 @@ def test_a_checkpoint_that_is_not_needed_goes():
     assert [part.checkpointed for part in site.parts] == [False]
 
 
-def test_writable_treats_all_calls_alike():
-    args = unrolled_inputs(6)
-    found, variants = traced(checkpointed, args)
+def test_some_calls_only_are_written_and_verified():
+    """In a loop of Python's by the number of the round; the API verifies what it returns."""
+    args = unrolled_inputs(4)
+    _, variants = traced(checkpointed, args)
     place = place_of(variants, "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})
     budget = (plain.peak_nbytes * 3 + variants.variant({}).peak_nbytes) // 4
-    mixed, alike = planned(found, budget), planned(found, budget, writable=True)
-    assert [len(site.parts) for site in mixed.sites] == [2]
-    assert all(len(site.parts) == 1 for site in alike.sites)
-    assert mixed.recompute_flops < alike.recompute_flops
-    assert alike.peak_nbytes <= budget
+    plan = jaxresid.plan(checkpointed, budget=budget, mode="function")(*args)
+    (site,) = plan.sites
+    assert [part.checkpointed for part in site.parts] == [True, False]
+    assert plan.verified
+    assert plan.doubt is None
+    count = site.parts[0].calls
+    loop, call = plan.code
+    assert loop.startswith("for i, p in enumerate(layers):  # ")
+    assert call.startswith("x = (jax.checkpoint(layer")
+    assert f" if i < {count} else layer)(x, p)  # " in call
+
+
+def test_what_has_no_source_is_not_verified():
+    space = {"jax": jax, "jnp": jnp}
+    exec(  # as a REPL does
+        "def typed(w, x):\n    for _ in range(3):\n        x = jnp.sin(jnp.tanh(x @ w))\n"
+        "    return jnp.sum(x**2)\n",
+        space,
+    )
+    floor = jaxresid.plan(space["typed"], budget=1)(f32(8, 8), f32(512, 8))
+    assert floor.floor_nbytes < floor.written_nbytes
+    plan = jaxresid.plan(space["typed"], budget=floor.floor_nbytes)(f32(8, 8), f32(512, 8))
+    assert plan.fits
+    assert not plan.verified
+    assert plan.doubt
+    assert plan.code == ()
+    assert plan.unwritten
+
+
+def switched(w, x, kind, train):
+    for _ in range(3):
+        x = jnp.sin(jnp.tanh(x @ w)) if kind["act"] == "sin" else x
+    return jnp.sum(x**2) if train else jnp.sum(x)
+
+
+def switched_flat(w, x, train):
+    for _ in range(3):
+        x = jnp.sin(jnp.tanh(x @ w))
+    return jnp.sum(x**2) if train else jnp.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "static", "written"),
+    [
+        (switched_flat, (True,), "static_argnums=(2,)"),
+        (switched, ({"act": "sin"}, True), "jax.checkpoint(lambda w, x: fun(w, x, kind, train)"),
+    ],
+)
+def test_what_is_no_array_stays_out_of_the_checkpoint(fun, static, written):
+    args = (f32(8, 8), f32(512, 8), *static)
+    floor = jaxresid.plan(fun, budget=1)(*args).floor_nbytes
+    plan = jaxresid.plan(fun, budget=floor)(*args)
+    assert plan.fits
+    assert plan.verified, plan.doubt
+    assert any(written in block for block in plan.code)
 
 
 def test_offloading_reaches_below_the_floor():

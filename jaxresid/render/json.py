@@ -162,6 +162,9 @@ def plan_json(plan: Plan) -> str:
             "tried": plan.tried,
             "sites": [_site(site) for site in plan.sites],
             "code": list(plan.code),
+            "unwritten": list(plan.unwritten),
+            "verified": plan.verified,
+            "doubt": plan.doubt,
             "uncosted": list(plan.uncosted),
             "warnings": list(plan.warnings),
         }
@@ -517,6 +520,7 @@ def _site(site: PlannedSite) -> dict[str, Any]:
         "calls": site.calls,
         "trips": site.trips,
         "changed": site.changed,
+        "library": site.library,
         "parts": [_part(part) for part in site.parts],
     }
 

@@ -253,7 +253,7 @@ def energy(x, w):
     return jnp.sum(x**2)
 
 def loss(ws, x):
-    x = x - jax.grad(energy)(x, ws[0])
+    x = x - jax.jvp(jax.grad(lambda a: energy(a, ws[0])), (x,), (x,))[1]
     x = jax.lax.fori_loop(0, 4, lambda i, a: jnp.tanh(a @ ws[1]), x)
     return jnp.sum(x**2)
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from running import HOME
+from running import HOME, agrees
 from targets import MISSING, TARGETS
 
 _HEAD = """\
@@ -41,9 +41,8 @@ def main() -> None:
             rows += 1
             judged = _judged(found)
             verdicts, agreed = verdicts + len(judged), agreed + sum(v[-1] for v in judged)
-            print(
-                f"| {target.library} | {target.name} | {found['jax'] or environment} | {_columns(found)} |"
-            )
+            on = found["jax"] or environment
+            print(f"| {target.library} | {target.name} | {on} | {_columns(found)} |")
             wrong += [(target.name, found["jax"], text) for text in found["wrong"]]
             wrong += [
                 (target.name, found["jax"], f"verdict {v[2]} of {v[0]} ({v[1]}): {_bytes(v)}")

@@ -23,7 +23,8 @@ they should (exit code 0, 1, or 2 with one line that says why), whether the resi
 of the real `jax.vjp` under jit, whether the roles of a step have the bytes of its trees, and how
 many verdicts agree with XLA:CPU's bytes when the checkpoint is really removed. A dash: there is
 nothing to compare. A verdict agrees where the bytes move as it says, by over 2 % (*undone by XLA*:
-by less than 5 %). `python tests/zoo/table.py` prints this table from the last run; where few
+by less than 5 %; at 2 % two on JAX 0.7.0 would not agree, with 3 and 4 %).
+`python tests/zoo/table.py` prints this table from the last run; where few
 commands are counted, no others were run (`JAXRESID_ZOO_COMMANDS`).
 
 | library | program | JAX | commands | kept | roles | verdicts |

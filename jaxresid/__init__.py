@@ -5,13 +5,14 @@ Everything loads on first use, so importing this package is cheap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from jaxresid._version import __version__ as __version__
 
+TYPE_CHECKING = False  # typing takes time, in which a Ctrl-C would be nobody's
 # Every public name. Type checkers cannot follow `__getattr__`: they read these imports, and
 # tests/test_api.py holds that `_PUBLIC` says the same.
 if TYPE_CHECKING:
+    from typing import Any
+
     from jaxresid.advice.check import check as check
     from jaxresid.advice.compare import compare as compare
     from jaxresid.advice.compile import compile as compile

@@ -6,13 +6,16 @@ import sys
 # Importing and parsing make many objects and little garbage. With the default of 700 the collector
 # took a fifth of the time to lint the jax package.
 _GC_THRESHOLD = 100000
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Runs the command line and exits with its code."""
     gc.set_threshold(_GC_THRESHOLD)
-    from jaxresid.cli.running import run
-
+    try:
+        from jaxresid.cli.running import run
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
     sys.exit(run(sys.argv[1:]))
 
 

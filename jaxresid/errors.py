@@ -5,6 +5,10 @@ unless `--traceback` asks for it. The first line says what was wrong and, where 
 answer, what to write instead; further lines may show a signature or a caret.
 """
 
+# What is no failure of the user's code, whatever else it may raise.
+NOT_CAUGHT = (KeyboardInterrupt, GeneratorExit)
+_AROUND = 60  # how many characters of a SPEC stand on either side of the one that is wrong
+
 
 class JaxresidError(Exception):
     """Any failure with a message for the user."""
@@ -31,7 +35,11 @@ class SpecError(InputsError):
 
     def __init__(self, spec: str, column: int, reason: str) -> None:
         self.column = column
-        super().__init__(f"{reason}\n  {spec}\n  {' ' * column}^")
+        start = max(0, column - _AROUND) if len(spec) > 2 * _AROUND else 0
+        shown = spec[start : start + 2 * _AROUND]
+        before, after = "…" * bool(start), "…" * (start + len(shown) < len(spec))
+        caret = " " * (len(before) + column - start) + "^"
+        super().__init__(f"{reason}\n  {before}{shown}{after}\n  {caret}")
 
 
 class TraceError(JaxresidError):

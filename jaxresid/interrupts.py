@@ -1,4 +1,5 @@
-"""Ctrl-C while JAX is at work: it comes where Python drops exceptions."""
+"""Ctrl-C while JAX is loaded or at work: it comes where extensions crash on exceptions, and where
+Python drops them."""
 
 from __future__ import annotations
 
@@ -13,8 +14,52 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+    from types import FrameType
 
 _AGAIN_AFTER_S = 0.01
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Holds a Ctrl-C back, and lets it come when this is over.
+
+    For imports: where the handler raises while jaxlib's extension modules set themselves up, the
+    process ends in a segmentation fault, or the import fails and cannot be tried again. Outside of
+    the main thread, which alone gets it, and where Ctrl-C is not Python's to handle, nothing is
+    done.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # what was imported may have its own
+            signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Blocks Ctrl-C: it comes when this is over, and never to the processes that are started in it,
+    whose end is the business of whoever starts them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ Parsing needs no jax: an array becomes an `ArraySpec`, everything else the Pytho
 from __future__ import annotations
 
 import ast
+import cmath
 import math
 import re
 from collections.abc import Mapping
@@ -50,6 +51,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _CONSTANTS = {"None": None, "True": True, "False": False}
+_DIGITS = 1000  # Python converts no more than 4,300 at once
+_DEEPEST = 100  # a level takes three calls, and Python's limit is a thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +142,12 @@ class _Parser:
 
     def end(self) -> None:
         if self.peek().kind != "end":
-            raise self.fail(f"unexpected {self.peek().text!r} after the value")
+            raise self.fail(f"unexpected {_cut(self.peek().text)!r} after the value")
 
     def value(self) -> Any:
         token = self.take()
+        if self.depth > _DEEPEST:
+            raise self.fail(f"the containers are nested more than {_DEEPEST} deep", token)
         if token.kind in ("string", "number"):
             return self.python_literal(token)
         if token.kind == "name":
@@ -154,16 +159,19 @@ class _Parser:
         if token.text == "(":
             return self.tuple_or_value()
         if token.text == "{":
-            return dict(self.pairs())
+            return self.pairs()
         if token.kind == "end":
             raise self.fail("a value is missing; write an array like f32[64,512]", token)
         raise self.fail(f"unexpected {token.text!r}; expected an array like f32[64,512]", token)
 
     def python_literal(self, token: _Token) -> Any:
         try:
-            return ast.literal_eval(token.text)
+            value = ast.literal_eval(token.text)
         except (ValueError, SyntaxError):
-            raise self.fail(f"not a Python literal: {token.text}", token) from None
+            raise self.fail(f"not a Python literal: {_cut(token.text)}", token) from None
+        if isinstance(value, float | complex) and not cmath.isfinite(value):
+            raise self.fail(f"{_cut(token.text)} is more than a float can hold", token)
+        return value
 
     def items(self, close: str, what: str) -> list[Any]:
         values: list[Any] = []
@@ -181,27 +189,43 @@ class _Parser:
         had_comma = self.tokens[self.at - 2].text == ","
         return values[0] if len(values) == 1 and not had_comma else tuple(values)
 
-    def pairs(self) -> list[tuple[Any, Any]]:
-        pairs: list[tuple[Any, Any]] = []
+    def pairs(self) -> dict[Any, Any]:
+        pairs: dict[Any, Any] = {}
         self.depth += 1
         while not self.accept("}"):
             token = self.take()
             if token.kind not in ("string", "number"):
                 raise self.fail('expected a quoted key, as in {"w": f32[4,4]}', token)
             key = self.python_literal(token)
+            self.check_key(key, pairs, token)
             self.expect(":", "after the key")
-            pairs.append((key, self.value()))
+            pairs[key] = self.value()
             if not self.accept(","):
                 self.expect("}", "or ',' in the dict")
                 break
         self.depth -= 1
         return pairs
 
+    def check_key(self, key: Any, known: Mapping[Any, Any], token: _Token) -> None:
+        """JAX sorts the keys of a dict, and a dict has each once (1.0 is 1)."""
+        if key in known:
+            raise self.fail(f"the key {_cut(token.text)} is there twice", token)
+        for first in known:
+            try:
+                first < key  # noqa: B015
+            except TypeError:
+                raise self.fail(
+                    f"JAX cannot sort the keys {_cut(repr(first))} and {_cut(repr(key))}; give keys"
+                    " of one type",
+                    token,
+                ) from None
+            break
+
     def array(self, token: _Token) -> ArraySpec:
         dtype = _dtype_name(token.text)
         if dtype is None:
             raise self.fail(
-                f"unknown dtype {token.text!r}; use one of {' '.join(sorted(_SHORT_DTYPES))}"
+                f"unknown dtype {_cut(token.text)!r}; use one of {' '.join(sorted(_SHORT_DTYPES))}"
                 " (strings need quotes)",
                 token,
             )
@@ -287,9 +311,15 @@ class _Parser:
             raise self.fail("the shape is not closed; add ']'", token)
         if not re.fullmatch(r"\d[\d_]*", token.text):
             raise self.fail(
-                f"a dimension must be a whole number of at least 0, not {token.text}", token
+                f"a dimension must be a whole number of at least 0, not {_cut(token.text)}", token
             )
+        if len(token.text) > _DIGITS:
+            raise self.fail(f"no array has a dimension of {len(token.text)} digits", token)
         return int(token.text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _dtype_name(text: str) -> str | None:

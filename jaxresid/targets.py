@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxresid.errors import InputsError, TargetError
+from jaxresid.errors import NOT_CAUGHT, InputsError, TargetError
 from jaxresid.nearest import nearest
 
 
@@ -68,6 +68,12 @@ def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
     return None
 
 
+def named(fun: Callable[..., Any]) -> str | None:
+    """The name of a function; None for what has none."""
+    found = _asked(fun, "__name__")
+    return found if isinstance(found, str) else None
+
+
 def _import(place: str) -> ModuleType:
     if place.endswith(".py") or os.sep in place:
         return _import_file(place)
@@ -79,7 +85,9 @@ def _import(place: str) -> ModuleType:
         if place == missing or place.startswith(missing + "."):
             raise TargetError(_no_module(place, missing)) from e
         raise TargetError(_failed(place, e)) from e
-    except (Exception, SystemExit) as e:
+    except NOT_CAUGHT:
+        raise
+    except BaseException as e:
         raise TargetError(_failed(place, e)) from e
 
 
@@ -112,9 +120,11 @@ def _import_file(place: str) -> ModuleType:
         if known is None:
             sys.modules[name] = module
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as e:
+    except BaseException as e:
         if known is None:
             sys.modules.pop(name, None)
+        if isinstance(e, NOT_CAUGHT):
+            raise
         raise TargetError(_failed(place, e)) from e
     return module
 
@@ -156,13 +166,29 @@ def _failed(place: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({os.path.relpath(error.filename)}, line {error.lineno})"
         error = SyntaxError(error.msg)
-    first = str(error).strip().splitlines()
-    text = f": {first[0]}" if first else ""
-    return f"{place} fails to import: {type(error).__name__}{text}{where}"
+    return f"{place} fails to import: {_said(error)}{where}"
+
+
+def _said(error: BaseException) -> str:
+    """`Type: first line`."""
+    try:
+        first = str(error).strip().splitlines()
+    except Exception:  # even that is the user's code
+        first = []
+    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
 
 
 def _module_of(value: Any) -> str:
-    return getattr(value, "__module__", None) or ""
+    found = _asked(value, "__module__")
+    return found if isinstance(found, str) else ""
+
+
+def _asked(value: Any, name: str) -> Any:
+    """An attribute, None where there is none or asking for it raises."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
 
 
 def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
@@ -172,7 +198,7 @@ def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            callables = {n: getattr(found, n, None) for n in dir(found) if not n.startswith("_")}
+            callables = {n: _asked(found, n) for n in dir(found) if not n.startswith("_")}
             names = [n for n, value in callables.items() if callable(value)]
             near = nearest(part, names, cutoff=0.5)
             own = [n for n in names if _module_of(callables[n]) == module.__name__]
@@ -183,5 +209,7 @@ def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
             else:
                 hint = ""
             raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
+        except Exception as e:
+            raise TargetError(f"{walked} raises {_said(e)} when asked for {part!r}") from e
         walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
     return found

@@ -308,3 +308,25 @@ def test_opening_a_big_cache_is_cheap(tmp_path):
     body = (tmp_path / f"{KEY}.json").read_text().partition("\n")[2]
     parse = min(timed(lambda: json.loads(body)) for _ in range(7))
     assert min(timed(lambda: Cache.open(tmp_path, KEY)) for _ in range(7)) < 3 * parse + 0.005
+
+
+def test_a_link_is_not_followed(tmp_path, source, monkeypatch):
+    """Neither that of the folder, where it leads out, nor those of its files."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "cache").symlink_to(outside)
+    cache = Cache.open(project / "cache", "0" * 32)
+    cache.put(source, os.stat(source), b"x", {"a": 1}, depends="")
+    cache.save()
+    assert not any(outside.iterdir())
+    inside = project / "inside"
+    inside.mkdir()
+    for name in (".gitignore", "CACHEDIR.TAG", f"{'0' * 32}.lock"):
+        (inside / name).symlink_to(outside / name)
+    (inside / f"{'0' * 32}.json").symlink_to(outside / "entry")
+    cache = Cache.open(inside, "0" * 32)
+    cache.put(source, os.stat(source), b"x", {"a": 1}, depends="")
+    cache.save()
+    assert not any(outside.iterdir())

@@ -33,6 +33,7 @@ from jaxresid.model import (
     CompiledReport,
     JaxInfo,
     Location,
+    Source,
     Target,
 )
 from jaxresid.render.compare import render_comparison
@@ -542,10 +543,10 @@ BUFFERS = (
         2,
         "f32[4,32,2048,2048]",
         "fusion",
-        Location("decoder.py", 38, None, "attention", "weights = jax.nn.softmax(scores)"),
+        Source(Location("decoder.py", 38, None, "attention", "weights = jax.nn.softmax(scores)")),
         "exp",
     ),
-    CompiledBuffer("argument", 100 * MIB, 1, "bf16[32,320,7680]", "parameter", None, "p['w']"),
+    CompiledBuffer("argument", 100 * MIB, 1, "bf16[32,320,7680]", "parameter", residual="p['w']"),
     CompiledBuffer("temporary", 20 * MIB, memory="host"),
 )
 FITTING = Compiled(

@@ -318,3 +318,32 @@ def test_nothing_is_loaded_for_a_key():
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True
     )
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stats": {"temp_nbytes": "1"}},
+        {"stats": {"temp_nbytes": -1}},
+        {"buffers": [1]},
+        {"compiler": None},
+        {"notes": "abc"},
+        {"error": "no"},
+        {"output_shards": [["a"]]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_an_entry_that_is_no_compilation_is_a_miss(change, tmp_path):
+    """With the digest that it has to have."""
+    import hashlib
+    import json
+
+    cache = Cache(tmp_path)
+    cache.put(JOB, FULL)
+    head, _, body = entry(cache).read_bytes().partition(b"\n")
+    body = json.dumps(json.loads(body) | change).encode()
+    head = json.dumps(json.loads(head) | {"digest": hashlib.sha256(body).hexdigest()}).encode()
+    entry(cache).write_bytes(head + b"\n" + body)
+    assert cache.get(JOB) is None
+    assert cache.warnings

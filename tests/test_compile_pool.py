@@ -10,7 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from pathlib import Path
 
 import psutil
@@ -332,8 +338,33 @@ def test_what_an_executor_loses_is_a_result(how, error):
 def test_an_executor_that_was_shut_down():
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
-    found = dict(run(jobs(2), executor=executor))
-    assert [found[i].error.partition(":")[0] for i in range(2)] == ["lost by its executor"] * 2
+    found = dict(run(jobs(3), executor=executor))
+    assert sizes(found) == {0: 1, 1: 2, 2: 3}
+    note = found[0].notes[-1]
+    assert note.startswith("compiled on this machine: the executor broke (RuntimeError: cannot")
+
+
+class Breaking(Losing):
+    """Takes two jobs, loses them with itself, and takes no more."""
+
+    taken = 0
+
+    def submit(self, fn, *args, **kwargs):
+        self.taken += 1
+        if self.taken > 2:
+            raise BrokenExecutor("gone")
+        future = Future()
+        future.set_exception(BrokenExecutor("gone"))
+        return future
+
+
+def test_an_executor_that_breaks():
+    executor = Breaking(None)
+    found = dict(run(jobs(4), executor=executor))
+    assert sizes(found) == {0: 1, 1: 2, 2: 3, 3: 4}
+    notes = [c.notes[-1] for c in found.values() if c.notes[3:]]
+    assert "compiled on this machine: the executor broke (BrokenExecutor: gone)" in notes
+    assert executor.taken <= 3
 
 
 def test_what_another_machine_says_of_itself_is_not_kept(tmp_path):

@@ -12,12 +12,16 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
 ALLOWED = {
     "errors": set(),
+    "shown": set(),
+    "decoding": set(),
+    "regular": set(),
     "interrupts": set(),
     "model": {
         "render",
         "words",
     },  # the renderers are imported when Report.print is called
     "nearest": set(),
+    "paths": set(),
     "units": set(),
     "violations": set(),
     "words": set(),
@@ -28,20 +32,35 @@ ALLOWED = {
     "globs": set(),
     "requirements": set(),
     "config": {"errors", "globs", "nearest", "requirements"},
-    "linter": {"_version", "config", "errors", "nearest", "violations"},
+    "linter": {
+        *("_version", "config", "decoding", "errors", "interrupts", "nearest", "regular"),
+        *("shown", "violations"),
+    },
     "targets": {"errors", "nearest"},
-    "inspector": {"errors", "model", "inputs", "nearest", "specs", "units", "words", "xla"},
+    "inspector": {
+        *("errors", "inputs", "interrupts", "model", "nearest", "paths", "specs", "units"),
+        *("words", "xla"),
+    },
     # Of the inspector its _jax alone.
-    "xla": {"errors", "inspector", "interrupts", "model", "nearest", "units"},
+    "xla": {
+        "decoding",
+        "regular",
+        "errors",
+        "inspector",
+        "interrupts",
+        "model",
+        "nearest",
+        "units",
+    },
     "advice": {
         *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
-        *("_version", "inputs", "violations", "words", "xla"),
+        *("_version", "inputs", "interrupts", "violations", "words", "xla"),
     },
-    "render": {"model", "units", "violations", "words"},
+    "render": {"model", "paths", "shown", "units", "violations", "words"},
     "cli": {
         *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
-        *("inputs", "interrupts", "nearest", "sources", "targets", "units", "violations", "xla"),
-        *("_version", "words"),
+        *("inputs", "interrupts", "nearest", "shown", "sources", "targets", "units", "violations"),
+        *("_version", "words", "xla"),
     },
     "__main__": {"cli"},
     "__init__": {

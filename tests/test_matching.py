@@ -10,7 +10,7 @@ from jaxresid import inspector
 from jaxresid.inspector import Question
 from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.matching import matched
-from jaxresid.model import Argument, Aval, Computed, Location, Residual
+from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source
 from jaxresid.xla import compiler
 from jaxresid.xla.job import Buffer, Job
 
@@ -21,7 +21,7 @@ SIN = "jit(f)/jvp()/while/body/sin"
 def residual(primitive="sin", shape=(8, 4), *, dtype="float32", line=7, trips=1, **origin):
     aval = Aval(dtype, shape, jnp.dtype(dtype).itemsize)
     place = Location(FILE, line, None, "layer", "x = jnp.sin(x)")
-    return Residual(aval, Computed(primitive, place, **origin), trips)
+    return Residual(aval, Computed(primitive, Source(place), **origin), trips)
 
 
 def buffer(shape="f32[8,4]", op_name=SIN, *, line=7, kind="temporary", nbytes=128):
@@ -125,7 +125,7 @@ def test_arguments_and_outputs_are_what_they_are():
 def on_cpu(fun):
     args = f32(6, 128, 128), f32(512, 128)
     subject = inspector.subject(Question(fun, args))
-    residuals = inspector.inspect(fun, *args).residuals
+    residuals = inspector.inspect(fun)(*args).residuals
     compilation = compiler.compilation(Job(lowered(subject.trace, "cpu"), "cpu"))
     rows, nbytes = matched(compilation.buffers, residuals)
     kept = [r for r in residuals if r.origin.kind == "computed" and r.aval.shape[-2:] == (512, 128)]

@@ -160,7 +160,7 @@ class Fragile(Bench):
     def refer(self, label):
         if label == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        super().refer(label)
+        return super().refer(label)
 
     def error(self, label, tolerance):
         if label == "aborts":
@@ -397,7 +397,9 @@ def test_rounding_alone_is_told_from_values():
         ([1, -5], [1, 5], 0, 2),
         ([1 + 1j], [1 - 1j], 0, 2 / math.sqrt(2)),
         ([0, 0], [0, 0], 0, None),
-        ([math.nan, 1], [math.nan, 1], 0, 0),
+        ([math.nan, 1], [math.nan, 1], 0, None),
+        ([math.nan, 1, 2], [math.nan, 1, 1], 0, 1),
+        ([complex(0, math.nan), 1], [math.nan, 1], 0, None),
         ([math.nan], [math.nan], 0, None),
         ([math.inf, 1], [math.inf, 2], 0, 0.5),
         ([math.nan, 1], [0, 1], 0, 1),
@@ -420,6 +422,23 @@ def test_the_worst_array_counts():
     references = [np.array([1.0]), np.array([[100.0, 1.0]])]
     arrays = [np.array([1.25]), np.array([[101.0, 1.0]])]
     assert agreement.error(arrays, references, [0, 0], 1e-4) == pytest.approx(0.25)
+
+
+def test_what_is_nan_in_one_array_is_not_told_from_the_others():
+    nan, one = np.array([math.nan]), np.array([1.0])
+    assert agreement.error([nan, one], [nan, one], [0, 0], 1e-4) is None
+    assert agreement.error([nan, 2 * one], [nan, one], [0, 0], 1e-4) == 1
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_of_nan_gradients_nothing_is_said(isolated):
+    def fun(leaves):
+        (gradient,) = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.log(-1 - jnp.abs(x[0])))))(leaves)
+        return [jnp.float32(1), gradient]
+
+    runs = [Run("none", fun), Run("remat", fun)]
+    found = measured(runs, "none", [f32(3)], ["x"], rounds=1, isolated=isolated)
+    assert [t.agrees for t in found.timings.values()] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -243,3 +243,24 @@ def test_a_step(tmp_path, monkeypatch):
     )
     assert plan.recompute_flops
     verify(plan, edits(plan, subject), step)
+
+
+# The loop is differentiated by the function itself: what stands in its jaxpr are the loops of that
+# derivative, whose bodies no checkpoint in the code is around.
+INNER = """
+def energy(x, w):
+    x = jax.lax.fori_loop(0, 3, lambda i, a: jnp.sin(a @ w) * (i + 1), x)
+    return jnp.sum(x**2)
+
+def loss(ws, x):
+    x = x - jax.jvp(jax.grad(lambda a: energy(a, ws[0])), (x,), (x,))[1]
+    x = jax.lax.fori_loop(0, 4, lambda i, a: jnp.tanh(a @ ws[1]), x)
+    return jnp.sum(x**2)
+"""
+
+
+def test_loops_of_a_gradient_that_the_function_takes_are_no_places(promise):
+    made = promise(INNER)
+    scans = [p for p in made.variants.places() if p.kind == "scan"]
+    assert [p.location.line for p in scans] == [HEAD.count("\n") + 8]
+    made.check({scans[0]: ("dots_saveable", jax.checkpoint_policies.dots_saveable, ())})

@@ -29,6 +29,7 @@ from jaxresid.model import (
     Phases,
     Report,
     Residual,
+    Source,
     Split,
     Target,
     Totals,
@@ -57,6 +58,8 @@ def at(line, function, code, file="model.py"):
 SOFTMAX = at(31, "attention", "p = jax.nn.softmax(scores, axis=-1)")
 OUT = at(32, "attention", "return p @ v")
 LIBRARY = at(641, "softmax", "e = exp(x)", "/env/site-packages/jax/_src/nn/functions.py")
+AT_OUT = Source(OUT)
+IN_SOFTMAX = Source(SOFTMAX, LIBRARY, scope="layers_*/attn")
 DENSE = at(271, "Dense.__call__", "y = dot(x)", "/env/site-packages/flax/linen/linear.py")
 
 
@@ -65,10 +68,8 @@ def layer(i):
         Aval("bfloat16", (2, 4, 1024, 1024), 2),
         Computed(
             "exp",
-            SOFTMAX,
-            library=LIBRARY,
+            Source(SOFTMAX, LIBRARY, scope=f"layers_{i}/attn"),
             stack=(at(9, "loss", "x = layer(x)"), SOFTMAX),
-            scope=f"layers_{i}/attn",
             within=("jit layer",),
         ),
         consumers=(Consumer("mul", SOFTMAX), Consumer("dot_general", OUT)),
@@ -83,7 +84,7 @@ COST = Phases(
 PEAK = Peak(
     nbytes=100 * MIB,
     profile="accelerator",
-    location=OUT,
+    source=Source(OUT),
     primitive="dot_general",
     phase="backward",
     arguments_nbytes=10 * MIB,
@@ -92,16 +93,32 @@ PEAK = Peak(
     aliased_nbytes=0,
     host_nbytes=0,
     live=(
-        Live("residual", 32 * MIB, layer(0).aval, 2, "exp", None, SOFTMAX, "forward"),
-        Live("temporary", 28 * MIB, None, 1, "conv", None, OUT, "backward"),
+        Live(
+            "residual",
+            32 * MIB,
+            layer(0).aval,
+            2,
+            "exp",
+            None,
+            IN_SOFTMAX,
+            "forward",
+        ),
+        Live("temporary", 28 * MIB, None, 1, "conv", None, AT_OUT, "backward"),
         Live("temporary", 20 * MIB, Aval("float32", (5, MIB), 4), 1, "dot_general"),
         Live(
-            "gradient", 8 * MIB, Aval("float32", (2, MIB), 4), 1, "transpose", None, OUT, "backward"
+            "gradient",
+            8 * MIB,
+            Aval("float32", (2, MIB), 4),
+            1,
+            "transpose",
+            None,
+            Source(OUT),
+            "backward",
         ),
         Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][0]"),
         Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][1]"),
         Live("argument", 2 * MIB, Aval("bfloat16", (MIB,), 2), path="x"),
-        Live("output", 2 * MIB, Aval("bfloat16", (MIB,), 2), 1, "add", None, OUT, "backward"),
+        Live("output", 2 * MIB, Aval("bfloat16", (MIB,), 2), 1, "add", None, AT_OUT, "backward"),
     ),
     breakdown=(
         *(("temporary", 48 * MIB), ("residual", 32 * MIB)),
@@ -122,8 +139,7 @@ REPORT = Report(
             Aval("float32", (12, 256, 256), 4),
             Computed(
                 "dot_general",
-                at(40, "mlp", "h = x @ w[0]"),
-                library=DENSE,
+                Source(at(40, "mlp", "h = x @ w[0]"), DENSE),
                 name="qkv[0]",
                 named_at=at(41, "mlp", 'h = checkpoint_name(h, "qkv[0]")'),
                 within=("scan ×12", "remat"),
@@ -134,7 +150,7 @@ REPORT = Report(
         ),
         Residual(
             Aval("float32", (256, 256), 4, "host"),
-            Computed("add", None, path="x", through=("device_put",)),
+            Computed("add", path="x", through=("device_put",)),
             marks=(Mark.OFFLOADED,),
         ),
         Residual(Aval("int32", (3,), 4), Constant()),
@@ -147,7 +163,7 @@ REPORT = Report(
 
 USELESS = Checkpoint(
     function="loss",
-    location=at(60, "step", "grads = jax.grad(jax.checkpoint(loss))(params)"),
+    source=Source(at(60, "step", "grads = jax.grad(jax.checkpoint(loss))(params)")),
     policy=None,
     prevent_cse=True,
     calls=1,
@@ -166,7 +182,7 @@ USELESS = Checkpoint(
 EARNING = dataclasses.replace(
     USELESS,
     function="layer",
-    location=at(49, "loss", "x, _ = jax.lax.scan(jax.checkpoint(layer), x, params)"),
+    source=Source(at(49, "loss", "x, _ = jax.lax.scan(jax.checkpoint(layer), x, params)")),
     policy="dots_saveable",
     prevent_cse=False,
     trips=48,
@@ -250,12 +266,13 @@ temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
   outputs 2.00 MiB (2.0%)
 32.00 MiB  32.0%  ×2 bf16[2,4,1024,1024]  residual, exp, forward
                   model.py:31 attention  p = jax.nn.softmax(scores, axis=-1)
+                  in jax.nn.softmax · scope layers_*/attn
 28.00 MiB  28.0%  what conv needs while it runs
                   model.py:32 attention  return p @ v
 20.00 MiB  20.0%  f32[5,1048576]  temporary, dot_general
  8.00 MiB   8.0%  f32[2,1048576]  gradient, transpose, backward
                   model.py:32 attention  return p @ v
- 8.00 MiB   8.0%  ×2 f32[1048576]  argument params['w'][*]
+ 8.00 MiB   8.0%  ×2 f32[1048576]  argument params['w'][0..1]
 2 smaller values, 4.00 MiB
 How far the peak is off was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
 0.0.52), not with this one.
@@ -268,8 +285,8 @@ residuals
   3.00 MiB   8.5%  f32[12,256,256]  named 'qkv[0]': dot_general → reshape →
                    transpose  in scan ×12 › remat
                    model.py:40 mlp  h = x @ w[0]
-                   also an output · in flax/linen/linear.py:271 Dense.__call__ ·
-                   named at model.py:41
+                   also an output · in flax/linen/linear.py:271 Dense · named at
+                   model.py:41
 256.00 KiB   0.7%  f32<host>[256,256]  add of x → device_put
                    offloaded
       12 B         i32[3]  constant that the function closes over
@@ -371,7 +388,7 @@ class TestPeak:
         assert "donated" not in host
 
     def test_brackets_are_no_markup(self):
-        shown = self.of(primitive="[bold]", location=at(1, "f[red]", "x[red] + y[0]"))
+        shown = self.of(primitive="[bold]", source=Source(at(1, "f[red]", "x[red] + y[0]")))
         assert "at [bold] in" in shown
         assert "model.py:1 f[red]  x[red] + y[0]" in shown
 
@@ -414,7 +431,7 @@ class TestPeak:
         assert text in html.unescape(report_html(report))
 
     def test_no_place_no_op_nothing_live(self):
-        shown = self.of(location=None, primitive=None, phase="forward", live=(), curve=())
+        shown = self.of(source=Source(), primitive=None, phase="forward", live=(), curve=())
         assert (
             shown
             == """\
@@ -447,7 +464,7 @@ How far the peak is off was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
             for i in range(12)
         )
         line = self.of(live=PEAK.live + many).splitlines()[8]
-        assert line == "48.00 MiB  48.0%  ×12 f32[1048576]  argument layers[*]['w']"
+        assert line == "48.00 MiB  48.0%  ×12 f32[1048576]  argument layers[0..11]['w']"
 
     @pytest.mark.parametrize("width", [60, 80, 120])
     @pytest.mark.parametrize("at", [0, 6, 9])
@@ -568,7 +585,7 @@ saves nothing  loss  model.py:60  no policy
             assert piece in shown
 
     def test_no_place(self):
-        assert site_parts(dataclasses.replace(USELESS, location=None)) == ("loss", "no policy")
+        assert site_parts(dataclasses.replace(USELESS, source=Source())) == ("loss", "no policy")
 
     def test_figures_that_there_are_not(self):
         c = dataclasses.replace(USELESS, recompute_flops=0, recompute_fraction=0.0, ratio=None)
@@ -633,7 +650,7 @@ def test_report_prints_itself(capsys):
 
 def test_all_shows_arguments_and_literals():
     shown = report_text(all=True)
-    assert "2.00 MiB         ×2 f32[512,512]  argument params['w'][*]" in shown
+    assert "2.00 MiB         ×2 f32[512,512]  argument params['w'][0..1]" in shown
     assert "literal 0.5" in shown
     assert "argument" not in block(REPORT, "residuals")
 
@@ -679,15 +696,18 @@ def test_group_by_argument_shows_arguments():
 
 
 def test_rows_differ_where_the_reader_could_tell():
-    def count(**changes):
-        origin = dataclasses.replace(layer(1).origin, **changes)
+    def count(*, source=None, **changes):
+        origin = layer(1).origin
+        changed = dataclasses.replace(origin.source, **(source or {}))
+        origin = dataclasses.replace(origin, source=changed, **changes)
         both = (layer(0), dataclasses.replace(layer(1), origin=origin))
         return len(rows(dataclasses.replace(REPORT, residuals=both), View()).shown)
 
     assert count() == 1
-    assert count(scope="layers_7/attn") == 1
-    assert count(scope="layers_0/mlp") == 2
-    assert count(location=OUT) == 2
+    assert count(source={"scope": "layers_7/attn"}) == 1
+    assert count(source={"scope": "layers_0/mlp"}) == 2
+    assert count(source={"location": OUT}) == 2
+    assert count(source={"caller": OUT}) == 2
     assert count(within=("remat",)) == 2
     assert count(name="p") == 2
 
@@ -770,6 +790,10 @@ def test_json_of_the_checkpoints():
     location, finding = earning.pop("location"), earning["findings"].pop()
     assert location["line"] == 49
     assert earning == {
+        "library": None,
+        "caller": None,
+        "scope": "",
+        "defined": None,
         "function": "layer",
         "policy": "dots_saveable",
         "prevent_cse": False,
@@ -879,7 +903,7 @@ def test_html_is_escaped():
         residuals=(
             Residual(
                 Aval("float32", (2,), 4),
-                Computed("mul", at(1, "<lambda>", "x < y & z > 1"), name="<b>"),
+                Computed("mul", Source(at(1, "<lambda>", "x < y & z > 1")), name="<b>"),
             ),
         ),
     )
@@ -890,7 +914,7 @@ def test_html_is_escaped():
     hostile = dataclasses.replace(
         CHECKPOINTED,
         checkpoints=(dataclasses.replace(EARNING, function="<lambda>", reason="a < b"),),
-        peak=dataclasses.replace(PEAK, location=at(2, "<lambda>", "y < z")),
+        peak=dataclasses.replace(PEAK, source=Source(at(2, "<lambda>", "y < z"))),
     )
     html = report_html(hostile)
     for raw in ("<lambda>", "a < b", "y < z"):
@@ -907,7 +931,7 @@ def test_html_has_what_the_text_has():
         "<b>peak about 100.00 MiB</b> (estimate, profile accelerator) at dot_general in the"
         " backward pass model.py:32 attention return p @ v</p>",
         "temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)",
-        "<td>×2 f32[1048576]  argument params['w'][*]</td>",
+        "<td>×2 f32[1048576]  argument params['w'][0..1]</td>",
         "<p>2 smaller values, 4.00 MiB</p>",
         "<td>layer · model.py:49 · policy dots_saveable · prevent_cse=False · ×48 trips</td>",
         "<td>earns its keep: the peak falls by 750.00 MiB</td>",

@@ -348,6 +348,9 @@ def test_gradients_that_differ_are_told():
     assert "agree" not in text
     unknown = dataclasses.replace(ROWS[1], measured=timing(1.1, None))
     assert gradients_text(compared(unknown)) == ""
+    told = "cannot tell whether the gradients agree in 1 of 2 that ran: they have NaNs"
+    assert gradients_text(compared(right, unknown)).startswith(told)
+    assert gradients_text(compared(right, wrong, unknown)) == ""
     # Not a number is no agreement either.
     nan = dataclasses.replace(ROWS[1], measured=timing(1.1, float("nan")))
     assert gradients_text(compared(right, nan)) == ""

@@ -4,6 +4,7 @@ against the TPU compiler where libtpu is installed."""
 import dataclasses
 import importlib.util
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -341,6 +342,24 @@ def test_a_cond_takes_its_slower_branch(slow):
     found = took(lambda i, x: lax.switch(i, branches, x), array(dtype=I32), array(N, N))
     assert found.compute == pytest.approx(3 * 2 * N**3 / 459e12, rel=1e-3)
     assert found.notes == ("cond: the slower branch",)
+
+
+@pytest.mark.parametrize("profile", [Accelerator(), Cpu()], ids=lambda p: p.name)
+def test_a_literal_that_a_branch_copies_takes_nothing(profile):
+    """A loop's carry that is the same literal in every trip, and that a cond's branch returns."""
+
+    def loop(x, is_literal):
+        def body(carry, _):
+            w, s = carry
+            again = lax.cond(w[0, 0] > 0, lambda s: s, lambda s: s * 1, s)
+            return (w - s * jnp.sin(w), again), None
+
+        start = (x, jnp.bfloat16(0.1) if is_literal else x[0, 0])
+        return lax.scan(body, start, None, length=50)[0][0]
+
+    found = took(partial(loop, is_literal=True), array(N, N), profile=profile)
+    other = took(partial(loop, is_literal=False), array(N, N), profile=profile)
+    assert found.total == pytest.approx(other.total, rel=1e-5)
 
 
 # --- what is not known -----------------------------------------------------------------------

@@ -52,6 +52,14 @@ def test_parses(text, value):
         ("", 0, "a value is missing"),
         ("   ", 0, "a value is missing"),
         ("f32", 3, "needs a shape"),
+        ("1e400", 0, "1e400 is more than a float can hold"),
+        ("[f32[2], -1e400]", 9, "-1e400 is more than a float can hold"),
+        ("1e400j", 0, "more than a float can hold"),
+        ('{1: f32[2], "a": 2}', 12, "cannot sort the keys 1 and 'a'; give keys of one type"),
+        ('{"a": f32[2], b"a": 2}', 14, "cannot sort the keys 'a' and b'a'"),
+        ("{1j: 1, 2j: 2}", 8, "cannot sort the keys 1j and 2j"),
+        ("""{"a": 1, 'a': 2}""", 9, "the key 'a' is there twice"),
+        ("{1: 1, 1.0: 2}", 7, "the key 1.0 is there twice"),
         ("f32[3", 5, "expected ']'"),
         ("f32[3,", 6, "not closed"),
         ("f32[-3]", 4, "at least 0, not -3"),
@@ -130,6 +138,28 @@ def test_says_what_is_wrong_with_a_split(text, column, reason):
         parse_spec(text, AXES)
     assert error.value.column == column
     assert reason in str(error.value)
+
+
+@pytest.mark.parametrize("brackets", ["[]", "()", ("{0:", "}")])
+def test_says_that_containers_are_nested_too_deep(brackets):
+    opening, closing = brackets
+    assert parse_spec(opening * 100 + "1" + closing * 100)
+    with pytest.raises(SpecError, match="nested more than 100 deep") as error:
+        parse_spec(opening * 3000 + "f32[2]" + closing * 3000)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000, "f32[" + "9" * 5000 + "]", "a" * 5000, "[1" + " " * 5000 + "1]"]
+)
+def test_shows_what_is_around_the_mistake_in_a_long_spec(text):
+    with pytest.raises(SpecError) as error:
+        parse_spec(text)
+    reason, spec, caret = str(error.value).split("\n")
+    assert len(reason) < 300
+    assert len(spec) < 130
+    at = caret.index("^")
+    assert spec[at : at + 1] == text[error.value.column : error.value.column + 1]
 
 
 def test_a_split_needs_a_mesh():

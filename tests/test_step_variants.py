@@ -2,8 +2,8 @@
 written that way gives."""
 
 import functools
-import itertools
 import importlib.util
+import itertools
 import sys
 import threading
 from collections import Counter

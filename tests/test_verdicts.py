@@ -6,14 +6,14 @@ import jax
 import pytest
 
 from jaxresid.inspector.policies import Answers
-from jaxresid.inspector.sites import Call, Site
+from jaxresid.inspector.sites import Body, Call, Site
 from jaxresid.inspector.verdicts import Facts, Figures, judge
-from jaxresid.model import Cost, Location, Verdict
+from jaxresid.model import Cost, Location, Source, Verdict
 
 cp = jax.checkpoint_policies
 AT = Location("model.py", 12, 4, "loss", "x = layer(x)")
 CALL = Call(eqn=object(), jaxpr=None, trips=1, around=(), loops=(), makers={})
-SITE = Site("layer", AT, None, True, (CALL,))
+SITE = Site(Body("layer"), Source(AT), None, True, (CALL,))
 
 
 def facts(kept, kept_without, peak, peak_without, *, flops=0, saves=False, names=(), **changes):

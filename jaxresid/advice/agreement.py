@@ -33,14 +33,20 @@ def gap(array: np.ndarray, reference: np.ndarray) -> float:
     return found
 
 
+def is_unknown(array: np.ndarray, reference: np.ndarray) -> bool:
+    """Whether both are NaN somewhere: of what they would be otherwise nothing is known."""
+    return any(bool(np.any(np.isnan(a) & np.isnan(b))) for a, b in _pieces(array, reference))
+
+
 def error(
     arrays: Sequence[np.ndarray],
     references: Sequence[np.ndarray],
     noise: Sequence[float],
     tolerance: float,
 ) -> float | None:
-    """The greatest relative difference of any array, see `Timing.gradient_error`; None where there
-    is nothing to compare: no array has a finite value other than 0.
+    """The greatest relative difference of any array, see `Timing.gradient_error`; None where it
+    cannot be told: no array has a finite value other than 0, or those that differ by no more than
+    the tolerance have NaNs in the same places.
 
     Args:
       noise: for each array how far it moves when the inputs change in their last bit. Some are all
@@ -49,9 +55,11 @@ def error(
         float32, plain against checkpointed, differences came to 1.6 times the noise.)
     """
     errors: list[float] = []
+    is_known = True
     for array, reference, moved in zip(arrays, references, noise, strict=True):
         scale = greatest(reference)
         difference = gap(array, reference)
+        is_known = is_known and not is_unknown(array, reference)
         if difference == 0:
             errors += [0.0] * (scale > 0)
         elif math.isinf(moved):
@@ -61,7 +69,10 @@ def error(
         else:
             known = max(scale, _NOISE * moved / tolerance)
             errors.append(difference / (known or greatest(array)))
-    return max(errors, default=None)
+    greatest_error = max(errors, default=None)
+    if greatest_error is not None and greatest_error <= tolerance and not is_known:
+        return None
+    return greatest_error
 
 
 def _pieces(*arrays: np.ndarray) -> Iterator[list[np.ndarray]]:

@@ -50,8 +50,12 @@ class Bench:
     def drop(self, label: str) -> None:
         self._programs.pop(label, None)
 
-    def refer(self, label: str) -> None:
-        """Runs a program and keeps its results as those to compare with."""
+    def refer(self, label: str) -> float | None:
+        """Runs a program and keeps its results as those to compare with.
+
+        Returns:
+          its own error: 0, or None where nothing can be told from its results.
+        """
         self._reference = self._results(label)
         # The nudged inputs take the place of the others: two sets might not fit.
         self._inputs = []
@@ -62,6 +66,7 @@ class Bench:
             self._inputs = []
             self._inputs = drawn(self._draws, self._seed)
         self._noise = [agreement.gap(a, b) for a, b in zip(nudged, self._reference, strict=True)]
+        return agreement.error(self._reference, self._reference, self._noise, tolerance=0.0)
 
     def error(self, label: str, tolerance: float) -> float | None:
         """Runs a program and compares its results with the reference's, see `agreement.error`."""

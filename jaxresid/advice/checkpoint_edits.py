@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from jaxresid.advice.located import (
     calls_at,
@@ -11,6 +12,7 @@ from jaxresid.advice.located import (
     related,
     sites_reached,
 )
+from jaxresid.advice.numbering import Part, chosen, numbered
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.linter import edits
 from jaxresid.linter.facts import Facts, Site
@@ -156,6 +158,57 @@ def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
         return
     if edit is not None:
         file.edit(edit)
+
+
+def split_checkpoint(
+    files: Rewritings, file: Rewriting, site: Site, location: Location, parts: Sequence[Part]
+) -> None:
+    """Treats some calls of a checkpointed function otherwise than others.
+
+    Args:
+      location: where it is called.
+
+    Raises:
+      UnwritableError: it is not called there as it is, or in no loop.
+    """
+    there = files.at(location.file, location.line)
+    where = there.where(location.line)
+    made = site.node
+    plain = site.target
+    calls = [
+        c
+        for c in calls_at(there, location)
+        if c.func is made or made in there.facts.names.origins(c.func)
+    ]
+    if there is not file or len(calls) != 1 or not isinstance(made, ast.Call) or plain is None:
+        raise UnwritableError(where, "some calls only cannot be treated otherwise here")
+    if site.api.library != "jax" or site.arguments.dynamic or len(site.arguments.positional) > 1:
+        raise UnwritableError(where, "some calls only cannot be treated otherwise here")
+    (call,) = calls
+    texts = []
+    for part in parts:
+        if part.checkpointed:
+            texts.append(_with_policy(file, site, made, part.policy))
+        else:
+            texts.append(file.text(plain))
+    file.edit(edits.replace(file.source, call.func, chosen(texts, parts, numbered(file, call))))
+
+
+def _with_policy(file: Rewriting, site: Site, made: ast.Call, policy: str | None) -> str:
+    """A call of `jax.checkpoint` as it would be with another policy."""
+    given = site.arguments.keywords.get("policy")
+    if given is not None and given not in made.keywords:
+        raise UnwritableError(file.where(made.lineno), _by_hand(policy))
+    text = file.policy(policy, made)
+    kept = [file.text(a) for a in made.args]
+    kept += [
+        f"{k.arg}={file.text(k.value)}" if k.arg else f"**{file.text(k.value)}"
+        for k in made.keywords
+        if k is not given
+    ]
+    if text is not None:
+        kept.append(f"policy={text}")
+    return f"{file.text(made.func)}({', '.join(kept)})"
 
 
 def _by_hand(policy: str | None) -> str:

@@ -31,7 +31,7 @@ from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace
-from jaxresid.model import Collective, Compiled, CompiledReport, Location, Report, Residual
+from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.units import format_bytes
 from jaxresid.words import Mode, Profile
 from jaxresid.xla import pool
@@ -188,7 +188,8 @@ def written(subject: Subject) -> Program:
     """A subject as its code has it."""
     traced = subject.trace
     program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
-    estimate = peak(program, subject.profile, Places(subject.frames))
+    shown = traced if isinstance(traced, Trace) else None
+    estimate = peak(program, subject.profile, Places(subject.frames, shown))
     found = residuals_of(traced, subject.frames, program)
     return Program(WRITTEN, traced, found, estimate.nbytes, subject.is_dead)
 
@@ -354,7 +355,7 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
         cached=compilation.cached,
         error=compilation.error,
         compiler=compilation.compiler,
-        buffers=tuple(replace(b, location=_shown(b.location)) for b in found),
+        buffers=tuple(replace(b, source=_shown(b.source)) for b in found),
         matched_nbytes=matched_nbytes if live is not None else None,
         live_nbytes=live,
         collectives=tuple(
@@ -371,13 +372,14 @@ def _parameters(traced: Trace | StepTrace) -> tuple[str, ...]:
     return tuple(traced.arguments.paths[i] for i in traced.arguments.dynamic)
 
 
-def _shown(location: Location | None) -> Location | None:
+def _shown(source: Source) -> Source:
     """A line that a compiler names, as the report names lines: relative, with its code."""
+    location = source.location
     if location is None or location.code:
-        return location
+        return source
     code = linecache.getline(location.file, location.line).strip()
     file = location.file.removeprefix(os.path.join(os.getcwd(), ""))
-    return replace(location, file=file, code=code)
+    return replace(source, location=replace(location, file=file, code=code))
 
 
 def _unused(devices: int, there: int) -> str:

@@ -153,7 +153,6 @@ class _Session:
             self._tolerance = tolerance(_jax.open_jaxpr(traced.jaxpr), platform)
             self._progress(f"{self._baseline}: compiling and running")
             self._refer()
-            self._agreement[self._baseline] = 0.0
         for label in self._left():
             if label == self._baseline:
                 continue
@@ -236,7 +235,7 @@ class _Session:
     def _refer(self) -> None:
         self._load(self._baseline)
         if not self._refers:
-            self._running().call("refer", self._baseline)
+            self._agreement[self._baseline] = self._running().call("refer", self._baseline)
             self._refers = True
 
     def _timing(self, label: str) -> Timing:

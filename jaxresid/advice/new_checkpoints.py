@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from jaxresid.advice.calling import Given, Kind
 from jaxresid.advice.located import calls_at, is_called, last_name, module_library
+from jaxresid.advice.numbering import Part, chosen, numbered
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.linter import edits, modules
 from jaxresid.linter.facts import Facts
@@ -45,20 +47,29 @@ def checkpoint_body(
 
 
 def checkpoint_call(
-    files: Rewritings, function: str, location: Location, policy: str | None
+    files: Rewritings,
+    function: str,
+    location: Location,
+    parts: Sequence[Part],
+    given: Given | None = None,
 ) -> None:
     """Checkpoints the function called at a location.
+
+    Args:
+      parts: what becomes of how many of its calls, in program order.
+      given: what it is called with; None: what the source tells.
 
     Raises:
       UnwritableError: the call cannot be told, or its library's way to checkpoint cannot.
     """
+    policy = parts[0].policy
     file = files.at(location.file, location.line)
     facts, where = file.facts, file.where(location.line)
     calls = calls_at(file, location)
     ours = [c for c in calls if is_called(facts, c.func, function)]
     if function.endswith(".__call__") and not ours and calls:
         ours = [_outermost(calls)]
-    if not ours and _wrap_argument(files, file, calls, function, policy):
+    if not ours and len(parts) == 1 and _wrap_argument(files, file, calls, function, policy):
         return
     if len(ours) != 1:
         raise UnwritableError(
@@ -68,12 +79,14 @@ def checkpoint_call(
     library = _library(files, file, call, function)
     match library:
         case "jax":
-            _wrap_function(file, call, policy)
+            _wrap_function(file, call, function, parts, given)
+        case "equinox" | "nnx" | "linen" if len(parts) > 1:
+            raise UnwritableError(where, f"some calls of {function} only cannot be checkpointed")
         case "equinox":
             name = file.spelled("equinox.filter_checkpoint", "equinox", call)
             file.wrap(call.func, f"{name}(", _closing(file, call, policy))
         case "nnx" | "linen":
-            _wrap_module(file, call, function, f"flax.{library}.remat", policy)
+            _wrap_module(file, call, function, f"flax.{library}.remat", policy, given)
         case _:
             raise UnwritableError(
                 where,
@@ -91,8 +104,16 @@ def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
     return found
 
 
-def checkpoint_whole(file: Rewriting, definition: ast.stmt | None, policy: str | None) -> None:
+def checkpoint_whole(
+    file: Rewriting,
+    definition: ast.stmt | None,
+    policy: str | None,
+    given: Given | None = None,
+) -> None:
     """Checkpoints a function where it is defined.
+
+    Args:
+      given: what it is called with; None: what the source tells.
 
     Raises:
       UnwritableError: it is no plain function.
@@ -108,17 +129,81 @@ def checkpoint_whole(file: Rewriting, definition: ast.stmt | None, policy: str |
     source = file.source
     name = file.spelled("jax.checkpoint", "jax", definition, ("jax.remat",))
     keywords = _policy_keyword(file, definition, policy)
-    static = _annotated(facts, definition)
-    if static:
-        keywords += f", static_argnums={_tuple(static)}"
-    if keywords:
-        partial = file.spelled("functools.partial", "functools", definition)
-        name = f"{partial}({name}{keywords})"
+    if given is None:
+        static = _annotated(facts, definition)
+    else:
+        static = tuple(i for i, kind in enumerate(given.positional) if kind == "static")
+    if given is not None and _is_closed(given):
+        name = _closing_over(file, definition, given, name, keywords)
+    else:
+        if static:
+            keywords += f", static_argnums={_tuple(static)}"
+        if keywords:
+            partial = file.spelled("functools.partial", "functools", definition)
+            name = f"{partial}({name}{keywords})"
     row = definition.lineno
     line = source.lines[row - 1]
     indent = line[: len(line) - len(line.lstrip())]
     newline = "\r\n" if "\r\n" in source.text else "\n"
     file.edit(Edit(Span(row, 0, row, 0), f"{indent}@{name}{newline}"))
+
+
+def _is_closed(given: Given) -> bool:
+    """Whether a checkpoint cannot be given all of it as arguments."""
+    by_name = any(kind != "traced" for kind in given.named.values())
+    return by_name or "closed" in given.positional
+
+
+def _closing_over(
+    file: Rewriting, definition: ast.FunctionDef, given: Given, checkpoint: str, keywords: str
+) -> str:
+    """A decorator that checkpoints a function of its traced arguments, which closes over the
+    others."""
+    args = definition.args
+    positional = [*args.posonlyargs, *args.args]
+    if args.vararg or args.kwarg:
+        raise UnwritableError(
+            file.where(definition.lineno),
+            "the target takes any arguments, some of them no arrays; checkpoint by hand a function"
+            " of its arrays alone",
+        )
+    kinds: dict[str, Kind] = {}
+    for i, arg in enumerate(positional):
+        by_position = given.positional[i] if i < len(given.positional) else None
+        kinds[arg.arg] = by_position or given.named.get(arg.arg, "closed")
+    for arg in args.kwonlyargs:
+        kinds[arg.arg] = given.named.get(arg.arg, "closed")
+    named = [f"{a.arg}={a.arg}" for a in args.kwonlyargs]
+    call = ", ".join([*(a.arg for a in positional), *named])
+    traced = ", ".join(name for name, kind in kinds.items() if kind == "traced")
+    fun = next(n for n in ("fun", "function", "wrapped", "checkpointed") if n not in kinds)
+    outer = _parameters(file, args)
+    return (
+        f"(lambda {fun}: lambda {outer}:"
+        f" {checkpoint}(lambda {traced}: {fun}({call}){keywords})({traced}))"
+    )
+
+
+def _parameters(file: Rewriting, args: ast.arguments) -> str:
+    """The parameters of a function as a lambda has them, without annotations."""
+    positional = [*args.posonlyargs, *args.args]
+    missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
+    texts = []
+    for i, (arg, default) in enumerate(
+        zip(positional, [*missing, *args.defaults], strict=True), start=1
+    ):
+        texts.append(_parameter(file, arg, default))
+        if i == len(args.posonlyargs):
+            texts.append("/")
+    if args.kwonlyargs:
+        texts.append("*")
+        pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        texts += [_parameter(file, arg, default) for arg, default in pairs]
+    return ", ".join(texts)
+
+
+def _parameter(file: Rewriting, arg: ast.arg, default: ast.expr | None) -> str:
+    return arg.arg if default is None else f"{arg.arg}={file.text(default)}"
 
 
 # -- functions -------------------------------------------------------------------------------------
@@ -153,17 +238,110 @@ def _tuple(numbers: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, numbers))}{',' if len(numbers) == 1 else ''})"
 
 
-def _wrap_function(file: Rewriting, call: ast.Call, policy: str | None) -> None:
+def _wrap_function(
+    file: Rewriting,
+    call: ast.Call,
+    function: str,
+    parts: Sequence[Part],
+    given: Given | None,
+) -> None:
     """`f(x, train=True)` -> `jax.checkpoint(functools.partial(f, train=True))(x)`."""
     facts = file.facts
     definition = facts.names.definitely(call.func)
-    positions, keywords = _static(facts, call, definition)
-    before, after = _around(file, call.func, policy, static=positions)
+    implicit = int("." in function and not _is_class(facts, call.func))
+    if given is not None and _needs_closing(call, given, implicit):
+        if len(parts) > 1:
+            raise UnwritableError(
+                file.where(call.lineno),
+                f"some calls of {function} only, whose arguments are not arrays alone, are to be"
+                " checkpointed",
+            )
+        _close_over(file, call, parts[0].policy, given, implicit)
+        return
+    positions, keywords = _static(facts, call, definition, implicit if given else 0, given)
+    bound = ""
     if keywords:
         partial = file.spelled("functools.partial", "functools", call)
         bound = ", ".join(_bind(file, call, keywords))
+    if len(parts) > 1:
+        plain = file.text(call.func)
+        if bound:
+            plain = f"{partial}({plain}, {bound})"
+        texts = []
+        for part in parts:
+            before, after = _around(file, call.func, part.policy, static=positions)
+            texts.append(f"{before}{plain}{after}" if part.checkpointed else plain)
+        text = chosen(texts, parts, numbered(file, call))
+        file.edit(edits.replace(file.source, call.func, text))
+        return
+    before, after = _around(file, call.func, parts[0].policy, static=positions)
+    if bound:
         before, after = f"{before}{partial}(", f", {bound}){after}"
     file.wrap(call.func, before, after)
+
+
+def _is_class(facts: Facts, func: ast.expr) -> bool:
+    """Whether a method is called through its class: `Block.run(block, x)`."""
+    if not isinstance(func, ast.Attribute):
+        return False
+    return isinstance(facts.names.definitely(func.value), ast.ClassDef)
+
+
+def _needs_closing(call: ast.Call, given: Given, implicit: int) -> bool:
+    """Whether a checkpoint cannot be given all arguments of a call."""
+    if "closed" in given.positional[implicit:]:
+        return True
+    if any(kind == "closed" for name, kind in given.named.items() if _names(call, name)):
+        return True
+    is_spread = any(isinstance(a, ast.Starred) for a in call.args)
+    is_spread = is_spread or any(k.arg is None for k in call.keywords)
+    return is_spread and any(
+        kind != "traced" for kind in [*given.positional[implicit:], *given.named.values()]
+    )
+
+
+def _names(call: ast.Call, name: str) -> bool:
+    return any(k.arg == name for k in call.keywords)
+
+
+def _close_over(
+    file: Rewriting, call: ast.Call, policy: str | None, given: Given, implicit: int
+) -> None:
+    """`f(x @ w, env)` -> `jax.checkpoint(lambda arg0: f(arg0, env))(x @ w)`.
+
+    What is closed over is worked out before the checkpoint, as it is without one:
+    `lambda x, arg0={"w": w @ w}: f(x, arg0)`.
+    """
+    used = {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
+    parameters: dict[str, str] = {}
+    closed: dict[str, str] = {}
+
+    def hand(arg: ast.expr, *, is_traced: bool) -> None:
+        if isinstance(arg, ast.Name):
+            if is_traced:
+                parameters[arg.id] = arg.id
+            return
+        if not is_traced and isinstance(arg, (ast.Constant, ast.Attribute, ast.Lambda)):
+            return
+        name = next(n for n in (f"arg{i}" for i in range(len(used) + 2)) if n not in used)
+        used.add(name)
+        (parameters if is_traced else closed)[name] = file.text(arg)
+        file.edit(edits.replace(file.source, arg, name))
+
+    for i, arg in enumerate(call.args):
+        if isinstance(arg, ast.Starred):
+            break
+        at = i + implicit
+        is_traced = at >= len(given.positional) or given.positional[at] == "traced"
+        hand(arg, is_traced=is_traced)
+    for keyword in call.keywords:
+        if keyword.arg:
+            is_traced = given.named.get(keyword.arg, "traced") == "traced"
+            hand(keyword.value, is_traced=is_traced)
+    name = file.spelled("jax.checkpoint", "jax", call, ("jax.remat",))
+    closing = _closing(file, call, policy)
+    taken = ", ".join([*parameters, *(f"{name}={text}" for name, text in closed.items())])
+    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
 
 
 def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
@@ -180,14 +358,27 @@ def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> l
 
 
 def _static(
-    facts: Facts, call: ast.Call, definition: object, implicit: int = 0
+    facts: Facts,
+    call: ast.Call,
+    definition: object,
+    implicit: int = 0,
+    given: Given | None = None,
 ) -> tuple[tuple[int, ...], list[ast.keyword]]:
-    """The arguments that are no arrays, as far as the source tells: positions, and keywords.
+    """The arguments that are no arrays: positions, and keywords.
 
     Args:
       definition: what is called, where it is known; implicit: how many arguments it has before
-        those of the call.
+        those of the call; given: what they are; None: what the source tells.
     """
+    if given is not None:
+        return (
+            tuple(
+                i
+                for i, kind in enumerate(given.positional[implicit:][: len(call.args)])
+                if kind != "traced"
+            ),
+            [k for k in call.keywords if k.arg and given.named.get(k.arg, "traced") != "traced"],
+        )
     names: list[str] = []
     fixed: frozenset[str] = frozenset()
     if isinstance(definition, ast.FunctionDef):
@@ -281,7 +472,12 @@ def _library(files: Rewritings, file: Rewriting, call: ast.Call, function: str) 
 
 
 def _wrap_module(
-    file: Rewriting, call: ast.Call, function: str, remat: str, policy: str | None
+    file: Rewriting,
+    call: ast.Call,
+    function: str,
+    remat: str,
+    policy: str | None,
+    given: Given | None,
 ) -> None:
     """`block(x)` -> `nn.remat(Block.__call__)(block, x)`, whose parameters keep their names; those
     of `nn.remat(Block)` would not.
@@ -300,7 +496,7 @@ def _wrap_module(
     if owner is None or source.text[end:opening].strip():
         raise UnwritableError(where, f"write {remat} of {function} by hand")
     called = f"{owner}.{method}"
-    positions, keywords = _static(file.facts, call, _method(file.facts, function), implicit=1)
+    positions, keywords = _static(file.facts, call, _method(file.facts, function), 1, given)
     if keywords and remat == "flax.nnx.remat":
         raise UnwritableError(
             where,

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxresid.advice.calling import Calls, Given, calls_of, observed, target_given
 from jaxresid.advice.chips import DEFAULT, Chip, chip
+from jaxresid.advice.libraries import library_of
 from jaxresid.advice.options import Menu, menu
+from jaxresid.advice.promising import (
+    Check,
+    Figures,
+    UnverifiedError,
+    figures,
+    rehearsal,
+    run_again,
+    without_checkpoints,
+)
 from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
-from jaxresid.advice.search import Runs, Search
+from jaxresid.advice.search import Runs, Search, Tried
+from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
-from jaxresid.advice.writing import code
+from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.barriers import undoing
-from jaxresid.inspector.choices import Place, Variant, Variants, everywhere
+from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.question import in_two_calls
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Plan, PlannedPart, PlannedSite
-from jaxresid.units import parse_bytes
+from jaxresid.units import format_bytes, parse_bytes
 from jaxresid.words import Mode, Profile
 
+# How many plans are written, and of these how many are traced, until one is taken.
+_MOST_DRAFTS = 100
+_MOST_TRACES = 5
 # A value smaller than this share of the budget is not worth a name; nor is what spares less than
 # that share of the function's cost.
 _WORTH_A_NAME = 1e-5
@@ -39,7 +55,6 @@ def plan(
     budget: int | str,
     offload: bool = False,
     device: str = DEFAULT.name,
-    writable: bool = False,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
@@ -54,7 +69,6 @@ def plan(
       budget: bytes of peak memory, or text such as `12GiB`.
       offload: values may also be moved to host memory; then the estimated time on `device` is
         minimised, transfers included, instead of the recomputed FLOPs.
-      writable: only what `jaxresid plan --write` can write: all calls of a place alike.
       fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
 
     Returns:
@@ -76,8 +90,10 @@ def plan(
     chosen = chip(device).name
 
     def planned_for(*args: Any, **kwargs: Any) -> Plan:
-        found = subject(question.of(args, kwargs))
-        return planned(found, nbytes, offload=offload, device=chosen, writable=writable)
+        asked = question.of(args, kwargs)
+        found = subject(asked)
+        check = rehearsal(found, asked)
+        return planned(found, nbytes, offload=offload, device=chosen, check=check)
 
     return planned_for
 
@@ -88,19 +104,35 @@ def planned(
     *,
     offload: bool = False,
     device: str = DEFAULT.name,
-    writable: bool = False,
     progress: Callable[[str], None] | None = None,
+    check: Check | None = None,
 ) -> Plan:
     """As `plan`, of a traced function.
 
     Args:
       progress: is told what is being done.
+      check: traces edited code; None: the plan's is not.
     """
+    return drafted(
+        subject, budget_nbytes, offload=offload, device=device, progress=progress, check=check
+    )[0]
+
+
+def drafted(
+    subject: Subject,
+    budget_nbytes: int,
+    *,
+    offload: bool = False,
+    device: str = DEFAULT.name,
+    progress: Callable[[str], None] | None = None,
+    check: Check | None = None,
+) -> tuple[Plan, tuple[FileEdit, ...]]:
+    """As `planned`, with the edits that the plan's code is the text of."""
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
     with uncollected(), subject.tracing():
         return _planned(
-            subject, budget_nbytes, offload, chip(device), writable, progress or (lambda _: None)
+            subject, budget_nbytes, offload, chip(device), progress or (lambda _: None), check
         )
 
 
@@ -109,14 +141,13 @@ def _planned(
     budget_nbytes: int,
     offload: bool,
     on: Chip,
-    writable: bool,
     tell: Callable[[str], None],
-) -> Plan:
+    check: Check | None,
+) -> tuple[Plan, tuple[FileEdit, ...]]:
     variants = variants_of(subject)
     places = _places(variants)
-    written = variants.variant({})
-    sites = [p for p in variants.places() if p.kind == "checkpoint"]
-    plain = variants.variant({p: everywhere(p, None) for p in sites}) if sites else written
+    as_written = variants.variant({})
+    plain = without_checkpoints(variants)
 
     def taken(variant: Variant) -> float:
         return seconds(variant.program, on, subject.profile).total
@@ -159,42 +190,186 @@ def _planned(
         cost,
         budget_nbytes,
         slack=_WORTH_AN_EDIT * (plain_seconds if offload else plain.cost.flops),
-        uniform=writable,
         progress=tell,
     )
     search.run()
-    best = search.best()
-    shown = best or search.lowest()
+    drafts = _Drafts(subject, variants, menus, plain, check)
+    fits = True
+    decided = drafts.first(search.best, lambda found: found.peak_nbytes <= budget_nbytes, tell)
+    if decided is None:
+        fits = False
+        decided = drafts.first(search.lowest, lambda found: True, tell)
+    assert decided is not None  # the code as it is written was tried
+    shown, found = decided.tried, decided.figures
+    trusted = [t.peak for t in search.tried if t not in drafts.wrong]
     recompute = shown.variant.cost - plain.cost
-    planned_sites = tuple(
-        site for m in menus if (site := _site(m, shown.combination[m.place])) is not None
-    )
-    return Plan(
+    is_promised = found == figures(shown.variant, plain)
+    time_fraction = None
+    if plain_seconds and is_promised:
+        time_fraction = (taken(shown.variant) - plain_seconds) / plain_seconds
+    result = Plan(
         target=subject.target,
         jax=subject.jax,
         profile=subject.profile.name,
         device=on.name,
         budget_nbytes=budget_nbytes,
         offload=offload,
-        fits=best is not None,
-        floor_nbytes=min(search.lowest().peak, written.peak_nbytes, plain.peak_nbytes),
-        written_nbytes=written.peak_nbytes,
+        fits=fits,
+        floor_nbytes=min(*trusted, found.peak_nbytes, as_written.peak_nbytes, plain.peak_nbytes),
+        written_nbytes=as_written.peak_nbytes,
         plain_nbytes=plain.peak_nbytes,
-        peak_nbytes=shown.peak,
-        kept_nbytes=shown.variant.kept_nbytes,
-        host_nbytes=shown.variant.host_nbytes,
-        recompute_flops=recompute.flops,
-        recompute_fraction=recompute.flops / plain.cost.flops if plain.cost.flops else 0.0,
-        time_fraction=(taken(shown.variant) - plain_seconds) / plain_seconds
-        if plain_seconds
-        else 0.0,
-        sites=planned_sites,
-        proven=_is_proven(search, menus),
+        peak_nbytes=found.peak_nbytes,
+        kept_nbytes=found.kept_nbytes,
+        host_nbytes=found.host_nbytes,
+        recompute_flops=found.recompute_flops,
+        recompute_fraction=found.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0,
+        time_fraction=time_fraction,
+        sites=decided.sites,
+        proven=_is_proven(search, menus) and shown is search.best(),
         tried=len(search.tried),
-        code=tuple(code(site) for site in planned_sites if site.changed),
-        uncosted=shown.variant.cost.uncosted,
-        warnings=tuple(warnings),
+        code=code(decided.written.edits),
+        unwritten=decided.written.problems,
+        verified=decided.doubt is None,
+        doubt=decided.doubt,
+        uncosted=recompute.uncosted,
+        warnings=(*warnings, *drafts.remarks(decided, plain)),
     )
+    return result, decided.written.edits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Draft:
+    """A plan that may be the one.
+
+    Attributes:
+      figures: those of its code where that was traced, else those of the variant.
+      doubt: why its code was not traced; None where it was.
+    """
+
+    tried: Tried
+    sites: tuple[PlannedSite, ...]
+    written: Written
+    figures: Figures
+    doubt: str | None = None
+
+
+class _Drafts:
+    """Takes the first plan whose code, traced, gives what is promised.
+
+    Attributes:
+      wrong: variants of which the code gives something else.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        variants: Variants,
+        menus: Sequence[Menu],
+        plain: Variant,
+        check: Check | None,
+    ) -> None:
+        self.wrong: list[Tried] = []
+        self._subject, self._variants, self._menus = subject, variants, menus
+        self._plain, self._check = plain, check
+        self._calls: Calls | None = None
+        self._traces = 0
+        self._left_out: list[_Draft] = []
+
+    def first(
+        self,
+        ranked: Callable[[Sequence[Tried]], Tried | None],
+        is_enough: Callable[[Figures], bool],
+        tell: Callable[[str], None],
+    ) -> _Draft | None:
+        """The first draft, by rank, that holds what it promises; of those that do not the best as
+        it was found; else the first of those whose code cannot be traced. None where none is
+        enough.
+
+        Args:
+          ranked: the best but for some.
+          is_enough: whether figures do.
+        """
+        out: list[Tried] = list(self.wrong)
+        doubted: list[_Draft] = []
+        otherwise: list[_Draft] = []
+        traces = 0
+        while len(out) < _MOST_DRAFTS and traces < _MOST_TRACES:
+            tried = ranked(out)
+            if tried is None:
+                break
+            out.append(tried)
+            draft = self._drafted(tried)
+            if self._check is None or not any(site.changed for site in draft.sites):
+                return draft
+            if draft.doubt is None and self._check is not None:
+                tell("tracing the code of the plan")
+                draft = self._traced(draft, self._check)
+                traces += 1
+            if draft.doubt is not None:
+                doubted.append(draft)
+            elif draft.figures == figures(tried.variant, self._plain):
+                self._left_out = doubted
+                return draft
+            else:
+                self.wrong.append(tried)
+                if is_enough(draft.figures):
+                    otherwise.append(draft)
+        self._left_out = doubted
+        if otherwise:
+            return min(otherwise, key=lambda d: (d.figures.recompute_flops, d.figures.peak_nbytes))
+        return doubted[0] if doubted else None
+
+    def remarks(self, decided: _Draft, plain: Variant) -> Iterator[str]:
+        """What is said of a cheaper plan that was left out for one that can be written."""
+        cheaper = [d for d in self._left_out if d is not decided]
+        if decided.doubt is not None or not cheaper:
+            return
+        first = cheaper[0]
+        flops, peak = first.figures.recompute_flops, format_bytes(first.figures.peak_nbytes)
+        share = flops / plain.cost.flops if plain.cost.flops else 0.0
+        yield (
+            f"left out: a plan with a peak of {peak} for {share:.1%} more FLOPs, since it is"
+            f" not verified: {first.doubt}"
+        )
+
+    def _drafted(self, tried: Tried) -> _Draft:
+        sites = tuple(
+            site
+            for m in self._menus
+            if (site := _site(m, tried.combination[m.place], self._variants)) is not None
+        )
+        made = written(sites, self._subject, self._known(sites))
+        promised = figures(tried.variant, self._plain)
+        doubt = None
+        if made.problems:
+            doubt = made.problems[0]
+        elif self._check is None and any(site.changed for site in sites):
+            doubt = "its code was not traced"
+        return _Draft(tried, sites, made, promised, doubt)
+
+    def _traced(self, draft: _Draft, check: Check) -> _Draft:
+        try:
+            return replace(draft, figures=check(draft.written.edits, draft.figures))
+        except UnverifiedError as e:
+            return replace(draft, doubt=f"its code cannot be traced here: {e}")
+
+    def _known(self, sites: Sequence[PlannedSite]) -> Calls:
+        """What is known of the calls of all places, asked once; nothing where no plan changes a
+        call."""
+        is_asked = any(s.kind == "call" and s.changed for s in sites)
+        if self._calls is None or (is_asked and not self._calls.seen):
+            target = target_given(self._subject.trace.arguments)
+            seen: Mapping[tuple[str, int, str], Given] = {}
+            if is_asked:
+                wanted = calls_of([_blank(m.place) for m in self._menus], self._subject.frames.cwd)
+                seen = observed(wanted, lambda: run_again(self._subject))
+            self._calls = Calls(target, seen)
+        return self._calls
+
+
+def _blank(place: Place) -> PlannedSite:
+    kind: Any = place.kind
+    return PlannedSite(kind, place.function, place.location, place.calls, place.trips, (), False)
 
 
 def _places(variants: Variants) -> list[Place]:
@@ -245,7 +420,7 @@ def _names(variants: Variants, places: Sequence[Place]) -> list[str]:
     return list(found)
 
 
-def _site(menu: Menu, runs: Runs) -> PlannedSite | None:
+def _site(menu: Menu, runs: Runs, variants: Variants) -> PlannedSite | None:
     """What a plan says of a place; None where there was no checkpoint and is to be none."""
     place = menu.place
     if place.kind != "checkpoint" and all(option.choice is None for option, _ in runs):
@@ -261,7 +436,16 @@ def _site(menu: Menu, runs: Runs) -> PlannedSite | None:
             for option, count in runs
         ),
         changed=any(option.changed for option, _ in runs),
+        library=_library(place, variants),
     )
+
+
+def _library(place: Place, variants: Variants) -> str | None:
+    """The installed package whose function a place's is; None for the user's own."""
+    if place.kind == "whole":
+        return None
+    where = _jax.traced_function(variants.body(place)) or ""
+    return library_of(where.partition(" at ")[2].rpartition(":")[0])
 
 
 def _is_proven(search: Search, menus: Sequence[Menu]) -> bool:

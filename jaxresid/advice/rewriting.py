@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jaxresid.advice.libraries import by_hand, library_of
 from jaxresid.advice.policy_text import policy_text, string_text
 from jaxresid.inspector.frames import Frames
 from jaxresid.linter.document import Document, read
@@ -170,13 +171,17 @@ class Rewritings:
         Raises:
           UnwritableError: it is no source file of the user's, or cannot be read or parsed.
         """
-        path = os.path.normpath(os.path.join(self._frames.cwd, file))
+        path = self.path(file)
         # One file, whatever links lead to it.
         key = os.path.realpath(path)
         found = self._files.get(key)
         if found is None:
             found = self._files[key] = self._read(path, f"{file}:{row}")
         return found
+
+    def path(self, file: str) -> str:
+        """The absolute path of a traced location's file."""
+        return os.path.normpath(os.path.join(self._frames.cwd, file))
 
     def changed(self) -> tuple[Rewriting, ...]:
         return tuple(f for f in self._files.values() if f.wraps or f.edits)
@@ -201,7 +206,11 @@ class Rewritings:
         if os.path.basename(path).startswith("<"):
             raise UnwritableError(where, "this code comes from no file; edit it by hand")
         if not self.is_writable(path):
-            raise UnwritableError(where, "this is code of a library, which is not written to")
+            library = library_of(path)
+            hint = f"; {by_hand(library)}" if library else ""
+            raise UnwritableError(
+                where, f"this is code of a library, which is not written to{hint}"
+            )
         shown = path.removeprefix(self._frames.cwd)
         try:
             raw = Path(path).read_bytes()

@@ -220,8 +220,9 @@ class _Walk:
         """Adds a kernel: all that leads from arrays to its result."""
         matmul, ops, taken = 0.0, 0, 0
         read: set[Value] = set()
-        if maker is None:  # a copy
-            read.update(kernel.operands)
+        if maker is None:  # a copy; of a literal nothing is read, as a cond's branch may return one
+            sources = (same.get(v, v) for v in kernel.operands)
+            read.update(v for v in sources if v in arrays)
         else:
             stack, seen = [maker], {maker}
             while stack:

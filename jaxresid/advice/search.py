@@ -8,7 +8,7 @@ search bisects. That is exact where they do, and what it tried is counted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxresid.advice.options import Menu, Option
@@ -71,7 +71,6 @@ class Search:
       cost: of a variant.
       budget: bytes of peak.
       slack: a difference in cost that is worth no name in the code.
-      uniform: whether all calls of a place have to be treated alike.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class Search:
         budget: int,
         *,
         slack: float,
-        uniform: bool,
         progress: Callable[[str], None],
     ) -> None:
         self._variants = variants
@@ -90,7 +88,6 @@ class Search:
         self._cost = cost
         self._budget = budget
         self._slack = slack
-        self._uniform = uniform
         self._progress = progress
         self.transfers = any("offload" in (o.policy or "") for m in menus for o in m.known)
         self._known: dict[Hashable, Tried | None] = {}
@@ -100,17 +97,22 @@ class Search:
 
     # -- the result --------------------------------------------------------------------------
 
-    def best(self) -> Tried | None:
+    def best(self, but: Container[Tried] = ()) -> Tried | None:
         """The cheapest that fits; of those that cost hardly more the one that is written with the
-        least effort."""
-        fitting = [t for t in self.tried if t.peak <= self._budget]
+        least effort.
+
+        Args:
+          but: those that are out of the question.
+        """
+        fitting = [t for t in self.tried if t.peak <= self._budget and t not in but]
         least = min((t.cost for t in fitting), default=0.0)
         near = [t for t in fitting if t.cost <= least + self._slack]
         return min(near, key=lambda t: (t.effort, t.changes, t.cost, t.peak), default=None)
 
-    def lowest(self) -> Tried:
-        """The one of the lowest peak."""
-        return min(self.tried, key=lambda t: (t.peak, t.cost, t.effort, t.changes))
+    def lowest(self, but: Container[Tried] = ()) -> Tried | None:
+        """The one of the lowest peak; None where all are out of the question."""
+        left = [t for t in self.tried if t not in but]
+        return min(left, key=lambda t: (t.peak, t.cost, t.effort, t.changes), default=None)
 
     def run(self) -> None:
         """Tries whatever may be the cheapest."""
@@ -127,8 +129,7 @@ class Search:
             self._front(fronts[0], {})
         elif fronts:
             self._mix()
-        if not self._uniform:
-            self._split()
+        self._split()
         self._simplify()
 
     def _simplify(self) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector.recompute import Graph
+from jaxresid.interrupts import held
 
 # Of two choices that cost the same the one that keeps less: a byte counts that much beside cost,
 # both as shares of their totals.
@@ -51,9 +52,10 @@ class Program:
     """
 
     def __init__(self, graph: Graph, transfer: Callable[[int], float] | None = None) -> None:
-        import numpy as np
-        from scipy.optimize import Bounds, LinearConstraint
-        from scipy.sparse import coo_array
+        with held():
+            import numpy as np
+            from scipy.optimize import Bounds, LinearConstraint
+            from scipy.sparse import coo_array
 
         self._graph = graph
         self._transfer = transfer
@@ -84,8 +86,11 @@ class Program:
         matrix = coo_array(
             (rows.entries, (rows.rows, rows.columns)), shape=(len(rows.lower), len(low))
         ).tocsr()
-        self._constraints = LinearConstraint(matrix, lb=np.array(rows.lower))
-        self._bounds = Bounds(low, high)
+        # scipy takes no matrix without rows: nothing is needed, nothing can be saved.
+        self._constraints = (
+            [LinearConstraint(matrix, lb=np.array(rows.lower))] if rows.lower else []
+        )
+        self._bounds = Bounds(low, high) if len(low) else None  # nor bounds of nothing
         self._integral = np.array([1] * self._first + [0] * steps)
         cost = np.array(
             [s.cost if f else 0.0 for s, f in zip(graph.steps, graph.forward, strict=True)]
@@ -103,12 +108,14 @@ class Program:
         import numpy as np
         from scipy.optimize import LinearConstraint
 
+        if self._bounds is None:  # a body without eqns
+            return self.choosing(frozenset(), frozenset())
         limit = budget_nbytes / self._total
         size = np.zeros(len(self._objective))
         size[: self._values] = self._bytes / self._total
         found = _solved(
             self._objective,
-            constraints=[self._constraints, LinearConstraint(size[None, :], ub=limit)],
+            constraints=[*self._constraints, LinearConstraint(size[None, :], ub=limit)],
             bounds=self._bounds,
             integrality=self._integral,
         )
@@ -197,6 +204,8 @@ def together(
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint
 
+    if not costs:
+        return () if limit >= 0 else None
     starts = np.cumsum([0, *map(len, costs)])
     count = int(starts[-1])
     c = np.concatenate([np.asarray(x, float) for x in costs])

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jaxresid.advice.checkpoint_edits import remove_checkpoint, set_policy, written_checkpoint
+from jaxresid.advice.calling import Calls
+from jaxresid.advice.checkpoint_edits import (
+    remove_checkpoint,
+    set_policy,
+    split_checkpoint,
+    written_checkpoint,
+)
+from jaxresid.advice.libraries import by_hand
+from jaxresid.advice.located import last_name
 from jaxresid.advice.new_checkpoints import (
     checkpoint_body,
     checkpoint_call,
     checkpoint_whole,
     defined_at,
 )
+from jaxresid.advice.numbering import Part
 from jaxresid.advice.placing import definition
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
-from jaxresid.advice.snippets import code, merged, treatment
+from jaxresid.advice.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import Subject
 from jaxresid.linter.diffing import unified_diff
@@ -39,6 +47,19 @@ class FileEdit:
     new: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a plan changes in the user's source.
+
+    Attributes:
+      edits: the files that change, by name; none where the code is as planned already.
+      problems: what cannot be written, a line each, with what to do by hand.
+    """
+
+    edits: tuple[FileEdit, ...]
+    problems: tuple[str, ...] = ()
+
+
 def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
     """What a plan changes in the user's source.
 
@@ -51,23 +72,35 @@ def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
     Raises:
       InputsError: something cannot be written; a line for each, with what to do by hand.
     """
+    found = written(plan.sites, subject)
+    if found.problems:
+        raise InputsError("\n  ".join(["the plan cannot be written:", *found.problems]))
+    return found.edits
+
+
+def written(sites: Sequence[PlannedSite], subject: Subject, seen: Calls | None = None) -> Written:
+    """As `edits`, as far as it can be written.
+
+    Args:
+      seen: what the functions to be checkpointed are called with; None: what the source tells.
+    """
     files = Rewritings(subject.frames)
     problems: list[str] = []
     checkpoints: dict[int, tuple[Rewriting, Site, list[PlannedSite]]] = {}
-    for site in plan.sites:
+    for site in sites:
         try:
             if site.kind == "checkpoint":
                 _gather(files, site, checkpoints)
             elif site.changed:
-                _make(files, site, subject.fun)
+                _make(files, site, subject, seen or Calls())
         except UnwritableError as e:
-            problems.append(str(e))
-    for file, written, planned in checkpoints.values():
+            problems.append(_problem(site, e))
+    for file, checkpoint, planned in checkpoints.values():
         try:
-            _change(file, written, planned)
+            _change(files, file, checkpoint, planned)
         except UnwritableError as e:
             problems.append(str(e))
-    for expression, name in _names(plan, problems):
+    for expression, name in _names(sites, problems):
         try:
             _name(files, expression, name)
         except UnwritableError as e:
@@ -78,9 +111,8 @@ def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
             made.append(FileEdit(file.path, file.shown, file.old, file.new()))
         except UnwritableError as e:
             problems.append(str(e))
-    if problems:
-        raise InputsError("\n  ".join(["the plan cannot be written:", *dict.fromkeys(problems)]))
-    return tuple(sorted((e for e in made if e.new != e.old), key=lambda e: e.shown))
+    changed = sorted((e for e in made if e.new != e.old), key=lambda e: e.shown)
+    return Written(tuple(changed), tuple(dict.fromkeys(problems)))
 
 
 def diff(edits: Sequence[FileEdit]) -> str:
@@ -137,10 +169,14 @@ def _gather(
     checkpoints.setdefault(id(written.node), (file, written, []))[2].append(site)
 
 
-def _change(file: Rewriting, written: Site, planned: Sequence[PlannedSite]) -> None:
+def _change(
+    files: Rewritings, file: Rewriting, written: Site, planned: Sequence[PlannedSite]
+) -> None:
     if not any(site.changed for site in planned):
         return
-    wanted = {_treatment(site) for site in planned}
+    wanted = {tuple(_parts(site)) for site in planned}
+    if len(planned) > 1 and (len(wanted) > 1 or len(next(iter(wanted))) > 1):
+        wanted = {tuple(_alike(site)) for site in planned}
     if len(wanted) > 1:
         where = ", ".join(_where(site) for site in planned)
         raise UnwritableError(
@@ -148,46 +184,71 @@ def _change(file: Rewriting, written: Site, planned: Sequence[PlannedSite]) -> N
             f"this checkpoint is that of several calls, which are planned differently ({where});"
             " give each its own by hand",
         )
-    checkpointed, policy = wanted.pop()
-    if checkpointed:
-        set_policy(file, written, policy)
+    parts = wanted.pop()
+    if len(parts) > 1:
+        location = planned[0].location
+        assert location is not None  # or its checkpoint would not have been found
+        split_checkpoint(files, file, written, location, parts)
+    elif parts[0].checkpointed:
+        set_policy(file, written, parts[0].policy)
     else:
         remove_checkpoint(file, written)
 
 
-def _make(files: Rewritings, site: PlannedSite, fun: Callable[..., Any]) -> None:
+def _problem(site: PlannedSite, error: UnwritableError) -> str:
+    """What is said of a place that cannot be written."""
+    if site.library is None or "library" in str(error):
+        return str(error)
+    what = "loop" if site.kind == "scan" else "function"
+    return (
+        f"{_where(site)}: the {what} {site.function} that runs here is code of {site.library},"
+        f" which is not written to; {by_hand(site.library)}"
+    )
+
+
+def _make(files: Rewritings, site: PlannedSite, subject: Subject, calls: Calls) -> None:
     """Writes a checkpoint that is not there yet."""
-    checkpointed, policy = _treatment(site)
-    if not checkpointed:
+    parts = _parts(site)
+    if not any(part.checkpointed for part in parts):
         return
     if site.kind == "whole":
-        location = definition(fun)
+        location = definition(subject.fun)
         if location is None:
             raise UnwritableError(site.function, "the target is no Python function")
         file = files.at(location.file, location.line)
         found = defined_at(file.facts, location)
-        checkpoint_whole(file, found if isinstance(found, ast.stmt) else None, policy)
+        whole = found if isinstance(found, ast.stmt) else None
+        checkpoint_whole(file, whole, parts[0].policy, calls.target)
         return
     if site.location is None:
         raise UnwritableError(site.function, "no line is known where it is called")
-    make = checkpoint_body if site.kind == "scan" else checkpoint_call
-    make(files, site.function, site.location, policy)
+    if site.kind == "scan":
+        if len(parts) > 1:
+            raise UnwritableError(_where(site), f"some loops of {site.function} only")
+        checkpoint_body(files, site.function, site.location, parts[0].policy)
+        return
+    path = files.path(site.location.file)
+    given = calls.seen.get((path, site.location.line, last_name(site.function)))
+    checkpoint_call(files, site.function, site.location, parts, given)
 
 
-def _treatment(site: PlannedSite) -> tuple[bool, str | None]:
-    """What becomes of a place's calls.
+def _parts(site: PlannedSite) -> list[Part]:
+    """What becomes of a place's calls, as it is written."""
+    return [Part(part.calls, *treatment(part)) for part in merged(site.parts)]
+
+
+def _alike(site: PlannedSite) -> list[Part]:
+    """As `_parts`, where they are all treated alike.
 
     Raises:
-      UnwritableError: not the same of all.
+      UnwritableError: they are not.
     """
-    parts = merged(site.parts)
+    parts = _parts(site)
     if len(parts) > 1:
         raise UnwritableError(
-            _where(site),
-            f"some calls of {site.function} are planned otherwise than others; by hand:"
-            f" {code(site)}",
+            _where(site), f"some calls of {site.function} are planned otherwise than others"
         )
-    return treatment(parts[0])
+    return [Part(0, parts[0].checkpointed, parts[0].policy)]
 
 
 def _where(site: PlannedSite) -> str:
@@ -197,10 +258,10 @@ def _where(site: PlannedSite) -> str:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _names(plan: Plan, problems: list[str]) -> tuple[tuple[Expression, str], ...]:
+def _names(sites: Sequence[PlannedSite], problems: list[str]) -> tuple[tuple[Expression, str], ...]:
     """The expressions to name. One that would get two names is a problem."""
     found: dict[Expression, str] = {}
-    for value in _values(plan):
+    for value in _values(sites):
         if value.expression is None:
             continue
         known = found.setdefault(value.expression, value.name)
@@ -213,8 +274,8 @@ def _names(plan: Plan, problems: list[str]) -> tuple[tuple[Expression, str], ...
     return tuple(found.items())
 
 
-def _values(plan: Plan) -> list[PlannedValue]:
-    return [v for site in plan.sites if site.changed for part in site.parts for v in part.values]
+def _values(sites: Sequence[PlannedSite]) -> list[PlannedValue]:
+    return [v for site in sites if site.changed for part in site.parts for v in part.values]
 
 
 def _name(files: Rewritings, expression: Expression, name: str) -> None:
@@ -249,4 +310,4 @@ def _expression(file: Rewriting, expression: Expression) -> ast.expr:
     )
 
 
-__all__ = ["FileEdit", "code", "diff", "edits", "write"]
+__all__ = ["FileEdit", "Written", "diff", "edits", "write", "written"]

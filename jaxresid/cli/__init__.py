@@ -7,6 +7,7 @@ import importlib
 import click
 
 from jaxresid._version import __version__
+from jaxresid.interrupts import held
 
 # Command -> the module that has it under the same name. A commit hook runs `lint` often and must
 # not pay for what `report` imports.
@@ -34,7 +35,8 @@ class _Lazy(click.Group):
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        with held():  # a command may load numpy
+            command: click.Command = getattr(importlib.import_module(module), cmd_name)
         return command
 
 

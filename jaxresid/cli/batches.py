@@ -81,10 +81,11 @@ def sized(make: Callable[..., Any], batch: int | None) -> Callable[..., Any]:
     """
     if batch is None:
         return make
-    name = getattr(make, "__name__", "the function that makes the inputs")
     try:
+        name = getattr(make, "__name__", "the function that makes the inputs")
         parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):
+    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
+        name = "the function that makes the inputs"
         parameters = {}  # type: ignore[assignment]
     for parameter in PARAMETERS:
         if parameter in parameters:

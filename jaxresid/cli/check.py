@@ -16,7 +16,7 @@ from jaxresid.cli.findings import (
     showing_options,
 )
 from jaxresid.cli.inputs import TargetOptions, inspected, target_options
-from jaxresid.cli.running import working
+from jaxresid.cli.running import tell, working
 from jaxresid.config import Options, load
 from jaxresid.linter.files import Lint
 
@@ -64,5 +64,5 @@ def check(options: TargetOptions, **given: Any) -> int:
 
         results = checked(found, run)
     for warning in () if request.quiet else found.report.warnings:
-        click.echo(f"jaxresid: warning: {warning}", err=True)
+        tell(f"jaxresid: warning: {warning}")
     return show(request, config, results)

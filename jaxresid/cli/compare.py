@@ -12,7 +12,7 @@ from jaxresid.cli.compiling import (
     settings,
 )
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
+from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, tell, working, write
 
 
 @click.command()
@@ -100,6 +100,6 @@ def compare(
     write(text, output)
     failed = [row for row in result.rows if row.policy in policies and row.error]
     for row in failed:
-        click.echo(f"jaxresid: error: --policy {row.policy}: {row.error}", err=True)
+        tell(f"jaxresid: error: --policy {row.policy}: {row.error}")
     compiled = [each for row in result.rows for each in row.compiled]
     return EXIT_FAILED if say_errors("--compile", compiled) or failed else 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.cli.running import tell
 from jaxresid.cli.sizes import size
 from jaxresid.xla.places import place
 
@@ -156,7 +157,7 @@ def say_errors(option: str, rows: Sequence[Compiled]) -> bool:
     """Says on stderr what could not be compiled, each reason once; whether there was any."""
     errors = dict.fromkeys((row.on, row.error) for row in rows if row.error is not None)
     for on, error in errors:
-        click.echo(f"jaxresid: error: {option} {on}: {error}", err=True)
+        tell(f"jaxresid: error: {option} {on}: {error}")
     return bool(errors)
 
 

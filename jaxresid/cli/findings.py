@@ -167,7 +167,7 @@ def show(
     if text and to_stderr:
         click.echo(text, nl=False, err=True)
     elif text:
-        write(text, output)
+        write(text, output, verbatim=config.output_format == "github")
     failed = any(v.severity != "info" for r in results for v in r.violations)
     return int(failed and not wishes.exit_zero)
 

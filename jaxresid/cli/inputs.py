@@ -16,8 +16,9 @@ import click
 from jaxresid.cli import batches
 from jaxresid.cli.running import check_output
 from jaxresid.errors import InputsError, SpecError, TargetError
+from jaxresid.interrupts import held
 from jaxresid.specs import parse_axes, parse_spec
-from jaxresid.targets import Loaded, default_inputs, load, load_reference
+from jaxresid.targets import Loaded, default_inputs, load, load_reference, named
 from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
@@ -211,13 +212,19 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
     # Parsed first: a typo in a SPEC is found without importing anything.
     axes = None if options.mesh is None else parse_axes(options.mesh)
     args = [_spec("--arg", text, axes) for text in options.arg]
-    kwargs = dict(_kwarg(text, axes) for text in options.kwarg)
+    kwargs: dict[str, Any] = {}
+    for text in options.kwarg:
+        keyword, value = _kwarg(text, axes)
+        if keyword in kwargs:
+            raise InputsError(f"--kwarg gives {keyword} twice")
+        kwargs[keyword] = value
     if axes is not None:
         _make_room(axes)
-    from jaxresid.inspector import _jax
+    with held():
+        from jaxresid.inspector import _jax
 
-    _jax.import_jax()
-    from jaxresid.inspector import Question, abstract
+        _jax.import_jax()
+        from jaxresid.inspector import Question, abstract
 
     mesh = None if axes is None else _jax.new_mesh(axes, explicit=options.mesh_mode == "explicit")
 
@@ -300,7 +307,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
     from jaxresid.inspector import abstract
 
-    name = str(options.inputs or getattr(make, "__name__", "inputs"))
+    name = str(options.inputs or named(make) or "inputs")
     parameters = _required(make)
     if parameters:
         raise InputsError(
@@ -366,7 +373,7 @@ def _kwarg(text: str, axes: Mapping[str, int] | None) -> tuple[str, Any]:
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(fun)
-    except (TypeError, ValueError):
+    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
         return None
 
 

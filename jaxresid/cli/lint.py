@@ -20,7 +20,7 @@ from jaxresid.cli.findings import (
     show,
     showing_options,
 )
-from jaxresid.cli.running import write
+from jaxresid.cli.running import tell, write
 from jaxresid.config import (
     Config,
     Options,
@@ -30,6 +30,7 @@ from jaxresid.config import (
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.discover import Found, UsageError, discover
 from jaxresid.linter.files import Lint
+from jaxresid.shown import visible
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted
@@ -180,7 +181,7 @@ def _once(request: Request, options: Options) -> int:
     check_statistics(request, config)
     if request.show_files:
         files = [f.path for f in _found(request, run) if isinstance(f, Found)]
-        write("".join(f"{path}\n" for path in files), request.output)
+        write("".join(f"{visible(path)}\n" for path in files), request.output)
         return 0
     if _STDIN in request.paths:
         return _stdin(request, run)
@@ -251,13 +252,13 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
         made += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
     if request.diff:
         if diffs:
-            write("".join(diffs), request.output)
+            write("".join(diffs), request.output, verbatim=True)
         if not request.quiet:
             what = "fix" if len(made) == 1 else "fixes"
             click.echo(f"Would make {len(made)} {what}." if made else "No fixes.", err=True)
         return int(bool(diffs) and not request.exit_zero)
     if request.show_fixes and made:
-        click.echo("\n".join(["Fixed:", *(f"  {m}" for m in made)]), err=True)
+        tell("\n".join(["Fixed:", *(f"  {visible(m)}" for m in made)]))
     if request.fix_only:
         if not request.quiet:
             click.echo(
@@ -294,7 +295,7 @@ def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
     click.echo(f"Silenced {added} {'finding' if added == 1 else 'findings'}.", err=True)
     broken = [v for r in results for v in r.violations if v.code in suppress.UNSUPPRESSABLE]
     for violation in broken:
-        click.echo(f"{violation.path}: {violation.code}: {violation.message}", err=True)
+        tell(f"{visible(violation.path)}: {violation.code}: {violation.message}")
     return int(bool(broken))
 
 
@@ -317,7 +318,7 @@ def _stdin(request: Request, run: Lint) -> int:
     if request.diff:
         text = "".join(_diff(raw, fixed.raw, path))
         if text:
-            write(text, request.output)
+            write(text, request.output, verbatim=True)
         return int(bool(text) and not request.exit_zero)
     _write_bytes(fixed.raw)
     if request.fix_only:

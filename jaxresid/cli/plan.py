@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.retracing import verify
-from jaxresid.cli.running import encoding_of, rendered, working, write
+from jaxresid.cli.retracing import retraced, verify
+from jaxresid.cli.running import encoding_of, rendered, tell, working, write
 from jaxresid.cli.sizes import size
+from jaxresid.errors import InputsError
 
 
 @click.command()
@@ -64,23 +65,25 @@ def plan(
 
     chosen = chip(device) if device is not None else DEFAULT
     with working(f"tracing {options.target}") as say:
-        found, _ = subject_of(options)
-        from jaxresid.advice.plan import planned
+        found, request = subject_of(options)
+        from jaxresid.advice import writing
+        from jaxresid.advice.plan import drafted
+        from jaxresid.advice.promising import rehearsal
 
-        result = planned(
+        result, edits = drafted(
             found,
             budget,
             offload=offload,
             device=chosen.name,
-            writable=diff_ or write_,
             progress=say,
+            check=retraced(rehearsal(found, request.question), options),
         )
-        from jaxresid.advice import writing
-
-        edits: tuple[writing.FileEdit, ...] = ()
-        if result.fits and (diff_ or write_):
-            edits = writing.edits(result, found)
-        if edits:
+        if not (result.fits and (diff_ or write_)):
+            edits = ()
+        elif result.unwritten:
+            lines = ["the plan cannot be written:", *result.unwritten]
+            raise InputsError("\n  ".join(lines))
+        if edits and write_:
             say("tracing the edited code")
             verify(result, edits, options)
     from jaxresid.render.plan import render_plan, verdict_text
@@ -89,14 +92,14 @@ def plan(
         writing.write(edits)
     if diff_:
         text = writing.diff(edits)
-        click.echo(f"jaxresid: {verdict_text(result)}", err=True)
+        tell(f"jaxresid: {verdict_text(result)}")
     elif format_ == "json":
         text = result.to_json()
     else:
         text = rendered(render_plan(result, encoding_of(output)), output)
     if text:
-        write(text, output)
+        write(text, output, verbatim=diff_)
     if write_:
         written = ", ".join(edit.shown for edit in edits) or "nothing"
-        click.echo(f"jaxresid: {written} written", err=True)
+        tell(f"jaxresid: {written} written")
     return 0 if result.fits else 1

@@ -18,6 +18,7 @@ from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, wr
 from jaxresid.cli.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.render.rows import View
+from jaxresid.shown import visible
 from jaxresid.words import GroupBy
 
 
@@ -94,7 +95,7 @@ def report(
     elif format_ == "jax":
         from jaxresid.render.totals import totals_lines
 
-        text = "\n".join([*lines, *totals_lines(result)])
+        text = "\n".join([*map(visible, lines), *totals_lines(result)])
     else:
         from jaxresid.render.text import render_report
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 
 from jaxresid.errors import JaxresidError
 from jaxresid.interrupts import minded
+from jaxresid.shown import inert, lines, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,9 +33,9 @@ def run(argv: Sequence[str]) -> int:
     Returns:
       0 reported, 2 could not (one clear message on stderr), 130 interrupted.
     """
-    from jaxresid.cli import cli
-
     try:
+        from jaxresid.cli import cli
+
         with minded():
             return _run(cli, argv)
     except BrokenPipeError:
@@ -52,30 +54,59 @@ def _run(cli: click.Command, argv: Sequence[str]) -> int:
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.ClickException as e:
+        if isinstance(e.message, str):
+            e.message = lines(e.message)  # type: ignore[misc]
         e.show()
         return e.exit_code
     except JaxresidError as e:
         if "--traceback" in argv:
             _print_traceback()
-        click.echo(f"jaxresid: error: {e}", err=True)
+        tell(f"jaxresid: error: {e}")
         return EXIT_FAILED
     except (BrokenPipeError, KeyboardInterrupt, click.Abort):
         raise
-    except Exception as e:
+    except BaseException as e:  # the user's code may raise anything
         if "--traceback" in argv:
             _print_traceback()
-        click.echo(
-            f"jaxresid: internal error: {type(e).__name__}: {e}\n"
-            "  this is a bug in jaxresid; --traceback shows where, please report it",
-            err=True,
-        )
+        tell(_unexpected(e))
         return EXIT_FAILED
 
 
 def _print_traceback() -> None:
     import traceback
 
-    traceback.print_exc()
+    tell(traceback.format_exc().rstrip("\n"))
+
+
+def tell(text: str) -> None:
+    """Writes a message to stderr."""
+    click.echo(lines(text), err=True)
+
+
+def _unexpected(error: BaseException) -> str:
+    """What is said of an exception that nobody foresaw: a bug here, unless it was raised in a file
+    of the user's."""
+    import sysconfig
+    import traceback
+
+    try:
+        first = (str(error).strip().splitlines() or [""])[0]
+    except Exception:  # even that is the user's code
+        first = ""
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    others = [ours, *(os.path.abspath(sysconfig.get_path(n)) for n in ("stdlib", "purelib"))]
+    if frames and not frames[-1].filename.startswith(
+        ("<", *(f"{path}{os.sep}" for path in others))
+    ):
+        place = frames[-1]
+        where = f"{os.path.relpath(place.filename)}, line {place.lineno}, in {place.name}"
+        return f"jaxresid: error: the code under inspection raises {what} ({where})"
+    return (
+        f"jaxresid: internal error: {what}\n"
+        "  this is a bug in jaxresid; --traceback shows where, please report it"
+    )
 
 
 @contextlib.contextmanager
@@ -130,9 +161,9 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
         words = TextColumn("{task.description}", markup=False)
         columns = SpinnerColumn(), words, TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(said[-1])
+            task = progress.add_task(visible(said[-1]))
             while not done.wait(_PROGRESS_EVERY_S):
-                progress.update(task, description=said[-1])
+                progress.update(task, description=visible(said[-1]))
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
@@ -143,14 +174,18 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
         thread.join()
 
 
-def write(text: str, output: str | None) -> None:
+def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
     """Writes the finished text to stdout or, all or nothing, to a file.
+
+    Args:
+      verbatim: also lines that a CI service takes for commands, or that are the user's source.
 
     Raises:
       JaxresidError: the file cannot be written.
     """
     if not text.endswith("\n"):
         text += "\n"
+    text = re.sub("[\ud800-\udfff]", "\ufffd", text) if verbatim else inert(text)
     if output is None or output == "-":
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # × in an ASCII locale is no reason to fail

@@ -17,7 +17,7 @@ from jaxresid.cli.compiling import (
     settings,
 )
 from jaxresid.cli.inputs import TargetOptions, requested, target_options
-from jaxresid.cli.running import EXIT_FAILED, rendered, working, write
+from jaxresid.cli.running import EXIT_FAILED, rendered, tell, working, write
 from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
@@ -103,10 +103,9 @@ def sweep(
             )
         except KeyboardInterrupt:
             if file is not None:
-                click.echo(
+                tell(
                     f"jaxresid: interrupted; {output} has what is done, and the same command goes"
-                    " on from there",
-                    err=True,
+                    " on from there"
                 )
             raise
     from jaxresid.render.sweep import render_sweep

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from jaxresid.cli.running import tell
 from jaxresid.errors import JaxresidError
 
 _INTERVAL_S = 0.5
@@ -29,7 +30,7 @@ def watch(run: Callable[[], int], files: Callable[[], Iterable[Path]]) -> int:
         try:
             run()
         except JaxresidError as e:
-            click.echo(f"jaxresid: error: {e}", err=True)
+            tell(f"jaxresid: error: {e}")
         sys.stdout.flush()
         click.echo("Watching for changes; Ctrl-C ends.", err=True)
         while _state(files) == before:

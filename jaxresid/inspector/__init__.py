@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import _jax, meshes, steps, storage
 from jaxresid.inspector.avals import aval_on
-from jaxresid.inspector.callsites import CallSites, contains_remat, is_inlined
-from jaxresid.inspector.changes import changes, drops_update, made_by_function
+from jaxresid.inspector.callsites import CallSites, has_checkpoints
+from jaxresid.inspector.changes import changes, drops_gradients, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.consumers import consumers
@@ -224,7 +225,10 @@ def _traced_subject(question: Question) -> Subject:
         f"traced as for {_jax.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
         " no device was asked"
     )
-    return replace(found, warnings=(*found.warnings, assumed), assumes_gpu=True)
+    traced = found.trace
+    if isinstance(traced, Trace):
+        traced = replace(traced, primal=_jax.as_on_gpu()(traced.primal))
+    return replace(found, trace=traced, warnings=(*found.warnings, assumed), assumes_gpu=True)
 
 
 def _traced_here(question: Question) -> Subject:
@@ -261,7 +265,7 @@ def _traced_here(question: Question) -> Subject:
             if steps.may_be_step(traced):
                 if may_be_step:
                     step = _step_of(fun, given_call, name, frames, required=False)
-                elif drops_update(_jax.open_jaxpr(traced.primal().jaxpr)):
+                elif _drops_gradients(traced):
                     more = (*more, _dead(name))
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
@@ -275,11 +279,18 @@ def _traced_here(question: Question) -> Subject:
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
 
 
+def _drops_gradients(traced: Trace) -> bool:
+    """Whether a function takes gradients itself and does nothing with them."""
+    primal = _jax.open_jaxpr(traced.primal().jaxpr)
+    return steps.holds_gradient(primal) and drops_gradients(primal)
+
+
 def _dead(name: str) -> str:
     return (
         f"nothing that {name} returns or changes depends on its gradients: they are computed and"
         " thrown away, and compilers leave the whole backward pass out; return the updated"
-        " parameters and optimizer state (or the gradients) as well"
+        " parameters and optimizer state (or the gradients) as well; to differentiate it all the"
+        " same, give mode function"
     )
 
 
@@ -297,7 +308,7 @@ def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
         subject = replace(subject, trace=traced)
     program = value_and_gradients(traced)
     found = residuals(traced, frames, program)
-    estimate = peak(program, profile, Places(frames))
+    estimate = peak(program, profile, Places(frames, traced))
     if has_checkpoints(traced, frames):
         worths = worth(traced, frames, profile, found, program, estimate)
     else:
@@ -367,7 +378,9 @@ def _inspection(
     mesh: Mesh | None,
 ) -> Inspection:
     frames = subject.frames
-    said = host_findings(found, program, worths.offers, Places(frames), estimate.nbytes)
+    traced = subject.trace if isinstance(subject.trace, Trace) else None
+    places = Places(frames, traced)
+    said = host_findings(found, program, worths.offers, places, estimate.nbytes)
     report = Report(
         target=target,
         jax=subject.jax,
@@ -447,14 +460,6 @@ def residuals(
     return tuple(found)
 
 
-def has_checkpoints(traced: Trace, frames: Frames) -> bool:
-    """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
-    trace."""
-    if contains_remat(traced.backward) or contains_remat(traced.forward):
-        return True
-    return _jax.flags().get("jax_remat3", False) and is_inlined(traced.forward, frames)
-
-
 def _traced(
     fun: Callable[..., Any],
     call: Arguments,
@@ -504,11 +509,16 @@ def _floats_held(call: Arguments) -> Arguments:
 def own_code(fun: Any) -> tuple[str, ...]:
     """The directories whose code counts as the user's even inside site-packages: the package that
     the target is defined in, for a bound method or a callable object that of its class."""
-    while hasattr(fun, "func"):  # functools.partial
+    while isinstance(fun, functools.partial):
         fun = fun.func
-    owner = getattr(fun, "__self__", None)
-    home = fun if owner is None or isinstance(owner, ModuleType) else type(owner)
-    name = getattr(home, "__module__", None) or type(fun).__module__
+    try:
+        owner = getattr(fun, "__self__", None)
+        home = fun if owner is None or isinstance(owner, ModuleType) else type(owner)
+        name = getattr(home, "__module__", None)
+    except Exception:  # a callable object may raise what it likes when it is asked
+        name = None
+    if not isinstance(name, str):
+        name = type(fun).__module__
     package = sys.modules.get(name.partition(".")[0])
     if package is None or not hasattr(package, "__path__") or not package.__file__:
         return ()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import InputsError, MissingJaxError
+from jaxresid.interrupts import held
 
 MINIMUM = (0, 7)
 
@@ -55,7 +56,8 @@ def import_jax() -> types.ModuleType:
       MissingJaxError: saying in one line what to install.
     """
     try:
-        import jax
+        with held():
+            import jax
     except ModuleNotFoundError as e:
         if e.name not in ("jax", "jaxlib"):
             raise
@@ -331,6 +333,13 @@ def params(eqn: Any) -> Mapping[str, Any]:
 def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
     """As `params`, of what remat or scan is bound with."""
     return getattr(bound["_prim"], "params", {}) if "_prim" in bound else bound
+
+
+def has_own_rules(eqn: Any) -> bool:
+    """Whether an eqn is of a primitive that is a class of its own with its own rules, other than
+    those of jax_remat3; since 0.12 `lax.custom_root` is."""
+    is_own = eqn.primitive.name == "call_hi_primitive"
+    return is_own and primitive_name(eqn) not in ("remat", "name")
 
 
 def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxresid.errors import InputsError
+from jaxresid.errors import NOT_CAUGHT, InputsError
 from jaxresid.inputs import Inputs
 from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.objects import Layout, flattened
-from jaxresid.inspector.tracing import Static
+from jaxresid.inspector.tracing import CONCRETE, Static, is_array
 from jaxresid.specs import ArraySpec
 
 
@@ -48,8 +48,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         carried.clear()
         found = []
         for leaf in flat.leaves:
-            is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-            if is_array and not isinstance(leaf, jax.ShapeDtypeStruct):
+            if is_array(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
                 carried.append(None)
                 found.append(leaf)
             else:
@@ -60,11 +59,12 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         shapes = iter(jax.eval_shape(arrays))
     except InputsError:
         raise
-    except Exception as e:
-        raise InputsError(
-            f"{name}() cannot be traced: {summary(e)}\n"
-            "  --concrete-inputs calls it plainly instead (its arrays are then really made)"
-        ) from e
+    except SystemExit as e:
+        raise InputsError(_exits(name, e)) from e
+    except NOT_CAUGHT:
+        raise
+    except BaseException as e:
+        raise InputsError(f"{name}() cannot be traced: {summary(e)}\n  {CONCRETE}") from e
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
     args, kwargs = layouts[-1].made(leaves)
     return Inputs(args, kwargs)
@@ -76,10 +76,7 @@ def from_concrete(make: Callable[[], Any], name: str) -> Inputs:
     Raises:
       InputsError: it raises, or returns something that is no set of inputs.
     """
-    try:
-        result = make()
-    except Exception as e:
-        raise InputsError(f"{name}() fails: {summary(e)}") from e
+    result = _called(make, name)
     args, kwargs = _parts(result, name)
     return Inputs(args, kwargs)
 
@@ -90,10 +87,7 @@ def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any
     Raises:
       InputsError: it raises, or returns something else.
     """
-    try:
-        built = factory()
-    except Exception as e:
-        raise InputsError(f"{name}() fails: {summary(e)}") from e
+    built = _called(factory, name)
     if not (isinstance(built, tuple) and len(built) in (2, 3) and callable(built[0])):
         raise InputsError(
             f"with --build, {name}() must return (fun, args) or (fun, args, kwargs),"
@@ -106,6 +100,28 @@ def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any
             f" not {_describe(args)} and {_describe(kwargs)}"
         )
     return fun, Inputs(tuple(args), kwargs)
+
+
+def _called(make: Callable[[], Any], name: str) -> Any:
+    """What a user's function returns.
+
+    Raises:
+      InputsError: it raises, whatever that is.
+    """
+    try:
+        return make()
+    except SystemExit as e:
+        raise InputsError(_exits(name, e)) from e
+    except (*NOT_CAUGHT, InputsError):
+        raise
+    except BaseException as e:
+        raise InputsError(f"{name}() fails: {summary(e)}") from e
+
+
+def _exits(name: str, error: SystemExit) -> str:
+    return (
+        f"{name}() ends the program, as by sys.exit({error.code!r:.40}); let it return the inputs"
+    )
 
 
 def _parts(result: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.tracing import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +132,11 @@ def is_inlined(forward: Any, frames: Frames) -> bool:
 def contains_remat(jaxpr: Any) -> bool:
     """Whether a remat eqn stands anywhere in the jaxpr."""
     return any(_jax.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))
+
+
+def has_checkpoints(traced: Trace, frames: Frames) -> bool:
+    """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
+    trace."""
+    if contains_remat(traced.backward) or contains_remat(traced.forward):
+        return True
+    return _jax.flags().get("jax_remat3", False) and is_inlined(traced.forward, frames)

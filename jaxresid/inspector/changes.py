@@ -107,11 +107,9 @@ def made_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
     return tuple(c for c in found if c.is_held)
 
 
-def drops_update(jaxpr: Any) -> bool:
-    """Whether a function makes something new of an input by a gradient and then returns nothing
-    that a gradient has a part in: a training step that forgets what it does."""
-    flows = Flows(jaxpr)
-    return bool(flows.remade) and not any(f.is_after or f.is_steered for f in flows.outputs)
+def drops_gradients(jaxpr: Any) -> bool:
+    """Whether no gradient has a part in what an open jaxpr returns, which includes changes."""
+    return not Flows(jaxpr).has_gradient
 
 
 def handed_through(jaxpr: Any, var: Any) -> int | None:

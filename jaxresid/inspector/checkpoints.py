@@ -88,7 +88,7 @@ def worth(
         roles = [Role("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
         return whole(jaxpr, roles, [Role("output")] * len(jaxpr.outvars), as_written=True)
 
-    places, judged = Places(frames), []
+    places, judged = Places(frames, traced), []
     for site in found:
         try:
             other = removed.without([site])

@@ -9,7 +9,7 @@ from jaxresid.errors import TraceError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frame, Frames, from_exception
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.tracing import Arguments, BackwardError
+from jaxresid.inspector.tracing import CONCRETE, Arguments, BackwardError
 from jaxresid.model import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
@@ -40,7 +40,10 @@ def needs_static(error: Exception) -> bool:
 
 
 def _summary(error: BaseException) -> str:
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # even that is the user's code
+        text = ""
     first = re.split(r"\n\s*\n|\nThe error occurred|\nSee https|\nThis concrete", text)[0]
     first = re.sub(r"\s+", " ", first)
     if len(first) > _LENGTH:
@@ -85,6 +88,9 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
             "  a traced argument was used where Python needs its value; give that argument as a"
             f" Python literal, which stays static (traced here: {_some(traced)})"
         ]
+    if type(error).__name__ == "UnexpectedTracerError":
+        left = "an inputs function may leave traced arrays behind, in a global for example"
+        return [f"  {left}; {CONCRETE}"]
     static = [
         f"{arguments.paths[i]} = {arguments.leaves[i]!r:.40}"
         for i in arguments.having("static")

@@ -67,18 +67,22 @@ class Flows:
 
     Attributes:
       fed: the inputs, a bit each, that a forward pass reads.
-      remade: those of which something like them is made with a gradient.
+      outputs: what comes together in each outvar.
     """
 
     def __init__(self, jaxpr: Any) -> None:
         self.fed = 0
-        self.remade = 0
         self._passes = Passes()
         self._like: dict[Any, int] = {}
         for i, v in enumerate(jaxpr.invars):
             self._like[described(v)] = self.like(v) | 1 << i
         constants = [NOTHING] * len(jaxpr.constvars)
         self.outputs = self._of(jaxpr, constants + [Flow(1 << i) for i in range(len(jaxpr.invars))])
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient has a part in any outvar, or decides about one."""
+        return any(flow.is_after or flow.is_steered for flow in self.outputs)
 
     def like(self, var: Any) -> int:
         """The inputs of a variable's shape and dtype."""
@@ -108,11 +112,12 @@ class Flows:
             return [replace(flow, is_gradient=False) for flow in operands]
         found = nests(eqn)
         if not found:
-            if together.is_after:
-                for v in eqn.outvars:
-                    self.remade |= together.inputs & self.like(v)
             return self._made(eqn, replace(together, is_gradient=False))
-        results = [NOTHING] * len(eqn.outvars)
+        # What no body is given decides which of them runs, or how often.
+        given = {i for nest in found for i in nest.operands}
+        deciding = [flow for i, flow in enumerate(operands) if i not in given]
+        is_steered = any(flow.is_after or flow.is_steered for flow in deciding)
+        results = [Flow(is_steered=is_steered)] * len(eqn.outvars)
         for nest in found:
             for i, flow in zip(nest.results, self._body(nest, operands), strict=True):
                 if i is not None:

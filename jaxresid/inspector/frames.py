@@ -8,9 +8,11 @@ libraries that it calls.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import linecache
 import os
+import re
 import site
 import sysconfig
 from collections.abc import Iterable
@@ -41,6 +43,9 @@ _TRANSFORMS = {
     ("custom_derivatives", "custom_vjp.__call__"): "custom_vjp",
     ("ad", "process_custom_vjp_call"): "custom_vjp",
 }
+# The methods that run when a module is called, whatever its library names them.
+_CALLED = frozenset({"__call__", "call", "forward"})
+_DECORATORS = 32  # lines of them, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,18 @@ class Frames:
                     return self.location(frame)
         return None
 
-    def library_call(self, frames: Iterable[Frame]) -> Location | None:
+    def library_calls(self, frames: Iterable[Frame]) -> tuple[Location | None, Location | None]:
         """What the user's innermost line called: the innermost frame of a library below it, or
-        the outermost of jax.nn, jax.numpy and the like."""
+        the outermost of jax.nn, jax.numpy and the like; and the innermost frame of another
+        library that called that one."""
         below = list(itertools.takewhile(lambda f: f.kind != "user", list(frames)[::-1]))
-        for frame in below:
-            if frame.kind == "library":
-                return self.location(frame)
-        return self.location(below[-1]) if below else None
+        library = [frame for frame in below if frame.kind == "library"]
+        if not library:
+            return (self.location(below[-1]) if below else None), None
+        package = _package(library[0])
+        others = (f for f in library if _package(f) != package and not is_wrapper(f.code))
+        caller = next(others, None)
+        return self.location(library[0]), None if caller is None else self.location(caller)
 
     def _stack(self, tb: Any) -> Stack:
         codes, lastis = tb.raw_frames()
@@ -176,6 +185,63 @@ class Frames:
             function=frame.code.co_qualname.replace(".<locals>", ""),
             code=text.strip(),
         )
+
+
+def is_wrapper(code: CodeType) -> bool:
+    """Whether a function looks as those do that libraries put around somebody else's: private, made
+    inside another one, or taking whatever it is given."""
+    owner, _, name = code.co_qualname.rpartition(".")
+    owner = owner.rpartition(".")[2]
+    is_called = name.startswith("__") and name.endswith("__")
+    if owner == "<locals>" or name.startswith("<"):
+        return True
+    if owner.startswith("_") or (name.startswith("_") and not is_called):
+        return True
+    many = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return all(many) if is_called else any(many)
+
+
+def passes_on(code: CodeType) -> bool:
+    """Whether a user's function may do no more than call another: a lambda, or one that takes
+    whatever it is given."""
+    return code.co_name.startswith("<") or bool(
+        code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    )
+
+
+def name_of(code: CodeType) -> str:
+    """What a user calls a function: a module's class where it is what calling the module does,
+    `Block`, else `layer` or `Block.attend`."""
+    owner, _, name = code.co_qualname.rpartition(".")
+    owner = owner.rpartition(".")[2]
+    if not owner or owner == "<locals>":
+        return name
+    return owner if name in _CALLED else f"{owner}.{name}"
+
+
+def definition(code: CodeType, frames: Frames) -> Location:
+    """Where a function is defined, below its decorators."""
+    file, first = code.co_filename, code.co_firstlineno
+    header = re.compile(rf"\s*(async\s+)?def\s+{re.escape(code.co_name)}\b")
+    rows = range(first, first + _DECORATORS)
+    line = next((row for row in rows if header.match(linecache.getline(file, row))), first)
+    return Location(
+        file=file.removeprefix(frames.cwd),
+        line=line,
+        column=None,
+        function=code.co_qualname.replace(".<locals>", ""),
+        code=linecache.getline(file, line).strip(),
+    )
+
+
+def _package(frame: Frame) -> str:
+    """The top folder (or module) that a library's frame is in, with the way to it."""
+    file = frame.code.co_filename
+    for folder in ("site-packages", "dist-packages"):
+        before, found, after = file.rpartition(f"{os.sep}{folder}{os.sep}")
+        if found:
+            return os.path.join(before, after.partition(os.sep)[0])
+    return os.path.dirname(file)
 
 
 def characters(text: str, column: int) -> int:

@@ -11,15 +11,19 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.frames import Frame, Frames, below, inside
 from jaxresid.inspector.nesting import Nest, label, nests
-from jaxresid.model import Location
+from jaxresid.model import Location, Source
+
+# Scopes that we put into a trace to find checkpoints again begin with it.
+MARK = "jaxresid_checkpoint_"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +68,7 @@ class Levels:
         self._invars: dict[int, dict[Any, int]] = {}
         self._readers: dict[int, dict[Any, list[tuple[Any, int]]]] = {}
         self._nests: dict[int, tuple[Nest, ...]] = {}
-        self._functions: dict[int, dict[str | None, Any]] = {}
+        self._functions: dict[int, dict[str | CodeType | None, list[tuple[Frame, ...]]]] = {}
 
     def nests(self, eqn: Any) -> tuple[Nest, ...]:
         found = self._nests.get(id(eqn))
@@ -129,7 +133,7 @@ class Levels:
         """The stack, enclosures and scope of an eqn of this level."""
         stack = self.frames.of(eqn)
         under = below(stack, level.frames, level.jaxpr)
-        if level.parent is None and not stack.rooted and stack.frames:
+        if not stack.rooted and stack.frames and not (level.parent and stack.whole):
             under = self._called(level, stack.frames[0]) + under
         within = list(level.within)
         site = None
@@ -150,21 +154,59 @@ class Levels:
         )
 
     def _called(self, level: Level, start: Frame) -> tuple[Frame, ...]:
-        """The frames of the call of a function whose eqns stand outside it: differentiation moves
-        what does not change from trip to trip out of a scan."""
+        """The frames of the calls of a function whose eqns stand outside it, as far as all of them
+        share them: differentiation moves what does not change from trip to trip out of a scan, and
+        what a checkpoint computes in the forward pass of a training step out of the checkpoint."""
         index = self._functions.get(id(level.jaxpr))
         if index is None:
             index = self._functions[id(level.jaxpr)] = {}
             for eqn in level.jaxpr.eqns:
                 for nest in self.nests(eqn):
-                    index.setdefault(_jax.traced_function(nest.jaxpr), eqn)
+                    for key in {_jax.traced_function(nest.jaxpr), *self._starts(eqn, nest)}:
+                        index.setdefault(key, []).append(self.frames.of(eqn).frames)
         code = start.code
-        caller = index.get(f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}")
-        return () if caller is None else self.frames.of(caller).frames
+        traced = f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
+        callers = index.get(traced, []) or index.get(code, [])
+        return _common(dict.fromkeys(callers))
+
+    def _starts(self, eqn: Any, nest: Nest) -> Iterator[CodeType]:
+        """The function that JAX called for the body of a checkpoint: not always the one that it
+        says, which is what a library wrapped."""
+        if _jax.primitive_name(eqn) == "remat":
+            for inner in nest.jaxpr.eqns:
+                stack = self.frames.of(inner)
+                if stack.frames and not stack.whole:
+                    yield stack.frames[0].code
+                    return
 
     def location(self, level: Level, eqn: Any) -> Location | None:
         """The innermost line of the user's own code."""
         return self.frames.innermost_user(self.place(level, eqn).frames)
+
+    def source(self, level: Level, eqn: Any) -> Source:
+        """Where an eqn of this level comes from."""
+        return source_of(self.frames, self.place(level, eqn))
+
+
+def source_of(frames: Frames, place: Place) -> Source:
+    """Where something at a place comes from."""
+    library, caller = frames.library_calls(place.frames)
+    location = frames.innermost_user(place.frames)
+    return Source(
+        location=location,
+        library=library if library != location else None,
+        caller=caller if caller != location else None,
+        scope=place.scope or module_path(place.frames),
+    )
+
+
+def _common(stacks: Iterable[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """What stacks have in common, from the outermost frame on."""
+    each = list(stacks)
+    if not each:
+        return ()
+    pairs = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*each, strict=False))
+    return tuple(frames[0] for frames in pairs)
 
 
 @functools.cache
@@ -177,7 +219,12 @@ def scope_of(name_stack: str) -> str:
     text = re.sub(r"\b\w+\(", "(", name_stack)
     parts = re.split(r"[()/]+", text)
     drop = ("", "rematted_computation", "checkpoint")
-    kept = (p for p in parts if p not in drop and "->" not in p and not p.startswith("eqx."))
+    other = ("eqx.", MARK)
+    kept = [p for p in parts if p not in drop and "->" not in p and not p.startswith(other)]
+    # Of a checkpoint that was differentiated: `transpose(jvp(net))/mlp/jvp(net)/mlp`.
+    half = len(kept) // 2
+    if kept[:half] == kept[half:]:
+        kept = kept[:half]
     return "/".join(p for p, _ in itertools.groupby(kept))
 
 

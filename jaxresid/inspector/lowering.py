@@ -106,6 +106,8 @@ def _module(
 
 
 def _reason(error: Exception) -> str:
+    if "cuDNN is not detected" in str(error) or "dot_product_attention_" in str(error):
+        return "it calls cuDNN's attention (implementation='cudnn'), which is for NVIDIA GPUs alone"
     if "is different from the lowering platform" in str(error):
         return (
             "it calls back into Python (jax.debug.print, pure_callback, io_callback), which JAX"

@@ -13,16 +13,20 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.model import CompiledBuffer, Computed, Location, Residual
+from jaxresid.inspector.levels import scope_of
+from jaxresid.model import NOWHERE, CompiledBuffer, Computed, Location, Residual, Source
+from jaxresid.paths import folded, pattern
 from jaxresid.xla.job import Buffer
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 # Where gradients and what is computed again for them come from: `transpose(jvp(...))`.
 _BACKWARD = re.compile(r"\btranspose\(|rematted_computation")
+# Of the functions and loops that a name in the metadata leads through.
+_CALLS = re.compile(r"\b(jit|pjit)\([^()]*\)|\b(while|body|cond|branch_\d+_fun|closed_call)\b")
 # Primitives that are lowered to others, which the HLO metadata then names in their place.
 _LOWERED = {"one_minus_square": ("mul",)}
 # Names of dtypes: of HLO, and of numpy where the rule `f32` -> `float32` does not give it.
@@ -66,26 +70,54 @@ def matched(
       paths: of the arguments in the order that the program takes them in, to say which they are.
     """
     found = _labels(buffers, residuals)
-    folded: dict[CompiledBuffer, list[int]] = defaultdict(list)
+    stacks = _stacks(residuals)
+    groups: dict[CompiledBuffer, list[CompiledBuffer]] = defaultdict(list)
     nbytes = 0
     for n, buffer in enumerate(buffers):
         candidate = found.get(n)
         if buffer.memory == "device" and (candidate or buffer.kind in ("argument", "output")):
             nbytes += buffer.nbytes
-        label = _name(candidate.residual) if candidate else _path(buffer, paths)
-        location = _location(buffer, candidate)
         row = CompiledBuffer(
             buffer.kind,
-            0,
+            buffer.nbytes,
             shape=buffer.shape,
             opcode=buffer.opcode,
-            location=location,
-            residual=label,
+            source=_source(buffer, candidate, stacks),
+            residual=_name(candidate.residual) if candidate else _path(buffer, paths),
+            origin=_origin(candidate) if candidate else None,
             memory="host" if buffer.memory == "host" else "device",
         )
-        folded[row].append(buffer.nbytes)
-    rows = [replace(row, nbytes=sum(sizes), count=len(sizes)) for row, sizes in folded.items()]
+        groups[_alike(row)].append(row)
+    rows = [_folded(group) for group in groups.values()]
     return tuple(sorted(rows, key=lambda row: -row.nbytes)), nbytes
+
+
+def _alike(row: CompiledBuffer) -> CompiledBuffer:
+    """Equal for the rows that are one to a reader: those of repeated layers too."""
+    return replace(
+        row,
+        nbytes=0,
+        source=replace(row.source, scope=pattern(row.source.scope)),
+        residual=row.residual and pattern(row.residual),
+        origin=row.origin
+        and replace(row.origin, path=row.origin.path and pattern(row.origin.path)),
+    )
+
+
+def _folded(group: Sequence[CompiledBuffer]) -> CompiledBuffer:
+    first = group[0]
+    origin = first.origin
+    if origin is not None and origin.path:
+        paths = (row.origin.path for row in group if row.origin and row.origin.path)
+        origin = replace(origin, path=folded(paths))
+    return replace(
+        first,
+        nbytes=sum(row.nbytes for row in group),
+        count=len(group),
+        source=replace(first.source, scope=folded(row.source.scope for row in group)),
+        residual=first.residual and folded(row.residual for row in group if row.residual),
+        origin=origin,
+    )
 
 
 def _labels(buffers: Sequence[Buffer], residuals: Sequence[Residual]) -> dict[int, _Candidate]:
@@ -232,18 +264,39 @@ def _path(buffer: Buffer, paths: Sequence[str]) -> str | None:
     return paths[int(found[1])]
 
 
-def _location(buffer: Buffer, candidate: _Candidate | None) -> Location | None:
-    """The line of the HLO metadata; a matched residual's own frame there, which has its code. What
-    no code of the user's is behind, XLA attributes to the call of their function, in ours."""
-    if not buffer.file or buffer.file.startswith(_OURS):
-        return None
+def _origin(candidate: _Candidate) -> Computed | None:
+    """What a residual is; where it is made is the row's."""
+    origin = candidate.residual.origin
+    return replace(origin, source=NOWHERE, stack=()) if isinstance(origin, Computed) else None
+
+
+def _stacks(residuals: Sequence[Residual]) -> Mapping[tuple[str, int], set[Source]]:
+    """The lines that residuals are made through, and from which of the user's lines."""
+    found: dict[tuple[str, int], set[Source]] = defaultdict(set)
+    for residual in residuals:
+        if isinstance(residual.origin, Computed):
+            for line in residual.origin.stack:
+                at = os.path.abspath(line.file), line.line
+                is_own = line == residual.origin.location
+                found[at].add(Source(residual.origin.location, None if is_own else line))
+    return found
+
+
+def _source(
+    buffer: Buffer,
+    candidate: _Candidate | None,
+    stacks: Mapping[tuple[str, int], set[Source]],
+) -> Source:
+    """Where a buffer comes from, as the residual's row says of one that is a residual. Of others
+    the HLO metadata has the scope, and the innermost line that is not JAX's: the user's or a
+    library's. What no code of the user's is behind, XLA attributes to the call of their function,
+    in ours."""
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
-        origin = candidate.residual.origin
-        for place in (origin.location, origin.library, *origin.stack):
-            if place is not None and _is_at(place, buffer):
-                return place
-    return Location(buffer.file, buffer.line, None, "")
-
-
-def _is_at(place: Location, buffer: Buffer) -> bool:
-    return (os.path.abspath(place.file), place.line) == (buffer.file, buffer.line)
+        return candidate.residual.origin.source
+    scope = scope_of(_CALLS.sub("", buffer.op_name.rpartition("/")[0]))
+    if not buffer.file or buffer.file.startswith(_OURS):
+        return Source(scope=scope) if buffer.file else NOWHERE
+    known = stacks.get((buffer.file, buffer.line), set())
+    if len(known) == 1:
+        return replace(next(iter(known)), scope=scope)
+    return Source(Location(buffer.file, buffer.line, None, ""), scope=scope)

@@ -113,6 +113,8 @@ def inner_path(path: str, owner: Any, key: Any) -> str:
     """The path of an entry of an owner."""
     if type(owner) in (dict, list, tuple):
         return f"{path}[{key!r}]"
+    if str(key).isdigit():  # what an nnx.List holds
+        return f"{path}[{key}]"
     return f"{path}.{key}" if path else str(key)
 
 

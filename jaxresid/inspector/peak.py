@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxresid import words
 from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of_value
+from jaxresid.inspector.callsites import CallSites, has_checkpoints
 from jaxresid.inspector.compiler_versions import cpu_compiler
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
@@ -19,33 +21,67 @@ from jaxresid.inspector.provenance import TRANSPARENT
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
-from jaxresid.model import Live, Location, Peak
+from jaxresid.inspector.tracing import Trace
+from jaxresid.model import NOWHERE, Live, Location, Peak, Source
+from jaxresid.paths import folded_scopes, pattern
 
 _CURVE = 200
 # What these take while they run is between them and the device.
-_OPAQUE = frozenset({"ffi_call", "pallas_call", "custom_call", "tpu_custom_call", "io_callback"})
+_OPAQUE = frozenset(
+    {
+        "ffi_call",
+        "pallas_call",
+        "custom_call",
+        "tpu_custom_call",
+        "io_callback",
+        # cuDNN's
+        "dot_product_attention_fwd_wrapper",
+        "dot_product_attention_bwd_wrapper",
+        "dot_product_attention_fp8_fwd_wrapper",
+        "dot_product_attention_fp8_bwd_wrapper",
+    }
+)
 
 
 class Places:
-    """Finds the source line of an op."""
+    """Finds where an op comes from.
 
-    def __init__(self, frames: Frames) -> None:
+    Args:
+      traced: what the ops are of, where that is a function: its primal jaxpr tells where the
+        checkpoints stand that its forward pass no longer shows.
+    """
+
+    def __init__(self, frames: Frames, traced: Trace | None = None) -> None:
         self._levels = Levels(frames)
         self._tops: dict[int, Level] = {}
-        self._found: dict[int, Level] = {}
+        self._found: dict[Context, Level] = {}
+        self._sources: dict[tuple[Context, int], Source] = {}
+        if traced is not None and has_checkpoints(traced, frames):
+            self._levels = Levels(frames, CallSites(frames))
+            primal = _jax.open_jaxpr(traced.primal().jaxpr)
+            self._tops[id(traced.forward)] = Level(traced.forward, primal=primal)
 
     def location(self, op: Op) -> Location | None:
         return self._levels.location(self._level(op.context), op.eqn)
 
+    def source(self, op: Op) -> Source:
+        key = op.context, id(op.eqn)
+        found = self._sources.get(key)
+        if found is None:
+            level = self._level(op.context)
+            found = self._sources[key] = self._levels.source(level, op.eqn)
+        return found
+
     def _level(self, context: Context) -> Level:
-        known = self._found.get(id(context))
+        known = self._found.get(context)
         if known is None:
             if context.parent is None:
-                known = self._tops.setdefault(id(context.top), Level(context.top))
+                top = context.top
+                known = self._tops.get(id(top)) or self._tops.setdefault(id(top), Level(top))
             else:
                 above = self._level(context.parent)
                 known = self._levels.enter(above, context.eqn, context.which)
-            self._found[id(context)] = known
+            self._found[context] = known
         return known
 
 
@@ -76,7 +112,7 @@ def peak(program: Program, profile: Profile, places: Places) -> Peak:
     return Peak(
         nbytes=outside + found.peak_nbytes,
         profile=profile.name,
-        location=None if op is None else places.location(op),
+        source=NOWHERE if op is None else places.source(op),
         primitive=None if op is None else op.name,
         phase=FORWARD if op is None else op.phase,
         arguments_nbytes=_arguments(program),
@@ -140,7 +176,7 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
                 aval_of_value(v),
                 primitive=op.name if op else None,
                 path=role.path,
-                location=places.location(op) if op else None,
+                source=places.source(op) if op else NOWHERE,
                 phase=phase,
             )
         )
@@ -174,7 +210,7 @@ def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: 
         buffer.nbytes,
         aval_of_value(buffer.value),
         primitive=op.name,
-        location=places.location(op),
+        source=places.source(op),
         phase=buffer.op.phase,
     )
 
@@ -222,9 +258,12 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
     groups: dict[tuple[object, ...], list[Live]] = {}
     for v in each:
         path = v.path if v.primitive is None else None
-        key = (v.kind, v.aval, v.primitive, v.location, v.phase, path)
+        source = replace(v.source, scope=pattern(v.source.scope))
+        if v.kind == "output":  # an optimizer has a line for each kind of its state
+            source = Source(v.location)
+        key = (v.kind, v.aval, v.primitive, source, v.phase, path)
         groups.setdefault(key, []).append(v)
-    folded = [
+    rows = [
         Live(
             g[0].kind,
             sum(v.nbytes for v in g),
@@ -232,12 +271,23 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
             len(g),
             g[0].primitive,
             g[0].path,
-            g[0].location,
+            _common([v.source for v in g]),
             g[0].phase,
         )
         for g in groups.values()
     ]
-    return tuple(sorted(folded, key=lambda v: -v.nbytes))
+    return tuple(sorted(rows, key=lambda v: -v.nbytes))
+
+
+def _common(sources: Sequence[Source]) -> Source:
+    """What holds for the sources of equal values."""
+    first = sources[0]
+    return Source(
+        first.location,
+        first.library if len({s.library for s in sources}) == 1 else None,
+        first.caller if len({s.caller for s in sources}) == 1 else None,
+        folded_scopes(s.scope for s in sources),
+    )
 
 
 def _curve(found: Timeline, outside: int) -> tuple[tuple[int, ...], int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.levels import Level, Levels, module_path
+from jaxresid.inspector.levels import Level, Levels, source_of
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
 # What such an eqn makes is its operand in another shape, type or memory.
@@ -178,8 +178,6 @@ def _is_on_host(var: Any) -> bool:
 def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Provenance:
     place = levels.place(walk.level, eqn)
     frames = levels.frames
-    location = frames.innermost_user(place.frames)
-    library = frames.library_call(place.frames)
     marks = []
     if walk.carry:
         marks.append(Mark.CARRY)
@@ -191,10 +189,8 @@ def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Proven
     primitive = _jax.primitive_name(eqn)
     origin = Computed(
         primitive=primitive,
-        location=location,
-        library=library if library != location else None,
+        source=source_of(frames, place),
         stack=tuple(frames.location(f) for f in place.frames if f.kind != "jax"),
-        scope=place.scope or module_path(place.frames),
         name=walk.name,
         named_at=levels.location(*walk.named) if walk.named else None,
         within=within,

@@ -139,10 +139,14 @@ def _dressed(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
 
 def name_of(fun: Any) -> str:
     """Return what a function is called where the user gave it no name."""
-    owner = getattr(fun, "__self__", None)
-    if owner is not None and not isinstance(owner, type | ModuleType):
-        return f"{type(owner).__name__}.{fun.__name__}"
-    return getattr(fun, "__qualname__", None) or type(fun).__name__
+    try:
+        owner = getattr(fun, "__self__", None)
+        if owner is not None and not isinstance(owner, type | ModuleType):
+            return f"{type(owner).__name__}.{fun.__name__}"
+        name = getattr(fun, "__qualname__", None)
+    except Exception:  # a callable's own __getattr__ may raise anything
+        name = None
+    return name if isinstance(name, str) and name else type(fun).__name__
 
 
 def _check_word(option: str, given: Any, known: Sequence[str]) -> None:

@@ -20,13 +20,12 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import checkpoint_binding, forget, heard, user_line
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.levels import MARK, Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
 from jaxresid.inspector.sites import Call, Site, calls, prevents_cse
 
-_SCOPE = "jaxresid_checkpoint_"
-_NUMBER = re.compile(_SCOPE + r"(\d+)")
+_NUMBER = re.compile(MARK + r"(\d+)")
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class Removal(Generic[T]):
 
         def number(params: Mapping[str, Any]) -> Callable[..., Any]:
             bound.append(self._made(params))
-            scope = f"{_SCOPE}{len(bound) - 1}"
+            scope = f"{MARK}{len(bound) - 1}"
 
             def bind(*args: Any) -> Any:
                 with _jax.import_jax().named_scope(scope):

@@ -101,7 +101,7 @@ def _may_hide(jaxpr: Any, frames: Frames) -> bool:
     """Whether a primal jaxpr may not show all checkpoints: it holds derivatives, or what is
     differentiated by rules of the user's."""
     for eqn in eqns_in(jaxpr):
-        if is_derived(eqn):
+        if is_derived(eqn) or _jax.has_own_rules(eqn):
             return True
         if _jax.primitive_name(eqn) in _RULES:
             inner = [_jax.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]

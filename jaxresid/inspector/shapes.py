@@ -57,8 +57,8 @@ def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bo
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested or len(site.bodies) != 1:
         return None
     program = step()
-    inside_derivative = _TWICE.search(_jax.name_stack(site.calls[0].eqn).split(")/")[0])
-    if inside_derivative or not any(is_in(op) for op in program.block.ops if op.phase == FORWARD):
+    own = [op for op in program.block.ops if op.phase == FORWARD and is_in(op)]
+    if not own or any(_TWICE.search(f"{o.context.tags}/{_jax.name_stack(o.eqn)}") for o in own):
         return None  # of a derivative inside the loss, or of a rule for one
     body = site.bodies[0]
     roles = [Role("argument")] * (len(body.constvars) + len(body.invars))

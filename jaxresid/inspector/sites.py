@@ -1,25 +1,34 @@
 """The checkpoints of a primal jaxpr, grouped by where they are written.
 
 A checkpoint is a remat eqn; those that one source line makes of one function with one policy are
-one site, however often a Python loop runs over it.
+one site, however often a Python loop runs over it. The function is the module or function that a
+user means: libraries wrap it in functions of their own before they checkpoint it.
 """
 
 from __future__ import annotations
 
 import itertools
 import linecache
-import os
 import re
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.frames import (
+    Frame,
+    Frames,
+    below,
+    definition,
+    is_wrapper,
+    name_of,
+    passes_on,
+)
+from jaxresid.inspector.levels import Level, Levels, scope_of, source_of
 from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.policies import description
-from jaxresid.model import Location
+from jaxresid.model import Location, Source
+from jaxresid.paths import folded_scopes
 
 # What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
 _TRANSPARENT = frozenset(
@@ -70,16 +79,26 @@ class Call:
         return not any(map(has_rule, self.enclosing))
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a checkpoint is of: a function, or the method of a module, and where it is defined."""
+
+    name: str
+    defined: Location | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """One checkpoint as a user wrote it.
 
     Attributes:
+      body: what it is of.
+      source: where it is called, and the modules that it is.
       bodies: what it holds as written, open jaxprs.
     """
 
-    function: str
-    location: Location | None
+    body: Body
+    source: Source
     policy: Any
     prevent_cse: bool
     calls: tuple[Call, ...]
@@ -94,6 +113,14 @@ class Site:
     def is_as_written(self) -> bool:
         """See `Call.is_as_written`."""
         return all(call.is_as_written for call in self.calls)
+
+    @property
+    def function(self) -> str:
+        return self.body.name
+
+    @property
+    def location(self) -> Location | None:
+        return self.source.location
 
     @property
     def trips(self) -> int:
@@ -119,32 +146,44 @@ class Site:
         return f"{self.location.file}:{self.location.line} ({self.function})"
 
 
-def sites(
-    levels: Levels, top: Level, *, backward: bool = False, also: Container[int] = ()
-) -> tuple[Site, ...]:
+def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
     """The checkpoints of a jaxpr, in program order.
 
     Args:
       backward: of those in a training step, whose backward pass holds them.
-      also: ids of eqns that count too.
     """
-    groups: dict[Any, list[Call]] = {}
-    heads: dict[Any, tuple[str, Location | None, Any, bool]] = {}
+    groups: dict[Any, list[tuple[Call, Source]]] = {}
+    heads: dict[Any, tuple[Body, Any, bool]] = {}
     for level, call in calls(levels, top):
         params = _jax.params(call.eqn)
-        if backward and not recomputes(call.eqn) and id(call.eqn) not in also:
+        if backward and not _recomputes(call.eqn):
             continue  # one that still stands in the forward pass
         policy = params.get("policy")
         is_prevented = prevents_cse(params)
-        function, defined = _function(call.jaxpr, levels.frames)
-        location = levels.location(level, call.eqn) or defined
-        line = (location.file, location.line) if location else None
-        key = (function, line, description(policy), is_prevented)
-        heads.setdefault(key, (function, location, policy, is_prevented))
-        groups.setdefault(key, []).append(call)
+        place = levels.place(level, call.eqn)
+        made = body(call.jaxpr, levels.frames, place.frames)
+        inner = _common_scope(call.jaxpr)
+        scope = "/".join(part for part in (place.scope, inner) if part)
+        # Of what libraries do on the way from the user's line the calls that say something.
+        called = tuple(f for f in place.frames if f.kind != "library" or not is_wrapper(f.code))
+        source = source_of(levels.frames, replace(place, frames=called, scope=scope))
+        if source.location is None:  # nobody but us calls it
+            source = replace(source, location=made.defined)
+        line = source.location and (source.location.file, source.location.line)
+        key = (made, line, description(policy), is_prevented)
+        heads.setdefault(key, (made, policy, is_prevented))
+        groups.setdefault(key, []).append((call, source))
     return tuple(
-        Site(*heads[key], tuple(each), tuple({id(c.jaxpr): c.jaxpr for c in each}.values()))
+        Site(
+            made,
+            replace(each[0][1], scope=folded_scopes(source.scope for _, source in each)),
+            policy,
+            is_prevented,
+            tuple(call for call, _ in each),
+            tuple({id(call.jaxpr): call.jaxpr for call, _ in each}.values()),
+        )
         for key, each in groups.items()
+        for made, policy, is_prevented in [heads[key]]
     )
 
 
@@ -201,7 +240,7 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
     yield from walk(top, 1, (), (), ())
 
 
-def recomputes(eqn: Any) -> bool:
+def _recomputes(eqn: Any) -> bool:
     """Whether a remat eqn is of a backward pass."""
     differentiated = _jax.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
@@ -221,19 +260,57 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     return found[1]
 
 
-def _function(jaxpr: Any, frames: Frames) -> tuple[str, Location | None]:
-    """The name of the checkpointed function and where it is defined, for one that nobody but us
-    calls."""
+def body(jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = ()) -> Body:
+    """What a checkpoint is of, by the functions that all eqns of its body came through: the
+    outermost of the user's, else of a library's, that is more than a wrapper around another.
+
+    Args:
+      jaxpr: the body, open.
+      above: the frames of the call of it.
+    """
+    chain = _shared(jaxpr, frames, above)
+    own = [f.code for f in chain if f.kind == "user"]
+    others = [f.code for f in chain if f.kind != "user"]
+    found = next((code for code in own if not passes_on(code)), own[-1] if own else None)
+    found = found or next((code for code in others if not is_wrapper(code)), None)
+    if found is not None:
+        return Body(name_of(found), definition(found, frames))
     name, _, where = (_jax.traced_function(jaxpr) or "").partition(" at ")
     file, _, line = where.rpartition(":")
-    name = name.rpartition(".")[2] or "a function"
-    if not (file and line.isdecimal()):
-        return name, None
-    if frames.kind(file, name) in ("machinery", "jax"):
-        # With jax_remat3 a backward pass holds a function of JAX's own around the user's.
-        inner = (frames.of(eqn).frames for eqn in jaxpr.eqns)
-        first = next((found[0] for found in inner if found), None)
-        return (first.code.co_name if first else "a function"), None
-    code = linecache.getline(file, int(line)).strip()
-    shown = os.path.relpath(file) if file.startswith(os.path.join(os.getcwd(), "")) else file
-    return name, Location(shown, int(line), None, name, code)
+    if file and line.isdecimal() and frames.kind(file, name) not in ("machinery", "jax"):
+        shown = file.removeprefix(frames.cwd)
+        code = linecache.getline(file, int(line)).strip()
+        return Body(name.rpartition(".")[2], Location(shown, int(line), None, name, code))
+    if others:
+        return Body(name_of(others[0]), definition(others[0], frames))
+    return Body("a function")
+
+
+def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]:
+    """The frames, outermost first, of the functions that all eqns of a body came through. Those
+    that a wrapper makes itself are no part of what it wraps."""
+    stacks = [below(frames.of(eqn), above, jaxpr) for eqn in jaxpr.eqns]
+    chain: list[Frame] = []
+    while True:
+        depth = len(chain)
+        stacks = [stack for stack in stacks if len(stack) > depth]
+        if not stacks or len({stack[depth].code for stack in stacks}) > 1:
+            return chain
+        chain.append(stacks[0][depth])
+        deeper = [stack for stack in stacks if len(stack) > depth + 1]
+        if deeper and is_wrapper(chain[-1].code):
+            stacks = deeper
+        if len(deeper) < len(stacks) or len({stack[depth] for stack in stacks}) > 1:
+            return chain
+
+
+def _common_scope(jaxpr: Any) -> str:
+    """The scope that a body begins with: that of the module that it is."""
+    scopes = {scope_of(_jax.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
+    return "/".join(
+        parts[0]
+        for parts in itertools.takewhile(
+            lambda parts: len(set(parts)) == 1,
+            zip(*(scope.split("/") for scope in scopes), strict=False),
+        )
+    )

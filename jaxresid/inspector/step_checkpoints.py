@@ -20,10 +20,8 @@ from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import offers
 from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.ops import Op
 from jaxresid.inspector.peak import Places, peak_nbytes
-from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program, whole
 from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
@@ -64,7 +62,7 @@ def step_worth(
     figures = Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, jaxpr_cost(jaxpr))
     found = sites(Levels(frames), Level(jaxpr), backward=True)
     try:
-        found, numbers = _numbered(step, found, removal, frames)
+        found, numbers = _numbered(step, found, removal)
     except JaxresidError as e:
         return _unknown(found, figures, tagged, str(e))
     said = {site: answers(site.policy, site.held, str(site)) for site in found}
@@ -122,20 +120,10 @@ def _traced(fun: Callable[..., Any], step: StepTrace) -> StepTrace:
 
 
 def _numbered(
-    step: StepTrace, found: tuple[Site, ...], removal: Removal[StepTrace], frames: Frames
+    step: StepTrace, found: tuple[Site, ...], removal: Removal[StepTrace]
 ) -> tuple[tuple[Site, ...], dict[Site, frozenset[int]]]:
-    """The checkpoints with what they hold as written, those included that no gradient goes
-    through; and the numbers of what they bind."""
+    """The checkpoints with what they hold as written, and the numbers of what they bind."""
     numbers = removal.numbers(step.jaxpr, removal.numbered().jaxpr)
-    known = {numbers.get(id(call.eqn)) for site in found for call in site.calls}
-    passes = Passes()
-    also = {
-        id(eqn)
-        for eqn in eqns_in(step.jaxpr)
-        if id(eqn) in numbers and numbers[id(eqn)] not in known and passes.of(eqn) != BACKWARD
-    }
-    if also:
-        found = sites(Levels(frames), Level(step.jaxpr), backward=True, also=also)
     found = with_bodies(found, numbers, removal)
     return found, removal.numbers_of(found, numbers)
 

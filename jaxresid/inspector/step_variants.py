@@ -27,7 +27,7 @@ from jaxresid.inspector.naming import named
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.policies import answers, description
-from jaxresid.inspector.sites import prevents_cse, sites
+from jaxresid.inspector.sites import Body, Site, prevents_cse, sites
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
@@ -71,9 +71,13 @@ class _Marking:
 @dataclass(slots=True, eq=False)
 class _Standing:
     """Where something that was bound stands in a backward pass: how often it runs, and the numbers
-    of what stands around it, outermost first."""
+    of what stands around it, outermost first.
 
-    location: Location | None
+    Attributes:
+      site: the checkpoint that it is part of; a loop's body was marked as one.
+    """
+
+    site: Site
     trips: int = 0
     around: list[int] = field(default_factory=list)
 
@@ -129,7 +133,7 @@ class StepVariants:
             for call in site.calls:
                 number = _mark(call.eqn)
                 if number is not None:
-                    standing = found.setdefault(number, _Standing(site.location))
+                    standing = found.setdefault(number, _Standing(site))
                     standing.add(call.trips, _marks(call.around))
         if _jax.flags().get("jax_remat3"):
             # There the policy of a checkpoint holds for those inside of it too, and each of them
@@ -143,7 +147,7 @@ class StepVariants:
                     mark = _mark(call.eqn)
                     if mark is not None:
                         around = [*outer.around, number, *_marks(call.around)]
-                        standing = found.setdefault(mark, _Standing(site.location))
+                        standing = found.setdefault(mark, _Standing(site))
                         standing.add(outer.trips * call.trips, around)
         for standing in found.values():
             standing.around = [mark for mark in standing.around if mark in found]
@@ -161,15 +165,17 @@ class StepVariants:
             made, standing = self._bound[number], found[number]
             if made.kind == "scan" and standing.around:
                 continue
-            location = made.location or standing.location
+            location = made.location or standing.site.location
             line = location and (location.file, location.line)
-            key = (made.kind, made.function, line, description(made.policy), made.prevent_cse)
+            # Of a loop's body JAX knows the function itself.
+            body = standing.site.body if made.kind == "checkpoint" else Body(made.function)
+            key = (made.kind, body, line, description(made.policy), made.prevent_cse)
             groups.setdefault(key, []).append(number)
         return tuple(
             Place(
                 kind=key[0],
-                function=key[1],
-                location=self._bound[numbers[0]].location or found[numbers[0]].location,
+                function=key[1].name,
+                location=self._bound[numbers[0]].location or found[numbers[0]].site.location,
                 calls=len(numbers),
                 trips=sum(found[number].trips for number in numbers),
                 policy=self._bound[numbers[0]].policy,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.changes import changes, drops_update, made_by_step, paths_of, settled
-from jaxresid.inspector.flows import Flows
+from jaxresid.inspector.changes import changes, drops_gradients, made_by_step, paths_of, settled
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import BACKWARD, Passes
 from jaxresid.inspector.sharding import Sharding
@@ -92,7 +91,8 @@ def may_be_step(traced: Trace) -> bool:
 
 def is_step(primal: Any, arguments: Arguments) -> bool:
     """Whether a traced function (a `step_primal`) is a training step: it holds a gradient, and
-    changes something by it or returns something other than one real scalar.
+    changes something by it, or returns something other than one real scalar, or does nothing with
+    it.
 
     A loss that holds a gradient, of a force field or a differential equation, is no step.
     """
@@ -102,12 +102,12 @@ def is_step(primal: Any, arguments: Arguments) -> bool:
     leaves = _jax.import_jax().tree.leaves(primal.out_info[0])
     if len(leaves) != 1 or not _is_real_scalar(leaves[0]):
         return True
-    return any(change.is_after for change in changes(primal, arguments)) or drops_update(jaxpr)
+    return any(change.is_after for change in changes(primal, arguments)) or drops_gradients(jaxpr)
 
 
 def is_dead(step: StepTrace) -> bool:
     """Whether no gradient has a part in what a step returns or changes."""
-    return not any(flow.is_after or flow.is_steered for flow in Flows(step.jaxpr).outputs)
+    return drops_gradients(step.jaxpr)
 
 
 def _differentiates_twice(forward: Any) -> bool:

@@ -30,6 +30,9 @@ from jaxresid.inspector.outside import inner_path, outside
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.sharding import Sharding
 
+# What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
+CONCRETE = "--concrete-inputs calls it plainly instead (its arrays are then really made)"
+
 
 class Static:
     """A number that stays static where a bare one would be traced."""
@@ -214,7 +217,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     own = mesh if mesh is not None else mesh_of(leaves)
     if own is not None and mesh is None:
         # Beside arrays on a mesh those without a sharding are on all its devices, too.
-        leaves = [_struct(v, own) if hasattr(v, "sharding") else v for v in leaves]
+        leaves = [_struct(v, own) if is_array(v) and hasattr(v, "sharding") else v for v in leaves]
     found = Arguments(
         paths=tuple(paths),
         leaves=tuple(leaves),
@@ -363,6 +366,7 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 
     operands = _operands(arguments)
     traced = jax.jit(forward).trace(*operands)
+    _check_closed(traced, operands)
     (y, aux), vjp = traced.out_info
     _check_differentiable(y)
 
@@ -388,7 +392,29 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 
 def _traced(primal: _Primal, arguments: Arguments) -> Any:
     with _jax.in_mesh(arguments.context):
-        return _jax.import_jax().jit(primal).trace(*_operands(arguments))
+        operands = _operands(arguments)
+        traced = _jax.import_jax().jit(primal).trace(*operands)
+        _check_closed(traced, operands)
+        return traced
+
+
+def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
+    """That a function depends on its arguments alone: JAX makes an operand, ahead of them, of each
+    tracer of another trace that it comes upon.
+
+    Raises:
+      InputsError: it depends on such a tracer.
+    """
+    invars = _jax.open_jaxpr(traced.jaxpr).invars
+    foreign = invars[: len(invars) - sum(map(len, operands))]
+    if not foreign:
+        return
+    listed = ", ".join(v.aval.str_short() for v in foreign[:3])
+    more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+    raise InputsError(
+        f"the target reads what leaked from another trace ({listed}{more}); the inputs function may"
+        f" leave traced arrays behind, in a global for example\n  {CONCRETE}"
+    )
 
 
 def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
@@ -422,7 +448,12 @@ def _called(
             )
         tree = arguments.layout.made(leaves)
         args, kwargs = tree
-        result = fun(*args, **kwargs)
+        try:
+            result = fun(*args, **kwargs)
+        except SystemExit as e:
+            raise InputsError(
+                f"the target ends the program while it is traced, as by sys.exit({e.code!r:.40})"
+            ) from e
         if owners:  # the result may hold what is put back
             result = jax.tree.map(lambda leaf: leaf, result)
         seen = _changes(arguments, tree, leaves)
@@ -487,9 +518,10 @@ def _changes(
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function, None where Python cannot tell it."""
     try:
         return inspect.signature(fun)
-    except (TypeError, ValueError):
+    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
         return None
 
 
@@ -552,16 +584,24 @@ def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
     dropout: a setting that the object's code may look at, where an array is a parameter."""
     attribute = _jax.import_jax().tree_util.GetAttrKey
-    return not hasattr(leaf, "dtype") and any(isinstance(key, attribute) for key in path)
+    return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
 
 
 def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
     if isinstance(leaf, float | complex) and not hasattr(leaf, "dtype"):
         # A Python float is a weakly typed scalar, as jax.vjp takes it.
         return leaf, "differentiated" if chosen else "traced"
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+    if not is_array(leaf):
         return leaf, "static"
     return _struct(leaf, mesh), "differentiated" if chosen and is_inexact(leaf) else "traced"
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype. Asking an object of the user's may raise."""
+    try:
+        return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    except Exception:
+        return False
 
 
 def _struct(leaf: Any, mesh: Any = None) -> Any:
@@ -600,7 +640,7 @@ def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
 
 def mesh_of(leaves: Sequence[Any]) -> Any | None:
     """The mesh of several devices that the first leaf on one is split over."""
-    for leaf in leaves:
+    for leaf in filter(is_array, leaves):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if mesh is not None and mesh.size > 1:
             return mesh

@@ -23,6 +23,7 @@ from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.naming import expressed, named
 from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.peak import peak_nbytes
+from jaxresid.inspector.phases import UPDATE, phase_of
 from jaxresid.inspector.program import value_and_gradients
 from jaxresid.inspector.regions import regions
 from jaxresid.inspector.removed import Removed
@@ -102,6 +103,10 @@ class FunctionVariants:
     def _scans(self, level: Level) -> list[_Loop]:
         found = []
         for eqn in level.jaxpr.eqns:
+            if phase_of(_jax.name_stack(eqn)) != UPDATE:
+                # What a derivative that the function takes itself made of a loop: a checkpoint in
+                # the code stands around the body before it is differentiated.
+                continue
             nests = self._levels.nests(eqn)
             if is_derived(eqn):
                 continue

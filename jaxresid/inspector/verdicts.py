@@ -57,7 +57,7 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
     recompute = max(added.flops, 0)
     return Checkpoint(
         function=site.function,
-        location=site.location,
+        source=site.source,
         policy=description(site.policy),
         prevent_cse=site.prevent_cse,
         calls=len(site.calls),
@@ -74,6 +74,7 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
         shape=facts.shape or ("nested" if site.is_nested else None),
         findings=tuple(findings),
         uncosted=added.uncosted,
+        defined=site.body.defined,
     )
 
 
@@ -81,7 +82,7 @@ def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
     """A checkpoint without which the program is not known, with the reason."""
     return Checkpoint(
         function=site.function,
-        location=site.location,
+        source=site.source,
         policy=description(site.policy),
         prevent_cse=site.prevent_cse,
         calls=len(site.calls),
@@ -96,6 +97,7 @@ def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
         verdict=Verdict.NOT_JUDGED,
         reason=reason,
         shape="nested" if site.is_nested else None,
+        defined=site.body.defined,
     )
 
 

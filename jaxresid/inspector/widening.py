@@ -100,7 +100,7 @@ def _told(levels: Levels, level: Level, eqn: Any) -> Widening | None:
         return None
     if at is None or _DELIBERATE.search(at.code):
         return None
-    called = levels.frames.library_call(frames)
+    called, _ = levels.frames.library_calls(frames)
     dtype = eqn.invars[0].aval.dtype
     by = f"`{at.code}`" if called is None or called == at else f"jax's `{called.function}`"
     return Widening(str(dtype), dtype.itemsize, by, at)

@@ -1,7 +1,8 @@
 """What linting gave last time, by file content.
 
 An entry answers only for the content it was made from: the file's stat is the same and can be
-trusted, or its bytes have the same digest. A cache that cannot be read or written is an empty one.
+trusted, or its bytes have the same digest. A cache that cannot be read or written is an empty one;
+so is one that a link leads out of its folder to.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from jaxresid import regular
 
 _FORMAT = 1
 # The coarsest timestamps are those of FAT. Within them a file can change and look unchanged.
@@ -121,6 +124,8 @@ class Cache:
         if not self._changed and not gone:
             return
         with suppress(OSError, ValueError, TypeError, RecursionError):
+            if regular.leads_out(self.directory):
+                return
             _prepare(self.directory)
             file = _file(self.directory, self.key)
             with _locked(file.with_suffix(".lock")):
@@ -179,7 +184,9 @@ def _file(directory: Path, key: str) -> Path:
 def _load(file: Path, key: str) -> dict[str, Any]:
     """The entries of a cache file: a line that says what follows, and the entries."""
     try:
-        head, _, body = file.read_bytes().partition(b"\n")
+        if regular.leads_out(file.parent):
+            return {}
+        head, _, body = regular.read(file).partition(b"\n")
         if json.loads(head) != _head(key, body):
             return {}
         entries = json.loads(body)
@@ -197,7 +204,8 @@ def _write(file: Path, key: str, entries: dict[str, Any]) -> None:
     data = json.dumps(_head(key, body)).encode("ascii") + b"\n" + body
     temporary = file.with_name(f"{file.stem}.{os.getpid()}.{time.time_ns()}.tmp")
     try:
-        temporary.write_bytes(data)
+        with open(temporary, "xb") as new:  # as a link it would be followed
+            new.write(data)
         os.replace(temporary, file)
     except BaseException:
         with suppress(OSError):
@@ -211,8 +219,9 @@ def _prepare(directory: Path) -> None:
     tag = directory / "CACHEDIR.TAG"
     if tag.exists() or any(directory.iterdir()):
         return
-    (directory / ".gitignore").write_text("*\n", encoding="ascii")
-    tag.write_text(_TAG, encoding="ascii")
+    for file, text in ((directory / ".gitignore", "*\n"), (tag, _TAG)):
+        with suppress(FileExistsError), file.open("x", encoding="ascii") as new:
+            new.write(text)
 
 
 def _sweep(directory: Path) -> None:
@@ -224,7 +233,7 @@ def _sweep(directory: Path) -> None:
         if limit is None or len(stem) != len(_digest(b"")) or not stem.isalnum():
             continue
         with suppress(OSError):
-            if file.stat().st_mtime_ns + limit < now:
+            if file.lstat().st_mtime_ns + limit < now:
                 file.unlink()
 
 
@@ -236,7 +245,7 @@ def _locked(file: Path) -> Iterator[None]:
     except ImportError:  # Windows: the last writer wins, which costs time only
         yield
         return
-    with file.open("ab") as handle:
+    with open(regular.opened(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as handle:
         deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
             try:

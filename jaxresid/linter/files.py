@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from jaxresid.config import Config, Options, load, matches
+from jaxresid.errors import JaxresidError
+from jaxresid.interrupts import deaf
 from jaxresid.linter import funnel
 from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED, Entry, rule
@@ -322,17 +324,32 @@ class Lint:
         if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
             return [self.content(c.raw, c.path, c.absolute) for c in candidates]
         from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import active_children
 
         # Big files first, so that none of them is left for the end.
         ordered = sorted(candidates, key=lambda c: -len(c.raw))
         work = [(c.raw, c.path, c.absolute) for c in ordered]
+        others = set(active_children())
+        chunk = max(1, len(work) // (workers * _CHUNKS_PER_JOB))
         with ProcessPoolExecutor(
             workers,
             initializer=_start,
             initargs=(self.config, self.nearest, self.complete, self.ignore_noqa),
         ) as pool:
-            chunk = max(1, len(work) // (workers * _CHUNKS_PER_JOB))
-            return list(pool.map(_in_worker, work, chunksize=chunk))
+            try:
+                with deaf():  # and so are the processes that this starts
+                    found = pool.map(_in_worker, work, chunksize=chunk)
+                return list(found)
+            except BaseException as e:
+                # Nobody waits for them any more.
+                for process in set(active_children()) - others:
+                    process.terminate()
+                if isinstance(e, BrokenProcessPool):
+                    raise JaxresidError(
+                        "a process that lints was killed (out of memory?); --jobs 1 lints in one"
+                    ) from None
+                raise
 
     def _open_cache(self, before_reading: int) -> Cache:
         from jaxresid._version import __version__
@@ -362,10 +379,10 @@ class Lint:
             stored = cache.get(*where, depends=depends) or cache.get(
                 *where, depends=depends, content=candidate.raw
             )
-            if stored is None:
-                missed.append(candidate)
-            else:
+            try:
                 results.append(from_json(stored, candidate.path))
+            except (ValueError, RecursionError):  # there is none, or someone else wrote it
+                missed.append(candidate)
         linted = {r.path: r for r in self._lint(missed, jobs)}
         for candidate in missed:
             results.append(linted[candidate.path])

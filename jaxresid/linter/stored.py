@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from jaxresid.violations import Edit, Fix, Linted, Related, Span, Violation
+from jaxresid.decoding import decoded
+from jaxresid.violations import Linted, Violation
 
 
 def as_json(linted: Linted) -> dict[str, Any]:
@@ -18,41 +19,25 @@ def as_json(linted: Linted) -> dict[str, Any]:
     }
 
 
-def from_json(stored: dict[str, Any], path: str) -> Linted:
-    """The result again, under the name that the file has in this run."""
-    return Linted(
-        path,
-        tuple(_violation(v, path) for v in stored["violations"]),
-        {cell: tuple(lines) for cell, lines in stored["lines"]},
-    )
+def from_json(stored: object, path: str) -> Linted:
+    """The result again, under the name that the file has in this run.
+
+    Raises:
+      ValueError: `as_json` did not write it.
+    """
+    if not isinstance(stored, dict) or stored.keys() != {"violations", "lines"}:
+        raise ValueError("these are no violations and lines")
+    violations = decoded(tuple[Violation, ...], stored["violations"])
+    lines = decoded(tuple[tuple[int | None, tuple[str, ...]], ...], stored["lines"])
+    return Linted(path, tuple(_renamed(v, path) for v in violations), dict(lines))
 
 
-def _violation(stored: dict[str, Any], path: str) -> Violation:
-    fix = stored["fix"]
-    old = stored["path"]
-    return Violation(
-        **{
-            **stored,
-            "path": path,
-            "span": Span(**stored["span"]),
-            "noqa_rows": tuple(stored["noqa_rows"]),
-            "fix": fix
-            and Fix(
-                fix["title"],
-                tuple(Edit(Span(**e["span"]), e["text"]) for e in fix["edits"]),
-                fix["applicability"],
-            ),
-            "related": tuple(
-                Related(
-                    r["message"],
-                    path if r["path"] == old else r["path"],
-                    Span(**r["span"]),
-                    r["cell"],
-                )
-                for r in stored["related"]
-            ),
-        }
-    )
+def _renamed(violation: Violation, path: str) -> Violation:
+    old = violation.path
+    if old == path:
+        return violation
+    related = (replace(r, path=path if r.path == old else r.path) for r in violation.related)
+    return replace(violation, path=path, related=tuple(related))
 
 
 def code_fingerprint() -> str:

@@ -37,6 +37,7 @@ from jaxresid.model.sweep import SweepRow as SweepRow
 from jaxresid.model.target import JaxInfo as JaxInfo
 from jaxresid.model.target import Mesh as Mesh
 from jaxresid.model.target import Target as Target
+from jaxresid.model.values import NOWHERE as NOWHERE
 from jaxresid.model.values import Argument as Argument
 from jaxresid.model.values import Aval as Aval
 from jaxresid.model.values import Computed as Computed
@@ -47,6 +48,7 @@ from jaxresid.model.values import Location as Location
 from jaxresid.model.values import Mark as Mark
 from jaxresid.model.values import Origin as Origin
 from jaxresid.model.values import Residual as Residual
+from jaxresid.model.values import Source as Source
 from jaxresid.model.values import Totals as Totals
 from jaxresid.model.values import totals_of as totals_of
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jaxresid.model.values import Location
+from jaxresid.model.values import NOWHERE, Location, Source
 
 
 class Verdict(enum.StrEnum):
@@ -31,6 +31,7 @@ class Finding:
       help: the remedy.
       location: where the user wrote it; None where no line is known.
       measured: the figures, by name; bytes in keys that end in `nbytes`.
+      source: of what it is about, where a library's line or a module says more.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Finding:
     location: Location | None
     help: str = ""
     measured: Mapping[str, object] = field(default_factory=dict, hash=False)
+    source: Source = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class Checkpoint:
     which this one alone is gone.
 
     Attributes:
-      function: the function that is checkpointed.
-      location: where it is called; the same line in a loop is one checkpoint.
+      function: the module or function that is checkpointed, `Block` or `layer`.
+      source: where it is called, and the modules that it is; the same line in a loop is one
+        checkpoint.
+      defined: where that module's method or that function is defined; None where it is not known.
       policy: as a user writes it, `dots_saveable`; None: nothing is saveable.
       calls: how many times the program holds it, unrolled.
       trips: how often it runs, all calls and loops together.
@@ -62,7 +66,7 @@ class Checkpoint:
     """
 
     function: str
-    location: Location | None
+    source: Source
     policy: str | None
     prevent_cse: bool
     calls: int
@@ -79,6 +83,11 @@ class Checkpoint:
     shape: str | None = None
     findings: tuple[Finding, ...] = ()
     uncosted: tuple[str, ...] = ()
+    defined: Location | None = None
+
+    @property
+    def location(self) -> Location | None:
+        return self.source.location
 
     @property
     def saved_per_gflop(self) -> float | None:

@@ -20,7 +20,8 @@ class Timing:
       low, high: the lowest and the highest ratio of a round.
       rounds: how many there were.
       gradient_error: the greatest difference to the results without checkpoints, relative to the
-        greatest absolute value of the array that it is in; None where one of the two gave none.
+        greatest absolute value of the array that it is in; None where it cannot be told: one of the
+        two gave none, has NaNs, or nothing but zeros and infinities.
       tolerance: what rounding explains, by the narrowest dtype that the function computes in.
     """
 
@@ -34,6 +35,7 @@ class Timing:
 
     @property
     def agrees(self) -> bool | None:
+        """Whether the results are the same up to rounding; None where it cannot be told."""
         return None if self.gradient_error is None else self.gradient_error <= self.tolerance
 
 

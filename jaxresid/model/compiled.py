@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.target import JaxInfo, Mesh, Target
-from jaxresid.model.values import Location
+from jaxresid.model.values import NOWHERE, Computed, Location, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,10 @@ class CompiledBuffer:
       kind: `argument`, `output`, `temporary`, `constant`.
       shape: of one device, as XLA writes it; '' where it is not known.
       opcode: the HLO instruction that makes it; '' where it is not known.
-      location: the line in the HLO metadata; None where there is none.
-      residual: what the residual is that it was matched to, `sin` or `params['w']`; None if none.
+      source: of what it was matched to; else the line in the HLO metadata, if there is one.
+      residual: what the residual is that it was matched to, `sin`; of an argument its path,
+        `params['w']`; None if neither is known.
+      origin: that residual in full, but for where it is made.
     """
 
     kind: str
@@ -26,9 +28,14 @@ class CompiledBuffer:
     count: int = 1
     shape: str = ""
     opcode: str = ""
-    location: Location | None = None
+    source: Source = NOWHERE
     residual: str | None = None
     memory: OneOf["device", "host"] = "device"
+    origin: Computed | None = None
+
+    @property
+    def location(self) -> Location | None:
+        return self.source.location
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.model.values import Aval, Location
+from jaxresid.model.values import NOWHERE, Aval, Location, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class Live:
       aval: None for what an op needs while it runs and has no name.
       primitive: what makes it; None for an argument.
       path: an argument's path.
+      source: where it is made.
       phase: the pass that makes it; None for an argument.
     """
 
@@ -26,8 +27,12 @@ class Live:
     count: int = 1
     primitive: str | None = None
     path: str | None = None
-    location: Location | None = None
+    source: Source = NOWHERE
     phase: str | None = None
+
+    @property
+    def location(self) -> Location | None:
+        return self.source.location
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Peak:
     Attributes:
       nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
       profile: `accelerator` or `cpu`: whose way of fusing was assumed.
-      location, primitive, phase: the op at the peak; phase is `forward`, `recompute`, `backward`
+      source, primitive, phase: the op at the peak; phase is `forward`, `recompute`, `backward`
         or, in a step, `update`.
       aliased_nbytes: outputs that take over the buffers of donated arguments.
       host_nbytes: the most bytes of host memory at once, not in `nbytes`.
@@ -50,7 +55,7 @@ class Peak:
 
     nbytes: int
     profile: str
-    location: Location | None
+    source: Source
     primitive: str | None
     phase: str
     arguments_nbytes: int
@@ -63,3 +68,7 @@ class Peak:
     curve: tuple[int, ...]
     curve_at: int
     uncounted: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> Location | None:
+        return self.source.location

@@ -71,6 +71,7 @@ class PlannedSite:
       calls: how many times the program holds it, unrolled; `parts` add up to it.
       trips: how often it runs, all calls and loops together.
       changed: whether the code has to change for it.
+      library: the installed package whose function that is; None for the user's own.
     """
 
     kind: OneOf["checkpoint", "scan", "call", "whole"]
@@ -80,6 +81,7 @@ class PlannedSite:
     trips: int
     parts: tuple[PlannedPart, ...]
     changed: bool
+    library: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ class Plan:
       floor_nbytes: the lowest peak of everything that was tried.
       written_nbytes, plain_nbytes: the peak of the code as it is, and without any checkpoint.
       peak_nbytes, kept_nbytes, host_nbytes, recompute_flops: of the function with the plan applied,
-        traced again.
+        traced again; where it is verified, those of its code.
       proven: whether nothing cheaper among the plan's choices fits: all that could be were traced.
       tried: how many variants were traced.
-      code: the code to write, one block per site.
+      code: the code to write, one block for each stretch of lines that changes.
+      unwritten: what of the plan cannot be written as an edit, each with the reason and what to do
+        by hand.
+      verified: whether the code, traced, gives the figures.
+      doubt: why it is not verified; None where it is.
     """
 
     target: Target
@@ -117,6 +123,9 @@ class Plan:
     proven: bool
     tried: int
     code: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+    verified: bool = False
+    doubt: str | None = None
     uncosted: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

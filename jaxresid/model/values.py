@@ -20,6 +20,29 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Where something in a program comes from, in code of the user's and in code of others.
+
+    Attributes:
+      location: innermost line of the user's own code; None where JAX recorded none.
+      library: the innermost line of the library that the user's line called, where that is
+        another.
+      caller: the innermost line of another library that called that one: a model's, where
+        `library` is a layer's.
+      scope: the module path: the name-stack scope, `trunk/attention`, else the classes of the
+        modules whose methods ran, `Transformer/Block`.
+    """
+
+    location: Location | None = None
+    library: Location | None = None
+    caller: Location | None = None
+    scope: str = ""
+
+
+NOWHERE = Source()
+
+
+@dataclass(frozen=True, slots=True)
 class Aval:
     """Shape, dtype and memory space of a value. `memory` is `device` or `host`.
 
@@ -76,10 +99,8 @@ class Computed:
 
     Attributes:
       primitive: what computes it, seen through reshapes, casts, transposes, broadcasts and names.
-      location: innermost line of the user's own code; None where JAX recorded none.
-      library: the library call that made it, where that differs from `location`.
+      source: where it is computed.
       stack: the user's and the libraries' frames, outermost first, without JAX's own.
-      scope: name-stack scope, e.g. `trunk/attention`, or a Flax module path.
       name: its `checkpoint_name`, if any.
       named_at: where it was named.
       within: enclosing loops, calls and transforms, outermost first: `scan ×48`, `jit f`.
@@ -88,16 +109,26 @@ class Computed:
     """
 
     primitive: str
-    location: Location | None
-    library: Location | None = None
+    source: Source = NOWHERE
     stack: tuple[Location, ...] = ()
-    scope: str = ""
     name: str | None = None
     named_at: Location | None = None
     within: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
     path: str | None = None
     kind: OneOf["computed"] = "computed"
+
+    @property
+    def location(self) -> Location | None:
+        return self.source.location
+
+    @property
+    def library(self) -> Location | None:
+        return self.source.library
+
+    @property
+    def scope(self) -> str:
+        return self.source.scope
 
 
 Origin = Argument | Constant | Literal | Computed

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.render.cost import at_least
-from jaxresid.render.words import percent, place_text, verdict_text
+from jaxresid.render.words import percent, place_text, source_notes, verdict_text
 from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes, format_flops
 
@@ -20,16 +20,26 @@ _STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
 
 
 def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """`layer`, `model.py:49`, `policy dots_saveable`, `prevent_cse=False`, `×8 calls`."""
+    """`Layer`, `model.py:31`, `called at model.py:49`, `policy dots_saveable`, `prevent_cse=False`,
+    `×8 calls`."""
     policy = f"policy {checkpoint.policy}" if checkpoint.policy else "no policy"
     parts = (
         checkpoint.function,
-        place_text(checkpoint.location) if checkpoint.location else "",
+        *_places(checkpoint),
         policy,
         "" if checkpoint.prevent_cse else "prevent_cse=False",
         _times(checkpoint),
     )
     return tuple(part for part in parts if part)
+
+
+def _places(checkpoint: Checkpoint) -> Iterator[str]:
+    """Where what is checkpointed is defined, and where it is called."""
+    defined, called = checkpoint.defined, checkpoint.location
+    if defined is not None:
+        yield place_text(defined)
+    if called is not None and called != defined:
+        yield f"called at {place_text(called)}" if defined else place_text(called)
 
 
 def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -63,6 +73,7 @@ def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
     """`saved-but-recomputed, model.py:41: ...`; the place where it is not the checkpoint's own."""
     elsewhere = finding.location is not None and finding.location != checkpoint.location
     place = f", {place_text(finding.location)}" if elsewhere and finding.location else ""
+    place += "".join(f", {note}" for note in source_notes(finding.source))
     message = "; ".join(part.rstrip(".") for part in (finding.message, finding.help) if part)
     return f"{finding.name}{place}: {message}"
 
@@ -78,6 +89,9 @@ def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[Renderable
         head = [verdict, Text(function, style="bold"), *map(Text, others)]
         yield Flow(head, separator="  ", indent=_INDENT)
         below: list[RenderableType] = [Flow(figure_parts(c)), Text(c.reason)]
+        notes = source_notes(c.source)
+        if notes:
+            below.insert(0, Text(" · ".join(notes), style="dim"))
         below += [Text(finding_text(f, c), style="yellow") for f in c.findings]
         for line in below:
             yield Padding(line, (0, 0, 0, _INDENT))

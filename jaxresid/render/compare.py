@@ -29,6 +29,7 @@ from jaxresid.render.policies import Names, lines, policy_text
 from jaxresid.render.sparkline import can_encode
 from jaxresid.render.words import percent
 from jaxresid.render.wrapping import Flow
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _FIRST = ("none", "as-written")
@@ -178,13 +179,20 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def gradients_text(comparison: Comparison) -> str:
-    """`gradients agree in all 9 ...`; nothing where none was compared or one differs."""
-    compared = [
-        (r.measured.gradient_error, r.measured.tolerance)
-        for r in comparison.rows
-        if r.measured is not None and r.measured.gradient_error is not None
-    ]
-    if not compared or not all(error <= tolerance for error, tolerance in compared):  # NaN too
+    """`gradients agree in all 9 ...`, or that it cannot be told; nothing where none was compared or
+    one differs."""
+    timings = [r.measured for r in comparison.rows if r.measured is not None]
+    is_referred = any(r.policy == "none" and r.measured for r in comparison.rows)
+    compared = [(t.gradient_error, t.tolerance) for t in timings if t.gradient_error is not None]
+    if not all(error <= tolerance for error, tolerance in compared):  # NaN too
+        return ""
+    unknown = len(timings) - len(compared)
+    if unknown and is_referred:
+        return (
+            f"cannot tell whether the gradients agree in {unknown} of {len(timings)} that ran: they"
+            " have NaNs, or nothing but zeros and infinities"
+        )
+    if not compared:
         return ""
     error, tolerance = max(compared)
     return (
@@ -195,6 +203,7 @@ def gradients_text(comparison: Comparison) -> str:
 
 def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> RenderableType:
     """The whole text; `encoding` is that of the stream it is for."""
+    comparison = shown(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
         heading(comparison.target, comparison.jax, comparison.mesh),

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
 from jaxresid.render.heading import heading
-from jaxresid.render.words import percent
-from jaxresid.render.wrapping import Flow, Place
+from jaxresid.render.words import computed_text, percent
+from jaxresid.render.wrapping import Flow, Origin
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _TOP = 8
@@ -69,6 +70,7 @@ def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]
 
 def render_compiled(report: CompiledReport) -> RenderableType:
     """The whole text of `jaxresid compile`."""
+    report = shown(report)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     for i, compiled in enumerate(report.compiled):
         parts += [Text()] * bool(i) + [*compiled_lines(compiled, report.profile)]
@@ -123,9 +125,17 @@ def buffer_text(buffer: CompiledBuffer) -> str:
     made = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
     what = f"{host}{buffer.kind}{made}"
     if buffer.residual is not None:
-        named = buffer.residual if buffer.kind == "argument" else f"residual {buffer.residual}"
-        what += f": {named}"
+        what += f": {_matched_text(buffer)}"
     return f"{buffer.shape}  {what}" if buffer.shape else what
+
+
+def _matched_text(buffer: CompiledBuffer) -> str:
+    """An argument's path, or a residual as its own row has it."""
+    if buffer.kind == "argument" or buffer.residual is None:
+        return buffer.residual or ""
+    origin = buffer.origin
+    named = buffer.residual if origin is None else computed_text(origin, origin.path or "")
+    return f"residual {named}"
 
 
 def collective_text(collective: Collective) -> str:
@@ -181,11 +191,10 @@ def _buffers(compiled: Compiled) -> Table:
         if buffer.count > 1:
             line.append(f"×{buffer.count} ", style="bold magenta")
         line.append(buffer_text(buffer))
-        below = [] if buffer.location is None else [Place(buffer.location)]
         table.add_row(
             Text(format_bytes(buffer.nbytes), style="cyan"),
             Text("" if buffer.memory == "host" else _share(buffer, compiled), style="dim"),
-            Group(line, *below),
+            Group(line, Origin(buffer.source)),
         )
     return table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from jaxresid.model import Checkpoint, Computed, Live, Location, Report
+from jaxresid.model import Checkpoint, Live, Report, Source
 from jaxresid.render.checkpoints import LEGEND, figure_parts, finding_text, site_parts
 from jaxresid.render.cost import cost_remarks, cost_rows
 from jaxresid.render.heading import STEP
@@ -22,7 +22,8 @@ from jaxresid.render.peak import (
 )
 from jaxresid.render.rows import Row, View, rows, shapes_text
 from jaxresid.render.text import row_text
-from jaxresid.render.words import percent, place_text, verdict_text
+from jaxresid.render.words import percent, place_text, source_notes, verdict_text
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _CURVE_WIDTH = 100
@@ -30,6 +31,7 @@ _CURVE_WIDTH = 100
 
 def report_html(report: Report, view: View | None = None) -> str:
     """Self-contained tables; everything that comes from the user's code is escaped."""
+    report = shown(report)
     parts = [*_heading(report), *_cost(report), *_peak(report)]
     if report.checkpoints:
         names = ("checkpoint", "verdict", LEGEND, "findings")
@@ -68,7 +70,7 @@ def _peak(report: Report) -> Iterable[str]:
     peak = report.peak
     yield (
         f"<p><b>{escape(peak_text(peak))}</b> {escape(profile_text(peak))} "
-        f"{escape(' '.join([op_text(peak), *_place(peak.location)]))}</p>"
+        f"{escape(' '.join([op_text(peak), *_place(peak.source)]))}</p>"
     )
     if peak.curve:
         yield "<pre>{}\n{}</pre>".format(*curve_lines(peak, _CURVE_WIDTH))
@@ -88,8 +90,7 @@ def _live(live: Live, peak_nbytes: int) -> Sequence[str]:
         format_bytes(live.nbytes),
         percent(live.nbytes, peak_nbytes),
         f"{count}{live_text(live)}",
-        " ".join(_place(live.location)[:1]),
-        live.location.code if live.location else "",
+        *_cells(live.source),
     )
 
 
@@ -103,18 +104,22 @@ def _checkpoint(checkpoint: Checkpoint) -> Sequence[str]:
 
 
 def _residual(row: Row) -> Sequence[str]:
-    origin = row.first.origin
-    location = origin.location if isinstance(origin, Computed) else None
     value = row_text(row) if row.title is None else f"{row.title} {shapes_text(row)}"
-    where = " ".join(_place(location)[:1])
-    return format_bytes(row.nbytes), value, where, location.code if location else ""
+    return format_bytes(row.nbytes), value, *_cells(row.source)
 
 
-def _place(location: Location | None) -> tuple[str, ...]:
-    """The place and its code."""
-    if location is None:
-        return ()
-    return f"{place_text(location)} {location.function}", location.code
+def _place(source: Source) -> tuple[str, ...]:
+    """The place and its code, then the library's line and the module."""
+    location = source.location
+    place = (f"{place_text(location)} {location.function}", location.code) if location else ()
+    return (*place, *source_notes(source))
+
+
+def _cells(source: Source) -> tuple[str, str]:
+    """Where, with the library's line and the module; and the code."""
+    location = source.location
+    place = (f"{place_text(location)} {location.function}",) if location else ()
+    return " · ".join((*place, *source_notes(source))), location.code if location else ""
 
 
 def _paragraph(text: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from jaxresid.model import (
+    NOWHERE,
     SCHEMA_VERSION,
     Aval,
     Checkpoint,
@@ -37,12 +38,14 @@ from jaxresid.model import (
     Report,
     Residual,
     Row,
+    Source,
     Split,
     SweepRow,
     Target,
     Timing,
     Value,
 )
+from jaxresid.shown import json_text
 
 
 def report_json(report: Report) -> str:
@@ -125,7 +128,7 @@ def sweep_row_json(row: SweepRow) -> str:
         "error": row.error,
         "transient": row.transient,
     }
-    return json.dumps(line)
+    return json_text(line, indent=None)
 
 
 def _figures(compiled: Compiled) -> dict[str, Any]:
@@ -159,6 +162,9 @@ def plan_json(plan: Plan) -> str:
             "tried": plan.tried,
             "sites": [_site(site) for site in plan.sites],
             "code": list(plan.code),
+            "unwritten": list(plan.unwritten),
+            "verified": plan.verified,
+            "doubt": plan.doubt,
             "uncosted": list(plan.uncosted),
             "warnings": list(plan.warnings),
         }
@@ -181,7 +187,7 @@ def compiled_json(report: CompiledReport) -> str:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return json_text(value)
 
 
 def _jax(jax: JaxInfo) -> dict[str, Any]:
@@ -234,7 +240,7 @@ def _peak(peak: Peak) -> dict[str, Any]:
         "profile": peak.profile,
         "phase": peak.phase,
         "primitive": peak.primitive,
-        "location": _location(peak.location),
+        **_source(peak.source),
         "arguments_nbytes": peak.arguments_nbytes,
         "outputs_nbytes": peak.outputs_nbytes,
         "temporaries_nbytes": peak.temporaries_nbytes,
@@ -258,7 +264,7 @@ def _live(live: Live) -> dict[str, Any]:
         **_shard(live.aval),
         "primitive": live.primitive,
         "path": live.path,
-        "location": _location(live.location),
+        **_source(live.source),
         "phase": live.phase,
     }
 
@@ -266,7 +272,8 @@ def _live(live: Live) -> dict[str, Any]:
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "function": checkpoint.function,
-        "location": _location(checkpoint.location),
+        **_source(checkpoint.source),
+        "defined": _location(checkpoint.defined),
         "policy": checkpoint.policy,
         "prevent_cse": checkpoint.prevent_cse,
         "calls": checkpoint.calls,
@@ -292,7 +299,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "name": finding.name,
         "message": finding.message,
         "help": finding.help,
-        "location": _location(finding.location),
+        **_source(replace(finding.source, location=finding.location)),
         "measured": dict(finding.measured),
     }
 
@@ -327,13 +334,21 @@ def _origin(origin: Origin) -> dict[str, Any]:
         "value": getattr(origin, "value", None),
         "primitive": computed.primitive if computed else None,
         "name": computed.name if computed else None,
-        "location": _location(computed.location if computed else None),
-        "library": _location(computed.library if computed else None),
+        **_source(computed.source if computed else NOWHERE),
         "named_at": _location(computed.named_at if computed else None),
         "stack": [_location(frame) for frame in computed.stack] if computed else [],
-        "scope": computed.scope if computed else "",
         "within": list(computed.within) if computed else [],
         "through": list(computed.through) if computed else [],
+    }
+
+
+def _source(source: Source) -> dict[str, Any]:
+    """The keys are the same wherever something comes from somewhere."""
+    return {
+        "location": _location(source.location),
+        "library": _location(source.library),
+        "caller": _location(source.caller),
+        "scope": source.scope,
     }
 
 
@@ -448,7 +463,7 @@ def _compiled_buffer(buffer: CompiledBuffer) -> dict[str, Any]:
         "opcode": buffer.opcode,
         "memory": buffer.memory,
         "residual": buffer.residual,
-        "location": _location(buffer.location),
+        **_source(buffer.source),
     }
 
 
@@ -505,6 +520,7 @@ def _site(site: PlannedSite) -> dict[str, Any]:
         "calls": site.calls,
         "trips": site.trips,
         "changed": site.changed,
+        "library": site.library,
         "parts": [_part(part) for part in site.parts],
     }
 

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import JaxInfo, Live, Peak
+from jaxresid.paths import folded, pattern
 from jaxresid.render.accuracy import accuracy_text
 from jaxresid.render.cost import at_least
-from jaxresid.render.rows import path_pattern
 from jaxresid.render.sparkline import column, sparkline
 from jaxresid.render.words import (
     aval_text,
@@ -21,7 +21,7 @@ from jaxresid.render.words import (
     percent,
     phase_text,
 )
-from jaxresid.render.wrapping import Flow, Place
+from jaxresid.render.wrapping import Flow, Origin
 from jaxresid.units import format_bytes
 
 _TOP = 5
@@ -68,12 +68,12 @@ def top_live(peak: Peak) -> Top:
     for i, live in enumerate(peak.live):
         key: Hashable = i
         if live.primitive is None and live.path is not None:
-            key = (live.kind, live.aval, path_pattern(live.path))
+            key = (live.kind, live.aval, pattern(live.path))
         groups.setdefault(key, []).append(live)
-    folded = [_folded(group) for group in groups.values()]
-    folded.sort(key=lambda live: -live.nbytes)  # stable: equal ones stay in the order given
-    hidden = folded[_TOP:]
-    return Top(tuple(folded[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
+    rows = [_folded(group) for group in groups.values()]
+    rows.sort(key=lambda live: -live.nbytes)  # stable: equal ones stay in the order given
+    hidden = rows[_TOP:]
+    return Top(tuple(rows[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
 
 
 def live_text(live: Live) -> str:
@@ -127,8 +127,7 @@ def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]
     """The block of the text report; `encoding` is that of the stream it is for."""
     title = [Text(peak_text(peak), style="bold"), Text(profile_text(peak), style="dim")]
     parts: list[RenderableType] = [Flow(title, separator=" "), Text(op_text(peak))]
-    if peak.location is not None:
-        parts.append(Place(peak.location))
+    parts.append(Origin(peak.source))
     if peak.curve:
         parts.append(_Curve(peak, encoding))
     parts.append(Flow(breakdown_parts(peak), indent=2))
@@ -164,11 +163,10 @@ def _table(peak: Peak, top: Top) -> Table:
         if live.count > 1:
             line.append(f"×{live.count} ", style="bold magenta")
         line.append(live_text(live))
-        below = [] if live.location is None else [Place(live.location)]
         table.add_row(
             Text(format_bytes(live.nbytes), style="cyan"),
             Text(percent(live.nbytes, peak.nbytes), style="dim"),
-            Group(line, *below),
+            Group(line, Origin(live.source)),
         )
     return table
 
@@ -181,5 +179,5 @@ def _folded(group: list[Live]) -> Live:
         first,
         nbytes=sum(live.nbytes for live in group),
         count=sum(live.count for live in group),
-        path=path_pattern(first.path or ""),
+        path=folded(live.path or "" for live in group),
     )

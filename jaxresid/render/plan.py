@@ -17,6 +17,7 @@ from jaxresid.render.policies import Names
 from jaxresid.render.sparkline import can_encode
 from jaxresid.render.words import percent, place_text, short_path
 from jaxresid.render.wrapping import Flow
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes, format_flops
 
 _KINDS = {
@@ -36,7 +37,8 @@ def verdict_text(plan: Plan) -> str:
         return f"nothing fits {budget}: the lowest peak found is {floor}, {over} too much"
     cost = added_text(plan.recompute_flops, plan.recompute_fraction, plan.uncosted)
     as_is = "" if any(site.changed for site in plan.sites) else " as it is written"
-    return f"fits {budget}{as_is}: peak about {peak}, {cost}"
+    doubt = "" if plan.verified else ", not verified"
+    return f"fits {budget}{as_is}{doubt}: peak about {peak}, {cost}"
 
 
 def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
@@ -109,6 +111,15 @@ def search_text(plan: Plan) -> str:
     return f"{tried}, not every choice: something cheaper may fit."
 
 
+def verified_text(plan: Plan) -> str:
+    """Whether the code gives what is promised."""
+    if plan.doubt is not None:
+        return f"Not verified: {plan.doubt}"
+    if plan.code:
+        return "Verified: this code, traced, gives these figures."
+    return "The figures are those of the code as it is."
+
+
 def helps(plan: Plan) -> str:
     """What else brings the peak down, where no checkpoint does."""
     offload = "" if plan.offload else "--offload, which moves values to the host; "
@@ -117,6 +128,7 @@ def helps(plan: Plan) -> str:
 
 def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     """The whole text; `encoding` is that of the stream it is for."""
+    plan = shown(plan)
     times = "×" if can_encode("×", encoding) else "x"
     verdict = Names(verdict_text(plan), style="bold green" if plan.fits else "bold red")
     parts: list[RenderableType] = [heading(plan.target, plan.jax), verdict, _peaks(plan)]
@@ -128,6 +140,9 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         parts += [Text(), Text("code to write", style="bold")]
         # Not wrapped: it is there to be copied.
         parts += [Text(b, "green", no_wrap=True, overflow="ignore") for b in plan.code]
+    if plan.unwritten:
+        parts += [Text(), Text("not written", style="bold")]
+        parts += [Text(each) for each in plan.unwritten]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     parts += [Text(remark, style="dim") for remark in _remarks(plan)]
@@ -206,6 +221,7 @@ def _values(part: PlannedPart) -> Table:
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
+    yield verified_text(plan)
     yield search_text(plan)
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: the recompute is at least that."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from jaxresid.model import Computed, Report, Residual
+from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
+from jaxresid.paths import folded, pattern
 from jaxresid.render.words import aval_text, short_path
 from jaxresid.words import GroupBy
 
@@ -53,6 +53,12 @@ class Row:
     def nbytes(self) -> int:
         return sum(r.nbytes for r in self.residuals)
 
+    @property
+    def source(self) -> Source:
+        """Where the first one is computed; the modules of all of them."""
+        each = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
+        return replace(each[0], scope=folded(s.scope for s in each)) if each else NOWHERE
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -81,11 +87,6 @@ def rows(report: Report, view: View) -> Rows:
     return Rows(tuple(big[:top]), tuple(big[top:] + small))
 
 
-def path_pattern(path: str) -> str:
-    """`params['layers'][3]['w']` -> `params['layers'][*]['w']`: what repeated layers share."""
-    return re.sub(r"\d+", "*", path)
-
-
 def _is_shown(residual: Residual, group_by: str | None) -> bool:
     kind = residual.origin.kind
     return kind in ("computed", "constant") or (kind == "argument" and group_by == "argument")
@@ -97,11 +98,11 @@ def _identity(residual: Residual, i: int) -> Hashable:
     if isinstance(o, Computed):
         return (
             *key,
-            *(o.primitive, o.location, o.library, o.name, o.named_at, o.within, o.through),
-            path_pattern(o.scope),
-            path_pattern(o.path or ""),
+            *(o.primitive, o.name, o.named_at, o.within, o.through),
+            replace(o.source, scope=pattern(o.scope)),
+            pattern(o.path or ""),
         )
-    return (*key, path_pattern(getattr(o, "path", "")))
+    return (*key, pattern(getattr(o, "path", "")))
 
 
 def _kind(residual: Residual) -> str:
@@ -144,7 +145,7 @@ def _scope(residual: Residual) -> str:
 
 def _argument(residual: Residual) -> str:
     path = getattr(residual.origin, "path", None)
-    return path_pattern(path) if path else "(computed by the forward pass)"
+    return pattern(path) if path else "(computed by the forward pass)"
 
 
 def _titled(

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from jaxresid.model import Equation, Listing, Location, Split, Value
 from jaxresid.render.words import aval_text, place_text
+from jaxresid.shown import shown
 
 _SIDE_BY_SIDE = 120
 _GAP = 3
@@ -19,7 +20,7 @@ _RESIDUAL = "bold yellow"
 
 def render_split(split: Split, *, source: bool) -> _Sides:
     """The two listings; `source` adds each eqn's line of code."""
-    return _Sides(split, source)
+    return _Sides(shown(split), source)
 
 
 @dataclass(frozen=True, slots=True)

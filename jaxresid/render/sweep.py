@@ -14,6 +14,7 @@ from jaxresid.render.heading import heading
 from jaxresid.render.policies import Names, lines, policy_text
 from jaxresid.render.words import percent
 from jaxresid.render.wrapping import Flow
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 
 _PLACES = 6
@@ -26,6 +27,7 @@ Table = Mapping[tuple[str, int | None], SweepRow]
 
 def render_sweep(sweep: Sweep) -> RenderableType:
     """The whole text."""
+    sweep = shown(sweep)
     parts: list[RenderableType] = [heading(sweep.target, sweep.jax), _where(sweep)]
     for on in sweep.on:
         found = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}

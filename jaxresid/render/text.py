@@ -12,21 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Computed, Report, Residual
+from jaxresid.paths import folded
 from jaxresid.render.checkpoints import render_checkpoints
 from jaxresid.render.compiled import compiled_lines, remarks
 from jaxresid.render.cost import render_cost
 from jaxresid.render.heading import heading
 from jaxresid.render.offloading import render_offloading
 from jaxresid.render.peak import render_peak
-from jaxresid.render.rows import GROUPS, Row, Rows, View, path_pattern, rows, shapes_text
+from jaxresid.render.rows import GROUPS, Row, Rows, View, rows, shapes_text
 from jaxresid.render.words import (
     aval_text,
-    called_text,
+    computed_text,
     mark_text,
     percent,
     place_text,
 )
-from jaxresid.render.wrapping import Place
+from jaxresid.render.wrapping import Origin
+from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 from jaxresid.words import GroupBy
 
@@ -35,6 +37,7 @@ _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory i
 
 def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
     """The whole text report; `encoding` is that of the stream it is for."""
+    report = shown(report)
     found = rows(report, view)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     parts += [_headline(report), Text()]
@@ -142,43 +145,25 @@ def _lines(row: Row) -> list[RenderableType]:
     lines: list[RenderableType] = [_first_line(row)]
     if not isinstance(origin, Computed):
         return lines
-    if origin.location is not None:
-        lines.append(Place(origin.location))
-    notes = list(_notes(row, origin))
-    if notes:
-        lines.append(Text(" · ".join(notes), style="dim"))
+    marks = tuple(map(mark_text, row.first.marks))
+    lines.append(Origin(row.source, marks, tuple(_notes(row, origin))))
     return lines
 
 
 def _what(row: Row) -> str:
     origin = row.first.origin
+    path = folded(getattr(r.origin, "path", None) or "" for r in row.residuals)
     if origin.kind == "argument":
-        path = origin.path
-        return f"argument {path_pattern(path) if row.count > 1 else path}"
+        return f"argument {path}"
     if origin.kind == "literal":
         return f"literal {origin.value}"
     if origin.kind == "constant":
         return "constant that the function closes over"
-    what = origin.primitive
-    path = path_pattern(origin.path or "") if row.count > 1 else origin.path or ""
-    if what == "scan":  # it makes nothing of its own but copies of what comes from outside
-        what = f"stacked copies of {path or 'a constant'}"
-    elif path:
-        what = f"{what} of {path}"
-    for step in reversed(origin.through):
-        # JAX puts reduce_precision, an identity, on every float that a checkpoint saves.
-        what += f" → {step}" if step != "reduce_precision" else ""
-    return f"named {origin.name!r}: {what}" if origin.name else what
+    return computed_text(origin, path)
 
 
 def _notes(row: Row, origin: Computed) -> Iterable[str]:
     residual = row.first
-    for mark in residual.marks:
-        yield mark_text(mark)
-    if origin.library is not None:
-        yield f"in {called_text(origin.library)}"
-    if origin.scope:
-        yield f"scope {path_pattern(origin.scope) if row.count > 1 else origin.scope}"
     if origin.named_at is not None and origin.named_at.line != getattr(origin.location, "line", 0):
         yield f"named at {place_text(origin.named_at)}"
     for phase, words in (("backward", "needed by"), ("recompute", "needed to recompute")):

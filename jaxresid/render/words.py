@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from jaxresid.model import Aval, Location, Mark, Verdict
+from jaxresid.model import Aval, Computed, Location, Mark, Source, Verdict
 
 _SHORT = {"bool": "bool", "bfloat16": "bf16"}
+_MOST_PARTS = 3  # of a library's path
 _MARKS = {
     Mark.PRIMAL_OUTPUT: "also an output",
     Mark.DUPLICATE: "same value as another residual",
@@ -75,13 +76,46 @@ def short_path(file: str) -> str:
 
 
 def called_text(location: Location) -> str:
-    """A library call: `flax/linen/linear.py:271 Dense.__call__`, or `jax.nn.softmax`."""
+    """A library call: `flax/linen/linear.py:271 Dense`, or `jax.nn.softmax`; of a long path its
+    ends, `transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP`."""
     path = short_path(location.file)
     function = "" if "<lambda>" in location.function else location.function
+    function = function.removesuffix(".__call__")
     match = re.match(r"jax[/\\](?:_src[/\\])?(\w+)", path)
     if match:
         return f"jax.{match.group(1)}.{function}".rstrip(".")
+    parts = path.split(os.sep)
+    if not os.path.isabs(path) and len(parts) > _MOST_PARTS:
+        path = os.sep.join((parts[0], "...", parts[-1]))
     return f"{path}:{location.line} {function}".rstrip()
+
+
+def source_notes(source: Source) -> tuple[str, ...]:
+    """What is said of where something comes from besides the user's line: `in
+    transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP › flax/linen/linear.py:287 Dense`,
+    `scope layers/3/mlp`."""
+    calls = [called_text(call) for call in (source.caller, source.library) if call is not None]
+    called = f"in {' › '.join(calls)}" if calls else ""
+    scope = f"scope {source.scope}" if source.scope else ""
+    return tuple(note for note in (called, scope) if note)
+
+
+def computed_text(origin: Computed, path: str) -> str:
+    """What makes a residual and what it was looked through to: `named 'qkv': dot_general`, `mul of
+    params['scale'] → convert_element_type`.
+
+    Args:
+      path: the argument that it is made of alone; '' if none.
+    """
+    what = origin.primitive
+    if what == "scan":  # it makes nothing of its own but copies of what comes from outside
+        what = f"stacked copies of {path or 'a constant'}"
+    elif path:
+        what = f"{what} of {path}"
+    for step in reversed(origin.through):
+        # JAX puts reduce_precision, an identity, on every float that a checkpoint saves.
+        what += f" → {step}" if step != "reduce_precision" else ""
+    return f"named {origin.name!r}: {what}" if origin.name else what
 
 
 def mark_text(mark: Mark) -> str:

@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
-from jaxresid.model import Location
-from jaxresid.render.words import place_text
+from jaxresid.model import Location, Source
+from jaxresid.render.words import place_text, source_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,23 @@ class Place:
         else:
             yield where
             yield Padding(code, (0, 0, 0, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where something comes from: the user's line, and under it the library's and the module.
+
+    Attributes:
+      before, after: what else is said in the line under it.
+    """
+
+    source: Source
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.source.location is not None:
+            yield Place(self.source.location)
+        notes = (*self.before, *source_notes(self.source), *self.after)
+        if notes:
+            yield Text(" · ".join(notes), style="dim")

@@ -21,9 +21,10 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Job
+from jaxresid import regular
+from jaxresid.decoding import decoded
+from jaxresid.xla.job import Compilation, Job
 
 LIMIT_NBYTES = 256 << 20
 _ABANDONED_S = 3600
@@ -113,11 +114,14 @@ class Cache:
         name = key(job)
         file = self._file(name)
         try:
-            data = file.read_bytes()
+            data = regular.read(file)
         except FileNotFoundError:
             return None
         except OSError as e:
-            self._fail("read", e)
+            if file.is_symlink() or (file.exists() and not file.is_file()):
+                self._bad.append(file.name)
+            else:
+                self._fail("read", e)
             return None
         try:
             found = _decoded(data, name)
@@ -158,8 +162,9 @@ class Cache:
         tag = self.directory / "CACHEDIR.TAG"
         if tag.exists() or any(self.directory.iterdir()):
             return
-        (self.directory / ".gitignore").write_text("*\n", encoding="ascii")
-        tag.write_text(_TAG, encoding="ascii")
+        for file, text in ((self.directory / ".gitignore", "*\n"), (tag, _TAG)):
+            with suppress(FileExistsError), file.open("x", encoding="ascii") as new:
+                new.write(text)
 
     def _write(self, name: str, data: bytes) -> None:
         # Not by tempfile, whose files are for nobody else to read: a team may share a directory.
@@ -216,14 +221,19 @@ def _decoded(data: bytes, name: str) -> Compilation:
     head, _, body = data.partition(b"\n")
     if json.loads(head) != _head(name, body):
         raise ValueError("this is not the entry that was written")
-    values: dict[str, Any] = json.loads(body)
-    shards = values["output_shards"]
-    values["buffers"] = tuple(Buffer(**buffer) for buffer in values["buffers"])
-    values["collectives"] = tuple(CollectiveOp(**op) for op in values["collectives"])
-    values["notes"] = tuple(values["notes"])
-    if shards is not None:
-        values["output_shards"] = tuple(s if s is None else tuple(s) for s in shards)
-    return Compilation(**values)
+    values = json.loads(body)
+    found = decoded(Compilation, values)
+    if not _is_sound(found):
+        raise ValueError("no compiler says that")
+    return found  # type: ignore[no-any-return]
+
+
+def _is_sound(found: Compilation) -> bool:
+    """Whether it can be one that was put: no error, and sizes that are none below 0."""
+    sizes = [*found.stats.values(), found.required_nbytes, found.capacity_nbytes, found.live_nbytes]
+    sizes += [buffer.nbytes for buffer in found.buffers]
+    sizes += [n for op in found.collectives for n in (op.nbytes, op.count)]
+    return found.error is None and all(n is None or n >= 0 for n in sizes)
 
 
 def _of_this_version(compiler: str) -> bool:

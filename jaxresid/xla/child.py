@@ -12,6 +12,7 @@ import os
 import pickle
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ _LOG_TAIL_NBYTES = 1 << 20
 _REASON_LENGTH = 300
 _LAST_BREATH_S = 10.0
 _POLL_S = 0.1
+# Names a folder of the child's own, which goes with it where the other end cannot see to that.
+SCRATCH = "JAXRESID_SCRATCH"
 
 # What a log line of absl begins with: a severity, the date, the time and the thread.
 _PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\S*\s+\d+ |^what\(\):\s*")
@@ -71,7 +74,9 @@ class Child:
         """
         # Packages that only a changed sys.path finds are found there too, after those of its own:
         # the user's directory may hold a queue.py.
-        paths = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
+        # Whoever asks decides when it ends, and an import does not survive a Ctrl-C.
+        deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        paths = f"{deaf}; import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
         changed = {name: value for name, value in environment.items() if value is not None}
         kept = {name: value for name, value in os.environ.items() if name not in environment}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
@@ -202,7 +207,7 @@ def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] =
       answer: message -> result.
       reason: what is said of an exception that `answer` raises.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # If memory runs out, the kernel should end this process rather than any other.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
@@ -227,6 +232,8 @@ def _listen(messages: queue.SimpleQueue[Any]) -> None:
         try:
             messages.put(pickle.load(sys.stdin.buffer))
         except EOFError:
+            if scratch := os.environ.get(SCRATCH):
+                shutil.rmtree(scratch, ignore_errors=True)
             os._exit(0)
         except Exception as e:  # it is of a class that cannot be made here
             sys.stderr.write(f"{one_line(e)}\n")

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    InvalidStateError,
+)
 from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
@@ -14,6 +20,7 @@ from jaxresid.errors import InputsError, JaxresidError
 DASK_EXTRA = "pip install 'jaxresid[dask]'"
 _CONNECT_S = 10.0
 _CLOSE_S = 5.0
+_LOGGERS = ("distributed", "tornado", "asyncio")
 
 
 @contextlib.contextmanager
@@ -21,7 +28,8 @@ def cluster(address: str) -> Iterator[Executor]:
     """What runs compiles on the workers of a scheduler, for as long as this lasts.
 
     A compile whose worker is lost goes to another, as often as the scheduler's
-    `distributed.scheduler.allowed-failures` says (3).
+    `distributed.scheduler.allowed-failures` says (3). Once the scheduler is lost the executor is a
+    broken one.
 
     Args:
       address: of the scheduler, `tcp://host:8786`.
@@ -36,12 +44,57 @@ def cluster(address: str) -> Iterator[Executor]:
     with _quiet():
         _check(distributed, address)
         client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
-    try:
+        try:
+            yield _Cluster(client, address)
+        finally:
+            with contextlib.suppress(Exception):  # a scheduler that is gone has nothing left
+                client.close(timeout=_CLOSE_S)
+
+
+class _Cluster(Executor):
+    """A client's executor that breaks with the scheduler: the client itself cancels its futures
+    then, and those that it is given later."""
+
+    def __init__(self, client: Any, address: str) -> None:
+        self._client = client
+        self._gone = f"the Dask scheduler at {address} is gone"
         # pure: what failed is to be tried again, not remembered.
-        yield client.get_executor(pure=False)
-    finally:
-        with contextlib.suppress(Exception), _quiet():  # a scheduler that is gone has nothing left
-            client.close(timeout=_CLOSE_S)
+        self._executor = client.get_executor(pure=False)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._is_lost():
+            raise BrokenExecutor(self._gone)
+        theirs = self._executor.submit(fn, *args, **kwargs)
+        ours = _Future(theirs)
+
+        def end(_: object) -> None:
+            with contextlib.suppress(InvalidStateError):  # cancelled here
+                if theirs.cancelled() and self._is_lost():
+                    ours.set_exception(BrokenExecutor(self._gone))
+                elif theirs.cancelled():
+                    ours.set_exception(CancelledError())
+                elif (error := theirs.exception()) is not None:
+                    ours.set_exception(error)
+                else:
+                    ours.set_result(theirs.result())
+
+        theirs.add_done_callback(end)
+        return ours
+
+    def _is_lost(self) -> bool:
+        return bool(self._client.status != "running")
+
+
+class _Future(Future[Any]):
+    """Cancelled with another one."""
+
+    def __init__(self, theirs: Future[Any]) -> None:
+        super().__init__()
+        self._theirs = theirs
+
+    def cancel(self) -> bool:
+        self._theirs.cancel()
+        return super().cancel()
 
 
 def _check(distributed: Any, address: str) -> None:
@@ -72,11 +125,18 @@ def _check(distributed: Any, address: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps Dask from logging what is said in our words."""
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    """Keeps Dask, and what it runs on, from logging what is said in our words: tracebacks of lost
+    connections, most of all."""
+    known = [
+        logging.getLogger(name)
+        for name in (*_LOGGERS, *logging.root.manager.loggerDict)
+        if name.partition(".")[0] in _LOGGERS
+    ]
+    levels = [(logger, logger.level) for logger in known]
+    for logger in known:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels:
+            logger.setLevel(level)

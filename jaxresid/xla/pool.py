@@ -160,11 +160,14 @@ class _Run:
             flight.future = self._executor.submit(
                 execute, flight.job, compiler=self._compiler, **stop
             )
-        except BrokenExecutor as e:
-            self._go_on_here(e)
-            self.submit(name, flight)
-            return
         except Exception as e:
+            # RuntimeError: it was shut down.
+            is_broken = isinstance(e, BrokenExecutor | RuntimeError)
+            if is_broken and not isinstance(self._executor, _Guards):
+                self._go_on_here()
+                flight.note = flight.note or _on_this_machine(e)
+                self.submit(name, flight)
+                return
             flight.future = Future()
             flight.future.set_exception(e)
         self.flights[name] = flight
@@ -185,8 +188,8 @@ class _Run:
             try:
                 found = _result(future)
             except BrokenExecutor as e:
-                self._go_on_here(e)
-                flight.since, flight.note = None, f"compiled on this machine: {_broke(e)}"
+                self._go_on_here()
+                flight.since, flight.note = None, _on_this_machine(e)
                 self.submit(name, flight)
                 continue
             if flight.note:
@@ -202,7 +205,7 @@ class _Run:
         if self._stops:
             wait(futures, _ENDING_S)
 
-    def _go_on_here(self, error: BrokenExecutor) -> None:
+    def _go_on_here(self) -> None:
         if not isinstance(self._executor, _Guards):
             self._use(None)
 
@@ -247,8 +250,8 @@ def _result(future: Future[Compilation]) -> Compilation:
     return future.result()
 
 
-def _broke(error: BrokenExecutor) -> str:
-    return f"the executor broke ({one_line(error)})"
+def _on_this_machine(error: Exception) -> str:
+    return f"compiled on this machine: the executor broke ({one_line(error)})"
 
 
 def _said(flights: Iterable[_Flight], n_done: int, total: int) -> str:

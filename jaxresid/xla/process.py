@@ -53,7 +53,7 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
     start = time.monotonic()
     try:
         watch = _watch(job, start, stop)
-        environment = {**_env(job), "TMPDIR": scratch}
+        environment = {**_env(job), "TMPDIR": scratch, children.SCRATCH: scratch}
     except ImportError:
         return Compilation(error="a memory limit needs psutil: pip install psutil")
     except JaxresidError as e:

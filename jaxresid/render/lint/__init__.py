@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from jaxresid.shown import inert
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
@@ -75,7 +76,7 @@ def render(
     name = _MODULES["concise" if format == "text" and not run.violations else format]
     module = importlib.import_module(f"{__name__}.{name}")
     out: str = module.render(run)
-    return _encodable(out)
+    return out if format == "github" else inert(out)
 
 
 def statistics(
@@ -100,9 +101,4 @@ def statistics(
             f"statistics are {', '.join(STATISTICS_FORMATS)} only, there are none as {format!r}"
         )
     counted = counts(results, rules, unsafe_fixes=unsafe_fixes)
-    return _encodable(counts_json(counted) if format == "json" else counts_text(counted))
-
-
-def _encodable(text: str) -> str:
-    """File names that are no UTF-8 come as lone surrogates, which no stream takes."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return inert(counts_json(counted) if format == "json" else counts_text(counted))

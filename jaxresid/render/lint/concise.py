@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from jaxresid.render.lint.layout import Paint, one_line, painter
+from jaxresid.render.lint.layout import Paint, painter
 from jaxresid.render.lint.run import Run, label, position
 from jaxresid.render.lint.summary import summary_lines
+from jaxresid.shown import one_line, visible
 from jaxresid.violations import Violation
 
 
@@ -15,6 +16,6 @@ def render(run: Run) -> str:
 
 
 def _line(run: Run, v: Violation, paint: Paint) -> str:
-    where = paint("bold", one_line(position(run.relative(v.path), v.cell, v.span)))
+    where = paint("bold", visible(position(run.relative(v.path), v.cell, v.span)))
     mark = f"[{paint('info', '*')}] " if run.fixable(v) else ""
-    return f"{where}: {paint(v.severity, label(v))} {mark}{one_line(v.message)}"
+    return f"{where}: {paint(v.severity, visible(label(v)))} {mark}{one_line(v.message)}"

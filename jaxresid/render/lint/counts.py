@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from jaxresid.render.lint.run import is_fixable
+from jaxresid.shown import json_text, visible
 from jaxresid.violations import Linted, RuleInfo, Violation
 
 
@@ -41,13 +41,16 @@ def counts(
 
 
 def counts_json(counted: Sequence[Count]) -> str:
-    return json.dumps([asdict(c) for c in counted], indent=2, ensure_ascii=False) + "\n"
+    return json_text([asdict(c) for c in counted]) + "\n"
 
 
 def counts_text(counted: Sequence[Count]) -> str:
     digits = max((len(str(c.count)) for c in counted), default=0)
     code = max((len(c.code) for c in counted), default=0)
-    return "".join(f"{c.count:{digits}}  {c.code:{code}}  [{_mark(c)}] {c.name}\n" for c in counted)
+    return "".join(
+        visible(f"{c.count:{digits}}  {c.code:{code}}  [{_mark(c)}] {c.name}") + "\n"
+        for c in counted
+    )
 
 
 def _mark(counted: Count) -> str:

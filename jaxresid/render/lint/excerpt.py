@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxresid.render.lint.layout import Paint, char_width, visible
+from jaxresid.render.lint.layout import Paint, char_width
 from jaxresid.render.lint.run import last_row
+from jaxresid.shown import visible
 from jaxresid.violations import Span
 
 _TAB = 4

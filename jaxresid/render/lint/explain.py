@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from jaxresid.render.lint.layout import Paint, painter, wrap
+from jaxresid.shown import json_text
 from jaxresid.violations import RuleInfo
 
 _MARK = re.compile(r"[ \t]*# !$", re.MULTILINE)
@@ -139,4 +139,4 @@ def _sources(sources: Sequence[str]) -> list[str]:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return json_text(value) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.render.lint.run import Run, label, position, why_and_help
+from jaxresid.shown import visible
 from jaxresid.violations import Violation
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -17,9 +18,9 @@ def render(run: Run) -> str:
 def _command(run: Run, v: Violation) -> str:
     path = run.relative(v.path)
     properties = {"title": f"jaxresid ({v.code})", "file": path, **_place(v)}
-    listed = ",".join(f"{key}={_escape(str(p), _IN_PROPERTY)}" for key, p in properties.items())
+    listed = ",".join(f"{key}={_escape(p, _IN_PROPERTY)}" for key, p in properties.items())
     # Logs show the message alone, so it says where.
-    first = f"{position(path, v.cell, v.span)}: {label(v)} {v.message}"
+    first = f"{visible(position(path, v.cell, v.span))}: {label(v)} {v.message}"
     message = "\n".join([first, *(f"  {line}" for line in why_and_help(v))])
     return f"::{_COMMANDS[v.severity]} {listed}::{_escape(message, _IN_DATA)}"
 
@@ -38,5 +39,5 @@ def _place(v: Violation) -> dict[str, int]:
     }
 
 
-def _escape(text: str, escapes: dict[str, str]) -> str:
-    return "".join(escapes.get(char, char) for char in text)
+def _escape(text: object, escapes: dict[str, str]) -> str:
+    return "".join(escapes.get(char) or visible(char) for char in str(text))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 from jaxresid.render.lint.run import Run, fingerprints, last_row, message_lines
+from jaxresid.shown import json_text
 from jaxresid.violations import Violation
 
 _SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}
@@ -15,7 +15,7 @@ _SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}
 def render(run: Run) -> str:
     marks = fingerprints(run)
     issues = [_issue(run, v, *mark) for v, mark in zip(run.violations, marks, strict=True)]
-    return json.dumps(issues, indent=2, ensure_ascii=False) + "\n"
+    return json_text(issues) + "\n"
 
 
 def _issue(run: Run, v: Violation, digest: str, number: int) -> dict[str, Any]:

@@ -6,15 +6,15 @@ that can read this; rows and columns count from 1, columns in code points, ends 
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from jaxresid.render.lint.run import Run, plain
+from jaxresid.shown import json_text
 from jaxresid.violations import Edit, Fix, Related, Violation
 
 
 def render(run: Run) -> str:
-    return json.dumps(entries(run), indent=2, ensure_ascii=False) + "\n"
+    return json_text(entries(run)) + "\n"
 
 
 def entries(run: Run) -> list[dict[str, Any]]:

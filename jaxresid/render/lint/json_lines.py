@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from jaxresid.render.lint.json import entries
 from jaxresid.render.lint.run import Run
+from jaxresid.shown import json_text
 
 
 def render(run: Run) -> str:
-    return "".join(
-        json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n"
-        for entry in entries(run)
-    )
+    return "".join(json_text(entry, indent=None) + "\n" for entry in entries(run))

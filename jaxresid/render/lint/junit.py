@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from jaxresid.render.lint.run import Run, position, why_and_help
+from jaxresid.shown import lines, visible
 from jaxresid.violations import Violation
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -19,9 +20,9 @@ def render(run: Run) -> str:
     top = ET.Element("testsuites", {"name": "jaxresid", **_counts(run.violations)})
     for path, violations in run.by_file():
         relative = run.relative(path)
-        suite = ET.SubElement(top, "testsuite", {"name": _xml(relative), **_counts(violations)})
+        suite = ET.SubElement(top, "testsuite", {"name": visible(relative), **_counts(violations)})
         for violation in violations:
-            _case(suite, relative, violation)
+            _case(suite, visible(relative), violation)
     if not run.violations:
         suite = ET.SubElement(top, "testsuite", {"name": "jaxresid", **_counts(())})
         ET.SubElement(suite, "testcase", {"name": "No findings", "classname": "jaxresid"})
@@ -40,7 +41,7 @@ def _counts(violations: Sequence[Violation]) -> dict[str, str]:
 
 
 def _case(suite: ET.Element, path: str, v: Violation) -> None:
-    where = position(path, v.cell, v.span)
+    where = position(path, v.cell, v.span)  # the path is visible already
     attributes = {"name": f"{v.code} {where}", "classname": path, "file": path}
     if v.cell is None:
         attributes["line"] = str(v.span.row)
@@ -55,5 +56,5 @@ def _case(suite: ET.Element, path: str, v: Violation) -> None:
 
 
 def _xml(text: str) -> str:
-    """The text without the characters that XML has no way to write."""
-    return _NOT_XML.sub("", text)
+    """Lines of text without the characters that XML has no way to write."""
+    return _NOT_XML.sub("", lines(text))

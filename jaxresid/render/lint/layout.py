@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable
+
+from jaxresid.shown import visible
 
 Paint = Callable[[str, str], str]
 
@@ -18,9 +19,6 @@ _ANSI = {
     "dim": "2",
     "good": "32",
 }
-# Besides control characters: marks that reorder what follows them, so that a line of source could
-# show as another one than it is.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def painter(color: bool) -> Paint:
@@ -30,21 +28,6 @@ def painter(color: bool) -> Paint:
         return f"\x1b[{_ANSI[style]}m{text}\x1b[0m" if color and text else text
 
     return paint
-
-
-def visible(text: str) -> str:
-    """The text with a picture in the place of each character that would act on the terminal."""
-    return _UNSEEN.sub(_picture, text)
-
-
-def one_line(text: str) -> str:
-    """The text visible, its line ends made spaces."""
-    return visible(" ".join(text.splitlines()))
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
 
 
 def char_width(char: str) -> int:

@@ -6,11 +6,11 @@ measured. Rows of notebooks are relative to the cell that `data` names.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from jaxresid.render.lint.run import Run, plain, utf16_column, why_and_help
 from jaxresid.render.lint.uris import file_uri
+from jaxresid.shown import json_text
 from jaxresid.violations import Related, Span, Violation
 
 _SEVERITIES = {"error": 1, "warning": 2, "info": 3}
@@ -25,7 +25,7 @@ def render(run: Run) -> str:
         {"uri": file_uri(run, path), "diagnostics": [_diagnostic(run, v) for v in found[path]]}
         for path in sorted(found)
     ]
-    return json.dumps(files, indent=2, ensure_ascii=False) + "\n"
+    return json_text(files) + "\n"
 
 
 def _diagnostic(run: Run, v: Violation) -> dict[str, Any]:

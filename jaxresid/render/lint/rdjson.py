@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import Any
 
 from jaxresid.render.lint.run import Run, message_lines, utf8_column
+from jaxresid.shown import json_text
 from jaxresid.violations import Fix, Span, Violation
 
 _SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}
@@ -18,7 +18,7 @@ def render(run: Run) -> str:
         "severity": "WARNING",
         "diagnostics": [_diagnostic(run, v) for v in run.violations],
     }
-    return json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    return json_text(report) + "\n"
 
 
 def _diagnostic(run: Run, v: Violation) -> dict[str, Any]:

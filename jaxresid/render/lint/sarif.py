@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxresid.render.lint.run import Run, fingerprints, message_lines, plain, position_inside
 from jaxresid.render.lint.uris import file_uri, relative_uri
+from jaxresid.shown import json_text
 from jaxresid.violations import Fix, Related, RuleInfo, Span, Violation
 
 _BASE = "%SRCROOT%"
@@ -34,7 +34,7 @@ def render(run: Run) -> str:
             }
         ],
     }
-    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+    return json_text(log) + "\n"
 
 
 def _base_uri(run: Run) -> str:

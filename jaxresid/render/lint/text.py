@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from jaxresid.render.lint.excerpt import excerpt, gutter_width
-from jaxresid.render.lint.layout import Paint, labelled, one_line, painter
+from jaxresid.render.lint.layout import Paint, labelled, painter
 from jaxresid.render.lint.run import Run, label, plain, position
 from jaxresid.render.lint.summary import summary_lines
+from jaxresid.shown import one_line, visible
 from jaxresid.units import format_bytes, format_flops
 from jaxresid.violations import Fix, Violation
 
@@ -36,7 +37,7 @@ def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
         measured = "; ".join(_figure(key, value) for key, value in v.measured.items())
         lines += labelled("measured", measured, run.width, paint)
     for related in v.related:
-        where = one_line(position(run.relative(related.path), related.cell, related.span))
+        where = visible(position(run.relative(related.path), related.cell, related.span))
         lines.append(f"{paint('label', 'note:')} {where}: {one_line(related.message)}")
     if v.fix is not None:
         lines += labelled("fix", f"{v.fix.title} ({_applicability(v.fix)})", run.width, paint)
@@ -44,16 +45,16 @@ def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
 
 
 def _position(run: Run, path: str, v: Violation) -> str:
-    return one_line(position(run.relative(path), v.cell, v.span))
+    return visible(position(run.relative(path), v.cell, v.span))
 
 
 def _header(run: Run, v: Violation, paint: Paint) -> str:
-    parts = [paint(v.severity, f"{v.severity}:"), paint("bold", label(v))]
+    parts = [paint(v.severity, f"{v.severity}:"), paint("bold", visible(label(v)))]
     if run.fixable(v):
         parts.append(f"[{paint('info', '*')}]")
     parts.append(paint("bold", one_line(v.message)))
     if v.code != v.name:
-        parts.append(paint("dim", f"({v.name})"))
+        parts.append(paint("dim", visible(f"({v.name})")))
     return " ".join(parts)
 
 

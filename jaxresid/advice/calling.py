@@ -1,0 +1,188 @@
+"""What functions are called with, of which a checkpoint takes arrays alone.
+
+An argument is `traced` where it is arrays through and through, `static` where it is one thing that
+has a hash and is no array, such as a bool, a string or a callable, and `closed` where a checkpoint
+can be given it in no way but as what its function closes over: a dict that holds a string.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.tracing import Static
+from jaxresid.model import PlannedSite
+
+Kind = Literal["traced", "static", "closed"]
+_ORDER: tuple[Kind, ...] = ("traced", "static", "closed")
+# How many frames of a library may stand between a line of the user's and what it calls.
+_DEPTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one function is given: by position, and by name."""
+
+    positional: tuple[Kind, ...] = ()
+    named: Mapping[str, Kind] = field(default_factory=dict)
+
+    def __or__(self, other: Given) -> Given:
+        """What two calls are given; where they differ what is harder to hand on."""
+        longer, shorter = sorted((self.positional, other.positional), key=len, reverse=True)
+        positional = (
+            *(_worse(a, b) for a, b in zip(longer, shorter, strict=False)),
+            *longer[len(shorter) :],
+        )
+        named = {**self.named, **other.named}
+        for name in self.named.keys() & other.named.keys():
+            named[name] = _worse(self.named[name], other.named[name])
+        return Given(positional, named)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What is known of calls.
+
+    Attributes:
+      target: of the target itself; None: nothing.
+      seen: by the file, the line and the name of the function.
+    """
+
+    target: Given | None = None
+    seen: Mapping[tuple[str, int, str], Given] = field(default_factory=dict)
+
+
+def target_given(arguments: Any) -> Given:
+    """What a target is given.
+
+    Args:
+      arguments: an `inspector.tracing.Arguments`.
+    """
+    jax = _jax.import_jax()
+    roles = [
+        _Role(role, leaf.value if isinstance(leaf, Static) else leaf)
+        for leaf, role in zip(arguments.leaves, arguments.roles, strict=True)
+    ]
+    args, kwargs = jax.tree.unflatten(arguments.treedef, roles)
+    return Given(
+        tuple(_of_roles(a) for a in args), {name: _of_roles(a) for name, a in kwargs.items()}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    role: str
+    leaf: Any
+
+
+def _of_roles(argument: Any) -> Kind:
+    if isinstance(argument, _Role):
+        if argument.role != "static":
+            return "traced"
+        return "static" if _has_hash(argument.leaf) else "closed"
+    leaves = _jax.import_jax().tree.leaves(argument)
+    return "closed" if any(leaf.role == "static" for leaf in leaves) else "traced"
+
+
+def kind_of(value: Any) -> Kind:
+    """What an argument is."""
+    jax = _jax.import_jax()
+    try:
+        leaves = jax.tree.leaves(value)
+    except Exception:  # keys that cannot be sorted
+        return "closed"
+    if all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        return "traced"
+    is_leaf = len(leaves) == 1 and leaves[0] is value
+    return "static" if is_leaf and _has_hash(value) else "closed"
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except Exception:
+        return False
+    return True
+
+
+def _worse(one: Kind, other: Kind) -> Kind:
+    return max(one, other, key=_ORDER.index)
+
+
+def calls_of(sites: Iterable[PlannedSite], cwd: str) -> frozenset[tuple[str, int, str]]:
+    """The calls of a plan's new checkpoints, as `Calls.seen` has them."""
+    return frozenset(
+        (os.path.normpath(os.path.join(cwd, s.location.file)), s.location.line, _last(s.function))
+        for s in sites
+        if s.kind == "call" and s.location is not None
+    )
+
+
+def _last(function: str) -> str:
+    return function.rpartition(".")[2]
+
+
+@contextlib.contextmanager
+def watched(
+    wanted: Iterable[tuple[str, int, str]], seen: dict[tuple[str, int, str], Given]
+) -> Iterator[None]:
+    """While this thread runs, puts what functions are called with into `seen`."""
+    places: dict[str, list[tuple[str, int, str]]] = {}
+    for key in wanted:
+        places.setdefault(key[2], []).append(key)
+
+    def called(frame: Any, event: str, _: Any) -> None:
+        if event != "call" or frame.f_code.co_name not in places:
+            return
+        for key in places[frame.f_code.co_name]:
+            if _is_called_from(frame, key[0], key[1]):
+                given = _given(frame)
+                seen[key] = seen[key] | given if key in seen else given
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _is_called_from(frame: Any, file: str, line: int) -> bool:
+    caller = frame.f_back
+    for _ in range(_DEPTH):
+        if caller is None:
+            return False
+        if caller.f_lineno == line and os.path.normpath(caller.f_code.co_filename) == file:
+            return True
+        caller = caller.f_back
+    return False
+
+
+def _given(frame: Any) -> Given:
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames
+    positional = [kind_of(values.get(name)) for name in names[: code.co_argcount]]
+    end = code.co_argcount + code.co_kwonlyargcount
+    named = {name: kind_of(values.get(name)) for name in names[:end]}
+    if code.co_flags & 0x04:
+        positional += [kind_of(value) for value in values.get(names[end], ())]
+        end += 1
+    if code.co_flags & 0x08:
+        named |= {name: kind_of(value) for name, value in values.get(names[end], {}).items()}
+    return Given(tuple(positional), named)
+
+
+def observed(
+    wanted: Sequence[tuple[str, int, str]] | frozenset[tuple[str, int, str]],
+    again: Callable[[], Any],
+) -> Mapping[tuple[str, int, str], Given]:
+    """What functions are called with while something runs."""
+    seen: dict[tuple[str, int, str], Given] = {}
+    with watched(wanted, seen):
+        again()
+    return seen

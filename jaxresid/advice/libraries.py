@@ -1,0 +1,46 @@
+"""How libraries let their own code be checkpointed, which is not ours to write to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+# By the package's name. What a user writes in their own file; a loop that is differentiated
+# implicitly keeps none of its rounds.
+SWITCHES = {
+    "diffrax": "give diffeqsolve adjoint=diffrax.RecursiveCheckpointAdjoint(checkpoints=...)",
+    "equinox": "wrap the module where it is called: equinox.filter_checkpoint(module)(...)",
+    "flax": "wrap the module: flax.linen.remat(Block), flax.linen.remat_scan for a stack of them,"
+    " flax.nnx.remat",
+    "haiku": "wrap the module where it is called: haiku.remat(module)(...)",
+    "haliax": "give Stacked.init gradient_checkpointing=True",
+    "jaxopt": "give the solver implicit_diff=True and unroll=False",
+    "keras": 'make the layers under keras.RematScope(mode="full")',
+    "levanter": "set gradient_checkpointing in the model's config",
+    "optimistix": "give the solve adjoint=optimistix.ImplicitAdjoint(), or"
+    " optimistix.RecursiveCheckpointAdjoint()",
+    "ott": "give the solver implicit_diff, an ott.solvers.linear.implicit_differentiation"
+    ".ImplicitDiff",
+    "penzai": "put penzai.toolshed.gradient_checkpointing.Checkpointed around its layers",
+    "transformers": "call enable_gradient_checkpointing() on the Flax model, or give its module"
+    " gradient_checkpointing=True",
+}
+
+
+def library_of(path: str) -> str | None:
+    """The installed package that a file is of; None for one that is of none."""
+    parts = Path(path).parts
+    for i in range(len(parts) - 2, -1, -1):
+        if parts[i] in _INSTALLED:
+            return os.path.splitext(parts[i + 1])[0]
+    return None
+
+
+def by_hand(library: str) -> str:
+    """What to write in place of a checkpoint in a library's code, as far as it is known."""
+    switch = SWITCHES.get(library)
+    if switch is None:
+        return f"nothing can be written there, and no switch of {library}'s is known"
+    return f"by hand: {switch}"

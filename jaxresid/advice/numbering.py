@@ -1,0 +1,81 @@
+"""Treating some calls of a Python loop otherwise than others: by the number of the round."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from jaxresid.advice.rewriting import Rewriting, UnwritableError
+
+_NAMES = ("i", "n", "number", "index", "call_number")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What becomes of some calls in a row; see `PlannedPart`."""
+
+    calls: int
+    checkpointed: bool
+    policy: str | None = None
+
+
+def chosen(texts: Sequence[str], parts: Sequence[Part], number: str) -> str:
+    """`(jax.checkpoint(block) if i < 20 else block)`, a text for each part."""
+    ends = accumulate(part.calls for part in parts)
+    pairs = zip(texts[:-1], ends, strict=False)
+    choices = "".join(f"{text} if {number} < {end} else " for text, end in pairs)
+    return f"({choices}{texts[-1]})"
+
+
+def numbered(file: Rewriting, call: ast.expr) -> str:
+    """The name of the number, from 0, of the round of the loop that a call stands in; the loop is
+    given one where it has none.
+
+    Raises:
+      UnwritableError: no loop is to be seen around it.
+    """
+    loop = _loop(file, call)
+    if loop is None:
+        raise UnwritableError(
+            file.where(call.lineno), "which call it is cannot be told here: no loop is around it"
+        )
+    target, iterated = loop.target, loop.iter
+    match iterated, target:
+        case ast.Call(func=ast.Name(id="range"), args=[_], keywords=[]), ast.Name(id=name):
+            return name
+        case (
+            ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]),
+            ast.Tuple(elts=[ast.Name(id=name), _]),
+        ):
+            return name
+    around = file.facts.names.function(call) or file.facts.names.tree
+    used = {n.id for n in ast.walk(around) if isinstance(n, ast.Name)}
+    used |= {a.arg for a in ast.walk(around) if isinstance(a, ast.arg)}
+    free = next((name for name in _NAMES if name not in used), None)
+    if free is None:
+        raise UnwritableError(file.where(call.lineno), "no name is left for the number of a call")
+    bare = isinstance(target, ast.Tuple) and not file.text(target).startswith("(")
+    opening, closing = ("(", ")") if bare else ("", "")
+    file.wrap(target, f"{free}, {opening}", closing)
+    file.wrap(iterated, "enumerate(", ")")
+    return free
+
+
+def _loop(file: Rewriting, call: ast.expr) -> ast.For | ast.comprehension | None:
+    """The innermost loop around a call, in the function that it stands in, that runs it in each
+    round."""
+    inner: ast.AST = call
+    for outer in file.facts.names.ancestors(call):
+        match outer:
+            case ast.For(body=body) if inner in body:
+                return outer
+            case ast.While() | ast.For():
+                return None
+            case ast.ListComp(generators=[only], elt=elt) if inner is elt and not only.ifs:
+                return only
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+                return None
+        inner = outer
+    return None

@@ -1,0 +1,97 @@
+"""What a plan promises against what its code gives: the edited code is traced and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jaxresid.advice.rehearsing import UnrehearsedError, rehearsed
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector import Question, Subject, subject, tracing
+from jaxresid.inspector.bindings import heard
+from jaxresid.inspector.choices import Variant, Variants, everywhere
+from jaxresid.inspector.steps import StepTrace, step_primal
+from jaxresid.inspector.subjects import variants_of
+
+if TYPE_CHECKING:
+    from jaxresid.advice.writing import FileEdit
+
+# Edits and what is promised of them -> the figures of the target under them.
+Check = Callable[["Sequence[FileEdit]", "Figures"], "Figures"]
+
+
+class UnverifiedError(Exception):
+    """Why the code of a plan cannot be traced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a plan promises."""
+
+    peak_nbytes: int
+    kept_nbytes: int
+    host_nbytes: int
+    recompute_flops: int
+
+
+def figures(variant: Variant, plain: Variant) -> Figures:
+    """Those of a variant.
+
+    Args:
+      plain: the same program without any checkpoint.
+    """
+    return Figures(
+        variant.peak_nbytes,
+        variant.kept_nbytes,
+        variant.host_nbytes,
+        (variant.cost - plain.cost).flops,
+    )
+
+
+def figures_of(subject: Subject) -> Figures:
+    """Those of code as it is written."""
+    variants = variants_of(subject)
+    return figures(variants.variant({}), without_checkpoints(variants))
+
+
+def without_checkpoints(variants: Variants) -> Variant:
+    """The same program without any checkpoint."""
+    sites = [place for place in variants.places() if place.kind == "checkpoint"]
+    return variants.variant({place: everywhere(place, None) for place in sites})
+
+
+def rehearsal(found: Subject, question: Question) -> Check:
+    """A check in this process, see `rehearsing`.
+
+    Args:
+      found: what the question led to.
+    """
+
+    def check(edits: Sequence[FileEdit], promised: Figures) -> Figures:
+        try:
+            with rehearsed(edits, question.fun) as fun, heard({}):
+                return figures_of(subject(replace(question, fun=fun, mode=found.target.mode)))
+        except UnrehearsedError as e:
+            raise UnverifiedError(str(e)) from e
+        except JaxresidError as e:
+            raise UnverifiedError(str(e).partition("\n")[0]) from e
+        except Exception as e:
+            first = str(e).partition("\n")[0]
+            raise UnverifiedError(f"{type(e).__name__}: {first}") from e
+
+    return check
+
+
+def run_again(subject: Subject) -> None:
+    """Runs the user's code once more while JAX traces it, for what is heard on the way; what it
+    raises is none of it."""
+    call = subject.trace.arguments
+    try:
+        with heard({}):
+            if isinstance(subject.trace, StepTrace):
+                step_primal(subject.fun, call)
+            else:
+                tracing.primal_trace(subject.fun, call, False)
+    except Exception:  # strings among the auxiliary outputs cannot be returned
+        return

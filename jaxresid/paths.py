@@ -1,0 +1,54 @@
+"""Paths of repeated layers, `params['layers'][3]['w']` and `encoder/layer_3/mlp`, as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_NUMBER = re.compile(r"(\d+)")
+_SUFFIX = re.compile(r"_?\d+")
+
+
+def pattern(path: str) -> str:
+    """`params['layers'][3]['w']` -> `params['layers'][*]['w']`: equal for repeated layers."""
+    return _NUMBER.sub("*", path)
+
+
+def folded(paths: Iterable[str]) -> str:
+    """Paths of one pattern as one: indices as the range that they are, `blocks[0..11].mlp`, other
+    numbers as `layers/*/mlp`; what is the same in all of them stays."""
+    each = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
+    if not each:
+        return ""
+    parts = list(each[0])
+    for at in range(1, len(parts), 2):
+        numbers = {int(path[at]) for path in each}
+        if len({path[at] for path in each}) > 1:
+            parts[at] = _range(numbers) if _is_index(parts, at) else "*"
+    return "".join(parts)
+
+
+def folded_scopes(scopes: Iterable[str]) -> str:
+    """Module paths as few: those of repeated layers as one, `layers/*/mlp`, also where the first
+    of them has no number, `dense_*`."""
+    groups: dict[str, list[str]] = {}
+    for scope in scopes:
+        if scope:
+            groups.setdefault(_SUFFIX.sub("", scope), []).append(scope)
+    return ", ".join(_folded_scope(alike) for alike in groups.values())
+
+
+def _folded_scope(alike: list[str]) -> str:
+    if len({pattern(scope) for scope in alike}) == 1:
+        return folded(alike)
+    parts = zip(*(scope.split("/") for scope in alike), strict=False)
+    return "/".join(p[0] if len(set(p)) == 1 else max(map(pattern, p), key=len) for p in parts)
+
+
+def _is_index(parts: list[str], at: int) -> bool:
+    return parts[at - 1].endswith("[") and parts[at + 1].startswith("]")
+
+
+def _range(numbers: set[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}..{high}" if len(numbers) == high - low + 1 else "*"

@@ -1,0 +1,127 @@
+"""Text that only shows: what comes from paths, scopes, errors, caches and compilers may hold
+characters that act on a terminal, begin a command in the log of a CI service, or are no XML.
+
+One line of text goes through `visible`, several through `lines`, a whole value of the model through
+`shown`, JSON through `json_text`; every renderer and every writer to stderr uses one of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+# Control characters, what ends lines elsewhere, marks that reorder what follows them, so that a
+# line of source could show as another one than it is, and halves of pairs, which no stream takes.
+_CLASS = (
+    "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff"
+    "\ud800-\udfff\ufff9-\ufffb"
+)
+_UNSEEN = re.compile(f"[{_CLASS}]")
+_IN_LINES = re.compile(f"(?![\n\t])[{_CLASS}]")
+# What begins a command for GitHub's runner, which skips the space before it; the older form is one
+# anywhere in a line, as is Azure's.
+_COMMAND = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\[|#vso\[)", re.MULTILINE)
+# Of the model's values, the fields whose text may have several lines.
+_SEVERAL_LINES = frozenset(
+    ("code", "error", "help", "measure_error", "message", "notes", "reason", "warnings", "why")
+)
+
+T = TypeVar("T")
+
+
+def visible(text: str) -> str:
+    """The text with a picture in the place of each character that would act on the terminal."""
+    return _UNSEEN.sub(_picture, text)
+
+
+def one_line(text: str) -> str:
+    """The text visible, its line ends made spaces."""
+    return visible(" ".join(text.splitlines()))
+
+
+def lines(text: str) -> str:
+    """Several lines, each visible and none a command to the service whose log they are in."""
+    return inert(_IN_LINES.sub(_picture, text))
+
+
+def inert(text: str) -> str:
+    """A document without lines that are commands to the service whose log it is in: `::error::x`
+    becomes `\\::error::x`. Halves of pairs are replaced as well."""
+    return _COMMAND.sub(_backslash, re.sub("[\ud800-\udfff]", "\ufffd", text))
+
+
+def shown(value: T) -> T:
+    """A value of the model with all its text visible; the same one where it is already."""
+    return _shown(value, several=False, known={})  # type: ignore[no-any-return]
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """JSON in which characters that act on a terminal are escaped as JSON has it, `\\u001b`; halves
+    of pairs, which not every reader takes, are replaced."""
+    separators = None if indent is not None else (",", ":")
+    text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
+    return re.sub(f"(?!\n)[{_CLASS}]|(?<=##)\\[|(?<=##)v(?=so\\[)", _escape, text)
+
+
+def quoted(path: str) -> str:
+    """A file name in the head of a diff, in quotes with escapes where git would write it so."""
+    if not _UNSEEN.search(path):
+        return path
+    escapes = {"\n": "\\n", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+
+    def escaped(char: str) -> str:
+        if char in escapes:
+            return escapes[char]
+        if not _UNSEEN.match(char):
+            return char
+        return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
+
+    return f'"{"".join(map(escaped, path))}"'
+
+
+def _shown(value: Any, *, several: bool, known: dict[int, tuple[Any, Any]]) -> Any:
+    if isinstance(value, enum.Enum) or value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _IN_LINES.sub(_picture, value) if several else visible(value)
+    if id(value) in known:
+        return known[id(value)][1]
+    found = value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changes = {}
+        for f in dataclasses.fields(value):
+            old = getattr(value, f.name)
+            new = _shown(old, several=f.name in _SEVERAL_LINES, known=known)
+            if new is not old and new != old:
+                changes[f.name] = new
+        found = dataclasses.replace(value, **changes) if changes else value
+    elif isinstance(value, Mapping):
+        found = {
+            _shown(k, several=False, known=known): _shown(v, several=several, known=known)
+            for k, v in value.items()
+        }
+    elif isinstance(value, tuple | list):
+        parts = [_shown(v, several=several, known=known) for v in value]
+        if any(a is not b for a, b in zip(parts, value, strict=True)):
+            is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+            found = type(value)(*parts) if is_named else type(value)(parts)
+    known[id(value)] = (value, found)  # the value is kept, so that its id stays its own
+    return found
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+
+
+def _backslash(match: re.Match[str]) -> str:
+    return f"{match[1]}\\:" if match[1] is not None else "#\\"
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match.group()
+    return "\ufffd" if "\ud800" <= char <= "\udfff" else f"\\u{ord(char):04x}"

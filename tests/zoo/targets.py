@@ -135,7 +135,7 @@ ENVIRONMENTS = (
 
 # What no environment has, and why.
 MISSING = {
-    "haliax==1.3": "imports jax._src.tree_util.BuiltInKeyEntry, which no JAX since 0.7.0 has",
+    "haliax==1.3": "imports jax._src.tree_util.BuiltInKeyEntry, which neither JAX has",
     "levanter==1.1": "needs haliax, pydantic<2 and ray",
 }
 

@@ -2,6 +2,7 @@
 chosen in the jaxpr, written into the source, and the source traced."""
 
 import importlib
+import os
 import random
 import sys
 
@@ -26,6 +27,9 @@ from jaxresid.inspector.policies import description
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
+
+# How many more `-m slow` takes.
+MANY = int(os.environ.get("JAXRESID_PROGRAMS", "24"))
 
 
 class Program:
@@ -168,33 +172,33 @@ def test_what_is_written_gives_what_was_promised(seed, folder):
 
 
 @pytest.mark.slow
-def test_of_many_programs_too(folder):
-    assert [b for seed in range(6, 120) for b in broken(seed, 3, folder)] == []
+@pytest.mark.parametrize("seed", range(6, 6 + MANY))
+def test_of_many_programs_too(seed, folder):
+    assert broken(seed, 3, folder) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 90, 10))
-def test_plans_are_what_their_code_gives(first, folder):
+@pytest.mark.parametrize("seed", range(MANY // 2))
+def test_plans_are_what_their_code_gives(seed, folder):
     """Whole plans: every code is traced, without the shortcut of the running process."""
-    for seed in range(first, first + 10):
-        made = Program(seed, folder)
-        low = planning.planned(made.subject, 1).floor_nbytes
-        peak = made.plain.peak_nbytes
-        for budget in sorted({low, (low + peak) // 2}):
-            check = rehearsal(made.subject, made.question)
-            plan, edits = planning.drafted(made.subject, budget, check=check)
-            assert plan.fits
-            assert plan.recompute_flops >= 0
-            assert plan.verified, (seed, plan.doubt)
-            name = f"{made.name}_{budget}"
-            (new,) = [e.new for e in edits] or [source(seed).encode()]
-            (folder / f"{name}.py").write_bytes(new)
-            module = importlib.import_module(name)
-            asked = Question(module.loss).of(module.loss_inputs(), {})
-            found = figures_of(subject(asked))
-            assert found == Figures(
-                plan.peak_nbytes, plan.kept_nbytes, plan.host_nbytes, plan.recompute_flops
-            ), seed
+    made = Program(seed, folder)
+    low = planning.planned(made.subject, 1).floor_nbytes
+    peak = made.plain.peak_nbytes
+    for budget in sorted({low, (low + peak) // 2}):
+        check = rehearsal(made.subject, made.question)
+        plan, edits = planning.drafted(made.subject, budget, check=check)
+        assert plan.fits
+        assert plan.recompute_flops >= 0
+        assert plan.verified, (seed, plan.doubt)
+        name = f"{made.name}_{budget}"
+        (new,) = [e.new for e in edits] or [source(seed).encode()]
+        (folder / f"{name}.py").write_bytes(new)
+        module = importlib.import_module(name)
+        asked = Question(module.loss).of(module.loss_inputs(), {})
+        found = figures_of(subject(asked))
+        assert found == Figures(
+            plan.peak_nbytes, plan.kept_nbytes, plan.host_nbytes, plan.recompute_flops
+        ), seed
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What jaxresid says of random programs against what JAX does, through its commands: residuals,
 checkpoints that are taken out of the source, plans that are written into it."""
 
+import os
+
 import jax
 import pytest
 
@@ -8,7 +10,8 @@ from tests import program_oracle, random_programs
 
 # Small ones, which have between them most of what the generator writes.
 QUICK = (1, 2)
-MANY = 500
+# How many more `-m slow` takes; each is traced once for every checkpoint, policy and plan.
+MANY = int(os.environ.get("JAXRESID_PROGRAMS", "24"))
 COMMANDS = ("check", "split", "compare", "plan")
 
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
     from jaxresid.model import Row as Row
+    from jaxresid.model import Source as Source
     from jaxresid.model import Sweep as Sweep
     from jaxresid.model import SweepRow as SweepRow
     from jaxresid.model import Target as Target
@@ -97,7 +98,7 @@ _PUBLIC = {
         "Argument Aval Checkpoint Collective Comparison Compiled CompiledBuffer "
         "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
         "Live Location Mark Mesh Offloading Origin Peak Phases Plan PlannedPart PlannedSite "
-        "PlannedValue Report Residual Row Sweep SweepRow Target Timing Totals Transfers "
+        "PlannedValue Report Residual Row Source Sweep SweepRow Target Timing Totals Transfers "
         "Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",

@@ -41,3 +41,11 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("tpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def barriers_hold(monkeypatch):
+    """Has the estimate of XLA:CPU take jaxlib for one that keeps checkpoints' barriers."""
+    from jaxresid.inspector import _jax
+
+    monkeypatch.setattr(_jax, "jaxlib_version", lambda: "0.12.0.1")

@@ -206,6 +206,7 @@ def test_a_decorated_function_that_nobody_calls_is_where_it_is_defined():
 # Verdicts
 
 
+@pytest.mark.usefixtures("barriers_hold")
 @pytest.mark.parametrize("activation", [jnp.sin, jax.nn.gelu, jnp.tanh])
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 def test_the_whole_loss_saves_nothing(activation, profile):
@@ -215,6 +216,7 @@ def test_the_whole_loss_saves_nothing(activation, profile):
     assert site.recompute_flops > 0
 
 
+@pytest.mark.usefixtures("barriers_hold")
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 def test_the_last_stage_saves_nothing(profile):
     def loss(ws, x):
@@ -225,6 +227,7 @@ def test_the_last_stage_saves_nothing(profile):
     assert (site.verdict, site.shape) == (NOTHING, "last-stage")
 
 
+@pytest.mark.usefixtures("barriers_hold")
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 def test_each_layer_earns_its_keep(profile):
     site = only_checkpoint(chain(jax.checkpoint(block(jnp.sin))), WS, X, profile=profile)
@@ -244,6 +247,7 @@ def body(c, w):
     return block(jax.nn.gelu)(c, w), None
 
 
+@pytest.mark.usefixtures("barriers_hold")
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 def test_around_a_scan_against_its_body(profile):
     def around(ws, x):

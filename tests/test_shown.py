@@ -145,10 +145,10 @@ def report():
     def loss(x, w):
         return jnp.sum(jax.lax.fori_loop(0, 2, lambda i, c: block(c, w), x) ** 2)
 
-    from jaxresid.inspector import inspection
+    from jaxresid.inspector import Question, inspection
 
     spec = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    return inspection(loss, (spec, spec), {}).report
+    return inspection(Question(loss, (spec, spec))).report
 
 
 @settings(max_examples=8, deadline=None)

@@ -262,7 +262,8 @@ def _traced_here(question: Question) -> Subject:
             if step is None:
                 raise
         else:
-            if steps.may_be_step(traced):
+            # Of a jitted function that is differentiated JAX drops what nothing depends on.
+            if steps.may_be_step(traced) or steps.is_jitted(fun):
                 if may_be_step:
                     step = _step_of(fun, given_call, name, frames, required=False)
                 elif _drops_gradients(traced):

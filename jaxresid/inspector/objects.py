@@ -22,6 +22,8 @@ from jaxresid.inspector import _jax
 # Attributes of a Variable in which its value is, newest Flax first (0.12, until 0.11).
 _VALUES = ("_raw_value", "raw_value")
 _MISSING = object()
+# What cannot hold a tracer.
+_PLAIN = (str, bytes, int, float, complex, type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +217,8 @@ def put(owner: Any, key: Any, value: Any) -> None:
 @contextlib.contextmanager
 def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
     """Gives the entries of objects, dicts and lists. Afterwards they are what they were, whatever
-    happened; until then they may be changed in the trace that is going on, as if they had been
-    made in it."""
+    happened, but for notes that a function adds to dicts and lists and that hold nothing traced;
+    until then they may be changed in the trace that is going on, as if they had been made in it."""
     kept = [entries(each) for each in owners]
     try:
         for each, found in zip(owners, kept, strict=True):
@@ -230,8 +232,13 @@ def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
 
 def _restore(owner: Any, found: dict[Any, Any]) -> None:
     now = entries(owner)
-    if now.keys() == found.keys() and all(now[key] is found[key] for key in found):
+    is_kept = found.keys() <= now.keys() and all(now[key] is found[key] for key in found)
+    if is_kept and now.keys() == found.keys():
         return
+    if is_kept and type(owner) in (dict, list):
+        added = [now[key] for key in now.keys() - found.keys()]
+        if all(isinstance(leaf, _PLAIN) for leaf in _leaves(added)):
+            return
     if isinstance(owner, dict):
         owner.clear()
         owner.update(found)
@@ -243,6 +250,14 @@ def _restore(owner: Any, found: dict[Any, Any]) -> None:
         for name, value in found.items():
             if now.get(name, _MISSING) is not value:
                 object.__setattr__(owner, name, value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Return the leaves of a tree; of one that JAX cannot flatten, itself."""
+    try:
+        return list(_jax.import_jax().tree.leaves(value))
+    except Exception:  # of keys that cannot be sorted, say
+        return [value]
 
 
 def _attribute(owner: Any, name: str) -> Any:

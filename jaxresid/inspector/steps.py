@@ -89,6 +89,16 @@ def may_be_step(traced: Trace) -> bool:
     return _differentiates_twice(traced.forward)
 
 
+def is_jitted(fun: Callable[..., Any]) -> bool:
+    """Return whether a function is jitted: by JAX, Flax or Equinox, which give it a `lower`."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    try:
+        return callable(getattr(fun, "lower", None))
+    except Exception:  # a callable's own __getattr__ may raise anything
+        return False
+
+
 def is_step(primal: Any, arguments: Arguments) -> bool:
     """Whether a traced function (a `step_primal`) is a training step: it holds a gradient, and
     changes something by it, or returns something other than one real scalar, or does nothing with

@@ -366,7 +366,10 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 
     operands = _operands(arguments)
     traced = jax.jit(forward).trace(*operands)
-    _check_closed(traced, operands)
+    if _foreign(traced, operands):
+        # With jax_remat3 a rule that closes over a tracer of the target's own leaves one here, too,
+        # but not where the target alone is traced.
+        _traced(primal, arguments)
     (y, aux), vjp = traced.out_info
     _check_differentiable(y)
 
@@ -405,8 +408,7 @@ def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
     Raises:
       InputsError: it depends on such a tracer.
     """
-    invars = _jax.open_jaxpr(traced.jaxpr).invars
-    foreign = invars[: len(invars) - sum(map(len, operands))]
+    foreign = _foreign(traced, operands)
     if not foreign:
         return
     listed = ", ".join(v.aval.str_short() for v in foreign[:3])
@@ -415,6 +417,12 @@ def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
         f"the target reads what leaked from another trace ({listed}{more}); the inputs function may"
         f" leave traced arrays behind, in a global for example\n  {CONCRETE}"
     )
+
+
+def _foreign(traced: Any, operands: tuple[list[Any], list[Any]]) -> list[Any]:
+    """Return the invars of a traced function that are none of its operands."""
+    invars = _jax.open_jaxpr(traced.jaxpr).invars
+    return list(invars[: len(invars) - sum(map(len, operands))])
 
 
 def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:

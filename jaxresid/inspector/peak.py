@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from jaxresid.model import NOWHERE, Live, Location, Peak, Source
 from jaxresid.paths import folded_scopes, pattern
 
 _CURVE = 200
+_IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 # What these take while they run is between them and the device.
 _OPAQUE = frozenset(
     {
@@ -258,7 +260,7 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
     groups: dict[tuple[object, ...], list[Live]] = {}
     for v in each:
         path = v.path if v.primitive is None else None
-        source = replace(v.source, scope=pattern(v.source.scope))
+        source = replace(v.source, scope=pattern(v.source.scope), library=_call(v.source.library))
         if v.kind == "output":  # an optimizer has a line for each kind of its state
             source = Source(v.location)
         key = (v.kind, v.aval, v.primitive, source, v.phase, path)
@@ -279,12 +281,20 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
     return tuple(sorted(rows, key=lambda v: -v.nbytes))
 
 
+def _call(library: Location | None) -> Location | None:
+    """A call into a library, to compare: of one of JAX's functions, such as jax.nn.gelu, the lines
+    inside are nobody's concern."""
+    if library is None or not _IN_JAX.search(library.file):
+        return library
+    return replace(library, line=0, column=None, code="")
+
+
 def _common(sources: Sequence[Source]) -> Source:
     """What holds for the sources of equal values."""
     first = sources[0]
     return Source(
         first.location,
-        first.library if len({s.library for s in sources}) == 1 else None,
+        first.library if len({_call(s.library) for s in sources}) == 1 else None,
         first.caller if len({s.caller for s in sources}) == 1 else None,
         folded_scopes(s.scope for s in sources),
     )

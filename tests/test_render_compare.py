@@ -160,6 +160,7 @@ PLAN = Plan(
         "  # model.py:49",
         "block = jax.checkpoint(block) if i < 10 else block",
     ),
+    verified=True,
 )
 NO_FIT = dataclasses.replace(PLAN, budget_nbytes=GIB, fits=False, peak_nbytes=2 * GIB)
 
@@ -600,9 +601,32 @@ code to write
 jax.lax.scan(jax.checkpoint(layer, policy=keep("qkv", "mix", "ctx")), x, ws)  # model.py:49
 block = jax.checkpoint(block) if i < 10 else block
 
+Verified: this code, traced, gives these figures.
 Proven: nothing cheaper among these choices fits (34 variants traced).
 Peaks are estimates, profile accelerator. How far the peak is off was measured"""
     )
+
+
+def test_a_plan_that_is_not_verified():
+    doubted = dataclasses.replace(PLAN, verified=False, doubt="its code cannot be traced here: x")
+    text = printed(render_plan(doubted))
+    assert "\nfits 8.00 GiB, not verified: peak about 7.50 GiB, for 13.8% more FLOPs\n" in text
+    assert "\nNot verified: its code cannot be traced here: x\nProven: " in text
+    assert "\ncode to write\n" in text and "not written" not in text and "Verified" not in text
+
+
+def test_a_plan_that_cannot_be_written():
+    reasons = ("m.py:42 `h` is no function: name it by hand", "m.py:50: [b] is in a notebook")
+    unwritten = dataclasses.replace(
+        PLAN, code=(), unwritten=reasons, verified=False, doubt=reasons[0]
+    )
+    text = printed(render_plan(unwritten))
+    assert verdict_text(unwritten).startswith("fits 8.00 GiB, not verified: peak about ")
+    assert f"\n\nnot written\n{reasons[0]}\n{reasons[1]}\n\nNot verified: {reasons[0]}\n" in text
+    assert "code to write" not in text
+    # What can be written stands before what cannot.
+    some = printed(render_plan(dataclasses.replace(unwritten, code=PLAN.code[1:])))
+    assert f"code to write\n{PLAN.code[1]}\n\nnot written\n{reasons[0]}\n" in some
 
 
 def test_a_plan_in_its_width():
@@ -641,6 +665,7 @@ def test_a_plan_that_changes_nothing():
     )
     text = printed(render_plan(plan))
     assert "1 place  nothing to change\n" in text and "code to write" not in text
+    assert "\nThe figures are those of the code as it is.\n" in text and "erified" not in text
     assert "\nnothing to change\n" in printed(render_plan(dataclasses.replace(plan, sites=())))
 
 
@@ -787,9 +812,13 @@ def test_json_of_a_plan():
         },
     }
     assert (ctx["action"], ctx["expression"]) == ("offload", None)
+    doubted = dataclasses.replace(PLAN, unwritten=("a", "b"), verified=False, doubt="a")
+    value = json.loads(doubted.to_json())
+    jsonschema.validate(value, schema("plan"))
+    assert [value[key] for key in ("unwritten", "verified", "doubt")] == [["a", "b"], False, "a"]
 
 
-_LISTS = ("code", "uncosted", "warnings")
+_LISTS = ("code", "unwritten", "uncosted", "warnings")
 
 
 @pytest.mark.parametrize(
@@ -932,7 +961,7 @@ def loss_inputs():
 def planning(tmp_path, monkeypatch):
     """`jaxresid plan` with a plan, an edit and its verification that are given."""
     from jaxresid.advice import plan as planning_module
-    from jaxresid.advice import writing
+    from jaxresid.advice import promising, writing
     from jaxresid.cli import plan as command_module
 
     monkeypatch.chdir(tmp_path)
@@ -944,18 +973,29 @@ def planning(tmp_path, monkeypatch):
     found = writing.FileEdit(file, file.name, MODEL.encode(), new)
 
     def plan_with(plan, *options, edits=(found,), error=None):
+        def rehearsal(subject, question):
+            assert subject.fun is question.fun
+            return subject
+
+        def retraced(check, options):
+            return check, options
+
+        def drafted(subject, budget_nbytes, *, device, progress, check, **given):
+            # Whatever is printed of a plan was traced, in this process or another.
+            assert check[0] is subject and check[1].target == "planned_model.py:loss"
+            done.append((budget_nbytes, device, given))
+            progress("searching")
+            return plan, edits
+
         def verify(*given):
+            assert given[:2] == (plan, edits) and given[2].target == "planned_model.py:loss"
             done.append("verified")
             if error is not None:
                 raise error
 
-        def planned(subject, budget_nbytes, **given):
-            done.append((budget_nbytes, given.pop("device"), given.pop("writable"), given))
-            given.pop("progress")("searching")
-            return plan
-
-        monkeypatch.setattr(planning_module, "planned", planned)
-        monkeypatch.setattr(writing, "edits", lambda *_: edits)
+        monkeypatch.setattr(promising, "rehearsal", rehearsal)
+        monkeypatch.setattr(planning_module, "drafted", drafted)
+        monkeypatch.setattr(command_module, "retraced", retraced)
         monkeypatch.setattr(command_module, "verify", verify)
         done.clear()
         code = run(["plan", "planned_model.py:loss", "--budget", "1GiB", *options])
@@ -964,50 +1004,78 @@ def planning(tmp_path, monkeypatch):
     return plan_with
 
 
+ASKED = (GIB, "v5p", {"offload": False})
+
+
 def test_plan_exits_by_whether_it_fits(planning, capsys):
     code, done, text = planning(PLAN, "--device", "H100", "--offload")
-    assert (code, done, text) == (0, [(GIB, "h100", False, {"offload": True})], MODEL)
+    assert (code, done, text) == (0, [(GIB, "h100", {"offload": True})], MODEL)
     assert "fits 8.00 GiB" in capsys.readouterr().out
-    code, *_ = planning(NO_FIT, "-f", "json")
+    code, done, text = planning(NO_FIT, "-f", "json")
     value = json.loads(capsys.readouterr().out)
     assert code == 1 and value["fits"] is False and value["floor_nbytes"] == 2 * GIB
+    assert (done, text) == ([ASKED], MODEL)
 
 
 def test_plan_diff_is_a_diff_and_nothing_else(planning, capsys):
     code, done, text = planning(PLAN, "--diff")
     captured = capsys.readouterr()
-    assert (code, text) == (0, MODEL)
-    assert done[0][2] is True and done[1:] == ["verified"]
+    assert (code, done, text) == (0, [ASKED], MODEL)
     assert captured.out.startswith("--- a/planned_model.py\n+++ b/planned_model.py\n@@")
     assert "+    return jax.numpy.sin(jnp.sin(x)).sum()\n" in captured.out
     assert captured.err == f"jaxresid: {verdict_text(PLAN)}\n"
 
 
+def test_plan_diff_says_that_it_is_not_verified(planning, capsys):
+    doubted = dataclasses.replace(PLAN, verified=False, doubt="its code cannot be traced here: x")
+    code, _, text = planning(doubted, "--diff")
+    captured = capsys.readouterr()
+    assert (code, text) == (0, MODEL) and captured.out.startswith("--- a/planned_model.py\n")
+    assert captured.err.startswith("jaxresid: fits 8.00 GiB, not verified: peak about ")
+
+
 def test_plan_writes(planning, capsys):
     code, done, text = planning(PLAN, "--write")
-    assert code == 0 and done[1:] == ["verified"] and "jax.numpy.sin(jnp.sin" in text
+    new = MODEL.replace("jnp.sin(jnp", "jax.numpy.sin(jnp")
+    assert (code, done, text) == (0, [ASKED, "verified"], new)
     captured = capsys.readouterr()
     assert "fits 8.00 GiB" in captured.out
     assert captured.err == "jaxresid: planned_model.py written\n"
 
 
 def test_plan_writes_nothing_that_does_not_hold(planning, capsys):
-    code, _, text = planning(PLAN, "--write", error=JaxresidError("planned 1 B, found 2 B"))
-    assert (code, text) == (2, MODEL)
+    code, done, text = planning(PLAN, "--write", error=JaxresidError("planned 1 B, found 2 B"))
+    assert (code, done, text) == (2, [ASKED, "verified"], MODEL)
     captured = capsys.readouterr()
     assert captured.out == "" and "planned 1 B, found 2 B" in captured.err
+
+
+@pytest.mark.parametrize("option", ["--write", "--diff"])
+def test_plan_writes_nothing_where_something_cannot_be_written(planning, capsys, option):
+    reasons = ("m.py:42: `h` is no function", "m.py:50 is in a notebook")
+    plan = dataclasses.replace(PLAN, unwritten=reasons, verified=False, doubt=reasons[0])
+    code, done, text = planning(plan, option)
+    assert (code, done, text) == (2, [ASKED], MODEL)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"the plan cannot be written:\n  {reasons[0]}\n  {reasons[1]}\n" in captured.err
+    # Printed, it is said with the rest.
+    code, done, text = planning(plan)
+    assert (code, done, text) == (0, [ASKED], MODEL)
+    assert f"\nnot written\n{reasons[0]}\n{reasons[1]}\n" in capsys.readouterr().out
 
 
 def test_plan_writes_nothing_where_nothing_fits(planning, capsys):
     for option in ("--write", "--diff"):
         code, done, text = planning(NO_FIT, option)
-        assert (code, text, len(done)) == (1, MODEL, 1)
+        assert (code, done, text) == (1, [ASKED], MODEL)
         captured = capsys.readouterr()
         assert ("nothing fits" in captured.out) == (option == "--write")
         assert "nothing fits" in captured.err or "nothing written" in captured.err
+        assert "---" not in captured.out
 
 
 def test_plan_writes_nothing_where_nothing_changes(planning, capsys):
     code, done, text = planning(PLAN, "--write", edits=())
-    assert (code, text, len(done)) == (0, MODEL, 1)
+    assert (code, done, text) == (0, [ASKED], MODEL)
     assert capsys.readouterr().err == "jaxresid: nothing written\n"

@@ -195,12 +195,16 @@ class TestResumed:
         assert file.read_bytes() == b"".join([*others, last])
         assert [r.key for r in found.rows] == [r.key for r in whole.rows]
 
-    def test_a_torn_first_line(self, compiler, tmp_path):
+    @pytest.mark.parametrize("kept", [1, 2, 15, 30, 100, -2])
+    @pytest.mark.parametrize("is_old", [False, True], ids=["", "spaced"])
+    def test_a_torn_first_line(self, compiler, tmp_path, kept, is_old):
         file = tmp_path / "r.jsonl"
         sweep((2,), ("none",), results=str(file))
         whole = file.read_bytes()
-        file.write_bytes(whole[:100])
-        sweep((2,), ("none",), results=str(file))
+        first = json.dumps(json.loads(whole)).encode() + b"\n" if is_old else whole
+        file.write_bytes(first[:kept])
+        found = sweep((2,), ("none",), results=str(file))
+        assert found.warnings == (f"{file}: the last line was torn; removed",)
         assert file.read_bytes() == whole
 
     def test_a_bad_line_in_the_midst(self, compiler, tmp_path, log):

@@ -18,7 +18,8 @@ from typing import Any, Self
 from jaxresid.errors import JaxresidError
 from jaxresid.model import SCHEMA_VERSION, Collective, Compiled, SweepRow
 
-_START = b'{"schema": 1, "policy": "'
+# How a line begins; older ones had spaces.
+_STARTS = (b'{"schema":1,"policy":"', b'{"schema": 1, "policy": "')
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ def _read(descriptor: int, path: str) -> tuple[dict[str, SweepRow], tuple[str, .
         *lines, tail = file.read().split(b"\n")
     kept = sum(len(line) + 1 for line in lines)
     if is_torn := bool(tail) and not _is_json(tail):
-        is_ours = tail.startswith(_START) or _START.startswith(tail)
+        is_ours = any(tail.startswith(start) or start.startswith(tail) for start in _STARTS)
     else:
         is_ours, lines = not tail, [*lines, tail]
     found = {number: row_of(line) for number, line in enumerate(lines, 1) if line.strip()}

@@ -28,8 +28,8 @@ from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
 
-# How many more `-m slow` takes.
-MANY = int(os.environ.get("JAXRESID_PROGRAMS", "24"))
+# How many `-m programs` takes.
+MANY = int(os.environ.get("JAXRESID_PROGRAMS", "114"))
 
 
 class Program:
@@ -171,13 +171,13 @@ def test_what_is_written_gives_what_was_promised(seed, folder):
     assert broken(seed, 2, folder) == []
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 @pytest.mark.parametrize("seed", range(6, 6 + MANY))
 def test_of_many_programs_too(seed, folder):
     assert broken(seed, 3, folder) == []
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 @pytest.mark.parametrize("seed", range(MANY // 2))
 def test_plans_are_what_their_code_gives(seed, folder):
     """Whole plans: every code is traced, without the shortcut of the running process."""

@@ -10,8 +10,8 @@ from tests import program_oracle, random_programs
 
 # Small ones, which have between them most of what the generator writes.
 QUICK = (1, 2)
-# How many more `-m slow` takes; each is traced once for every checkpoint, policy and plan.
-MANY = int(os.environ.get("JAXRESID_PROGRAMS", "24"))
+# How many `-m programs` takes; each is traced once for every checkpoint, policy and plan.
+MANY = int(os.environ.get("JAXRESID_PROGRAMS", "500"))
 COMMANDS = ("check", "split", "compare", "plan")
 
 
@@ -26,7 +26,7 @@ def test_program(seed, tmp_path):
     assert not wrong_with(seed, tmp_path, ())
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 @pytest.mark.parametrize("seed", range(MANY))
 def test_program_and_commands(seed, tmp_path):
     # A compile takes a process of its own.

@@ -104,7 +104,7 @@ def by_name(variants, found, plain):
     return tried
 
 
-@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+@pytest.mark.parametrize("profile", ["accelerator", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_values_of_a_scan_equal_brute_force(profile):
     found = subject(Question(scanned, scanned_inputs(), mode="function", profile=profile))
     variants = variants_of(found)
@@ -120,7 +120,7 @@ def test_values_of_a_scan_equal_brute_force(profile):
         assert plan.peak_nbytes <= budget
 
 
-@pytest.mark.parametrize("fun", [checkpointed, unrolled])
+@pytest.mark.parametrize("fun", [pytest.param(checkpointed, marks=pytest.mark.slow), unrolled])
 def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
     found, variants = traced(fun, unrolled_inputs(5))
     place = place_of(variants, "call" if fun is unrolled else "checkpoint")
@@ -206,7 +206,7 @@ def _flops(plan):
 def test_the_promise_is_what_the_written_code_gives():
     """The plan applied by hand, to the code, as a user would write it."""
     floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
-    plans = [jaxresid.plan(scanned, budget=floor + i * 2**18)(*scanned_inputs()) for i in range(8)]
+    plans = (jaxresid.plan(scanned, budget=floor + i * 2**18)(*scanned_inputs()) for i in range(8))
     plan = next(plan for plan in plans if plan.sites[0].parts[0].values)
     (site,) = plan.sites
     (part,) = site.parts

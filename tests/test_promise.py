@@ -1,8 +1,10 @@
 """What a plan promises against what the written code gives: checkpoints and names are chosen in the
 jaxpr, the edit is made in the source, and the edited source is traced anew."""
 
+import ast
 import dataclasses
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from jaxresid.cli.inputs import TargetOptions, inspected, subject_of
 from jaxresid.cli.retracing import verify
 from jaxresid.inspector.candidates import saving
 from jaxresid.inspector.choices import Choice, everywhere
-from jaxresid.inspector.naming import nameable
+from jaxresid.inspector.naming import _expressions, nameable
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 
@@ -264,3 +266,35 @@ def test_loops_of_a_gradient_that_the_function_takes_are_no_places(promise):
     scans = [p for p in made.variants.places() if p.kind == "scan"]
     assert [p.location.line for p in scans] == [HEAD.count("\n") + 8]
     made.check({scans[0]: ("dots_saveable", jax.checkpoint_policies.dots_saveable, ())})
+
+
+ODD = """\
+x = f("\u00e9", \u00fc) + g(
+  "\u65e5\u672c", [a for a in b], # c \u00e9
+  '''m
+ \u00e9 n''', k=(y:=2))
+\x0c
+z = h(x)[1:2] @ -w if x else "\u00e9"
+"""
+
+
+def test_expressions_are_read_as_they_stand(tmp_path):
+    file = tmp_path / "odd.py"
+    file.write_text(ODD, encoding="utf-8")
+    nodes = [n for n in ast.walk(ast.parse(ODD)) if isinstance(n, ast.expr)]
+    wanted = {
+        " ".join(ast.get_source_segment(ODD, n).split())
+        for n in nodes
+        if not isinstance(n, ast.Slice) and not isinstance(getattr(n, "ctx", None), ast.Store)
+    }
+    found = _expressions(str(file))
+    assert set(found.values()) == wanted
+    assert found[6, 4, 6, 13] == "h(x)[1:2]" and found[1, 11, 1, 12] == "\u00fc"
+
+
+def test_expressions_of_a_long_file(tmp_path):
+    file = tmp_path / "long.py"
+    file.write_text("x = f(a + b, c)\n" * 4000)
+    start = time.process_time()
+    assert len(_expressions(str(file))) == 6 * 4000
+    assert time.process_time() - start < 5  # minutes if it grew with the square

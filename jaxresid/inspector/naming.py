@@ -259,9 +259,8 @@ def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
     """The expressions of a file that have a value, on one line each, by row, column, end row and
     end column: not the targets of assignments, nor statements as `x += y`."""
     lines = linecache.getlines(file)
-    source = "".join(lines)
     try:
-        tree = ast.parse(source)
+        tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     found = {}
@@ -273,11 +272,11 @@ def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
         end_row, end = node.end_lineno, node.end_col_offset
         if end_row is None or end is None:
             continue
-        place = (
-            node.lineno,
-            characters(lines[node.lineno - 1], node.col_offset),
-            end_row,
-            characters(lines[end_row - 1], end),
-        )
-        found[place] = " ".join((ast.get_source_segment(source, node) or "").split())
+        column = characters(lines[node.lineno - 1], node.col_offset)
+        end_column = characters(lines[end_row - 1], end)
+        # Not `ast.get_source_segment`, which splits the whole file into lines each time.
+        segment = lines[node.lineno - 1 : end_row]
+        segment[-1] = segment[-1][:end_column]
+        segment[0] = segment[0][column:]
+        found[node.lineno, column, end_row, end_column] = " ".join("".join(segment).split())
     return found

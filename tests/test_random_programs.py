@@ -21,6 +21,7 @@ def wrong_with(seed, folder, commands):
     return found.wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", QUICK)
 def test_program(seed, tmp_path):
     assert not wrong_with(seed, tmp_path, ())
@@ -61,6 +62,7 @@ def test_no_two_checkpoints_share_a_line():
         assert len(lines) == len(set(lines))
 
 
+@pytest.mark.slow
 def test_the_oracle_sees_residuals_that_are_not_so(tmp_path, monkeypatch):
     monkeypatch.setattr(program_oracle, "rows", lambda report: program_oracle.Counter())
     assert any("residuals" in wrong for wrong in wrong_with(QUICK[0], tmp_path, ()))

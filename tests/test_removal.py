@@ -113,7 +113,10 @@ def test_of_a_function_it_is_the_source_without(around):
     assert report.cost.total.flops - report.cost.recompute.flops == plain.cost.total.flops
 
 
-@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(
+    "around",
+    [pytest.param(each, marks=remat3) if each is in_custom_jvp else each for each in AROUND],
+)
 def test_of_a_step_it_is_the_source_without(around):
     report = jaxresid.inspect(step_of(loss_of(around, jax.checkpoint(body))), mode="step")(W, H)
     plain = jaxresid.inspect(step_of(loss_of(around, body)), mode="step")(W, H)
@@ -170,6 +173,9 @@ def fails_without(loss):
         jax.make_jaxpr(jax.grad(loss))(H, W)
     except TypeError:
         return True
+    finally:
+        # What JAX has traced here would be known by this place.
+        jax.clear_caches()
     return False
 
 

@@ -283,8 +283,15 @@ def accumulating(wrap):
 SAVE_DOTS = with_policy(cp.dots_saveable)
 
 
+# Before 0.9 the lines of a nested checkpoint's body are no longer known where it is bound, and the
+# outer one has the inner one's name there.
+NAMES_OUTER = jax.__version_info__ >= (0, 9)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_places_are_those_of_the_report(name):
+    if name in ("inner", "outer") and not NAMES_OUTER:
+        pytest.skip("this JAX does not tell a nested checkpoint's lines where it is bound")
     loss, ws = LOSSES[name]
     step = training(loss(SAVE_DOTS))
     expected = jaxresid.inspect(step, mode="step")(ws, X).checkpoints
@@ -319,7 +326,8 @@ def test_trips_of_loops():
 def test_outer_before_inner():
     step = training(inner_of_two(jax.checkpoint))
     outer, inner = of_kind(variants(step, WS, X), "checkpoint")
-    assert (outer.function, inner.function) == ("<lambda>", "layer")
+    if NAMES_OUTER:
+        assert (outer.function, inner.function) == ("<lambda>", "layer")
     assert (outer.calls, outer.trips, inner.trips) == (4, 4, 4)
 
 

@@ -52,6 +52,12 @@ def inputs(batch):
     return struct((LAYERS, WIDTH, WIDTH), "float32"), struct((batch, WIDTH), "float32")
 
 
+@pytest.fixture(autouse=True)
+def no_test_finds_what_another_compiled(tmp_path, monkeypatch):
+    """Sweeps use the cache, and some compilers here are not real."""
+    monkeypatch.setenv("JAXRESID_CACHE_DIR", str(tmp_path / "compiled-cache"))
+
+
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     """What was compiled, a line each, by the fake compilers."""

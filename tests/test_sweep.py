@@ -80,6 +80,7 @@ def compiler(monkeypatch, log):
 
 
 def sweep(batches=(2, 4), policies=("none", "nothing_saveable"), fun=loss, **options):
+    options = {"cache": False, **options}  # a fake compiler's results are its own
     return jaxresid.sweep(
         fun, batches=batches, on="cpu", policies=policies, mode="function", **options
     )(inputs)

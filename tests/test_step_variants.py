@@ -327,7 +327,9 @@ def test_outer_before_inner():
     step = training(inner_of_two(jax.checkpoint))
     outer, inner = of_kind(variants(step, WS, X), "checkpoint")
     if NAMES_OUTER:
-        assert (outer.function, inner.function) == ("<lambda>", "layer")
+        # In a step, jax_remat3 forgets the function that the outer one of two wraps.
+        known = "a function" if _jax.flags().get("jax_remat3") else "<lambda>"
+        assert (outer.function, inner.function) == (known, "layer")
     assert (outer.calls, outer.trips, inner.trips) == (4, 4, 4)
 
 

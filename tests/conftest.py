@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import tempfile
+import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -35,7 +36,26 @@ _COMPILED = tempfile.TemporaryDirectory(prefix="jaxresid-tests-")
 os.environ["JAXRESID_CACHE_DIR"] = _COMPILED.name
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        help="of the tests marked `integration` or `slow`, the K-th of N parts; of the others all",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if share := config.getoption("share"):
+        part, parts = (int(number) for number in share.split("/"))
+        left_out = [
+            item
+            for item in items
+            if any(map(item.get_closest_marker, ("integration", "slow")))
+            and zlib.crc32(item.nodeid.encode()) % parts != part - 1
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     if importlib.util.find_spec("libtpu") is None:
         reason = "libtpu is not installed; pip install 'jaxresid[tpu]' to compile for a TPU"
         for item in items:

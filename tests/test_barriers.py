@@ -103,6 +103,7 @@ def test_the_estimate_is_what_this_compiler_takes():
     assert jaxresid.inspect(loss, profile="cpu")(WS, X).peak.nbytes == pytest.approx(taken, rel=0.1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("fun", "args"), [(loss, (WS, X)), (step, (WS, X))])
 def test_unrolled_checkpoints(jaxlib, fun, args):
     jaxlib(KEEPS)
@@ -122,6 +123,7 @@ def test_unrolled_checkpoints(jaxlib, fun, args):
     assert other.verdict != Verdict.UNDONE
 
 
+@pytest.mark.integration
 def test_both_passes_in_one_body(jaxlib):
     args = WS, jax.ShapeDtypeStruct((2, *X.shape), X.dtype)
     for version, expected in ((KEEPS, Verdict.EARNS), (UNDOES, Verdict.UNDONE)):
@@ -152,6 +154,7 @@ def test_what_check_says(jaxlib):
     assert "0.11.1 or newer" in found.help
 
 
+@pytest.mark.integration
 def test_compare_and_plan(jaxlib):
     jaxlib(UNDOES)
     without = jaxresid.inspect(plain, profile="cpu")(WS, X).peak.nbytes

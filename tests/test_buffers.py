@@ -62,6 +62,7 @@ def recorded(name):
 WEIGHTS, INPUT = f32(6, 128, 128), f32(64, 128)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fun", "options"),
     [
@@ -153,6 +154,7 @@ def test_without_an_assignment_a_note_says_so(module, assignment):
 PROTOS = recorded("scan_fits")
 
 
+@pytest.mark.integration
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=60)
 def test_damaged_bytes_give_nothing_or_something_but_no_error(data):

@@ -425,6 +425,7 @@ def test_a_loop_is_worth_a_word_where_it_makes_the_peak(changed, is_found):
     assert said == ["unwrapped-loop-body"] * is_found
 
 
+@pytest.mark.integration
 def test_loops_of_the_fixtures():
     for fun, inputs in [
         (stack8.scan_none, stack8.scan_none_inputs()),
@@ -655,6 +656,7 @@ def test_a_location_on_every_kind_of_line(lab):
 WHOLE = "    return jax.checkpoint(net)(ws, x)"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "comment",
     [
@@ -719,6 +721,7 @@ def test_rules_are_chosen(lab, argv, codes):
     assert ("JXR302" in found) == ("JXR302" in codes)
 
 
+@pytest.mark.integration
 def test_the_configuration_nearest_to_the_file_holds_for_it(lab):
     name = lab.model()
     (lab.path / "pyproject.toml").write_text('[tool.jaxresid]\nignore = ["checkpointed-loss"]\n')
@@ -769,6 +772,7 @@ def test_nothing_is_traced_before_the_codes_are_known(lab):
     assert "no rule is called" in lab(f"{name}:loss", "--ignore", "JXR99")[2]
 
 
+@pytest.mark.integration
 def test_statistics_quiet_and_output(lab):
     name = lab.model()
     assert lab(f"{name}:whole", "--statistics")[:2] == (1, "1  JXR101  [ ] checkpointed-loss\n")
@@ -805,6 +809,7 @@ def test_warnings_go_to_stderr(lab):
 # -- formats
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format(lab, format):
     name = lab.model()
@@ -819,6 +824,7 @@ def test_every_format(lab, format):
         assert [json.loads(line)["code"] for line in out.splitlines()] == ["JXR101"]
 
 
+@pytest.mark.integration
 def test_the_figures_are_in_the_formats_that_can_hold_them(lab):
     target = f"{lab.model()}:whole"
     (item,) = lab.found(target)
@@ -923,6 +929,7 @@ def test_results_come_by_file_sorted():
     assert linted.lines[None][linted.violations[0].span.row - 1].strip().startswith("return")
 
 
+@pytest.mark.integration
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(programs.programs, st.booleans())
 def test_no_program_is_too_odd(program, is_step):

@@ -50,6 +50,7 @@ WS, X = [f32(64, 256)] * 6, f32(512, 64)
 # The counterfactual
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("policy", ["dots", "dots_no_batch", "nothing"])
 def test_without_its_checkpoint_a_function_is_the_one_written_without(form, policy):
@@ -89,6 +90,7 @@ def stripped(program):
     return strip(program), found
 
 
+@pytest.mark.integration
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(programs.programs)
 def test_random_programs_without_their_checkpoint(program):
@@ -460,6 +462,7 @@ def test_policies_are_called_what_a_user_writes(policy, described):
     assert only_checkpoint(chain(layer), WS, X).policy == described
 
 
+@pytest.mark.integration
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(programs.programs, st.sampled_from(["accelerator", "cpu"]))
 def test_no_program_is_too_odd(program, profile):

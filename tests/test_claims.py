@@ -29,6 +29,7 @@ def collected():
 CLAIMS = collected()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("code", "claim"),
     [

@@ -481,6 +481,7 @@ def interruptible():
 
 
 class TestProcess:
+    @pytest.mark.integration
     def test_piped_text_has_no_colours(self):
         done = subprocess_run("report", "zebu:loss")
         assert done.returncode == 0
@@ -488,12 +489,14 @@ class TestProcess:
         assert max(map(len, done.stdout.splitlines())) <= 80
         assert done.stderr == "imported\n"
 
+    @pytest.mark.integration
     def test_forced_colour_and_no_color(self):
         forced = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
         assert "\x1b[" in subprocess_run("report", "zebu:loss", env=forced).stdout
         plain = subprocess_run("report", "zebu:loss", env={**forced, "NO_COLOR": "1"}).stdout
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
 
+    @pytest.mark.integration
     def test_ascii_terminal(self):
         ascii_ = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
         done = subprocess_run("report", "zebu:loss", env=ascii_)
@@ -502,12 +505,14 @@ class TestProcess:
         blocks = subprocess_run("report", "zebu:loss", env={"PYTHONIOENCODING": "utf-8"})
         assert "███" in blocks.stdout
 
+    @pytest.mark.integration
     def test_a_file_is_utf8_even_from_an_ascii_terminal(self, project):
         ascii_ = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
         done = subprocess_run("report", "zebu:loss", "-o", "out.txt", env=ascii_)
         assert done.returncode == 0, done.stderr
         assert "███" in (project / "out.txt").read_text("utf-8")
 
+    @pytest.mark.integration
     def test_closed_pipe(self):
         target = "zebu:repeat --arg 'f32[3]' --arg 300"  # more than a pipe holds
         command = f"{sys.executable} -m jaxresid report {target} -f json"
@@ -523,6 +528,7 @@ class TestProcess:
         assert done.stderr == "imported\n"
         assert done.returncode == 0
 
+    @pytest.mark.integration
     def test_interrupt(self, interruptible):
         process = interruptible("report", "zebu:slow", "--arg", "f32[3]")
         assert process.stderr.readline() == "imported\n"
@@ -531,6 +537,7 @@ class TestProcess:
         out, err = process.communicate(timeout=20)
         assert (process.returncode, out, err.strip()) == (130, "", "")
 
+    @pytest.mark.integration
     def test_an_interrupt_that_python_drops(self, interruptible):
         """As in a callback of the garbage collector, of which JAX has one."""
         process = interruptible("report", "zebu:interrupted", "--arg", "f32[3]")
@@ -560,6 +567,7 @@ class TestProcess:
         assert done.returncode == 2
         assert "jax 0.6.2 is too old; jaxresid needs jax >= 0.7" in done.stderr
 
+    @pytest.mark.integration
     def test_progress_on_a_terminal_only(self, project):
         """Under a pseudo-terminal stderr shows the elapsed time after a second."""
         import pty

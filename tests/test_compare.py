@@ -51,6 +51,7 @@ def assert_is(row, report):
     assert row.recompute_fraction == pytest.approx(report.cost.recompute.flops / plain)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_rows_are_the_code_written_with_each_policy(form, profile):
@@ -66,6 +67,7 @@ def test_rows_are_the_code_written_with_each_policy(form, profile):
     assert as_written == dataclasses.replace(rows["dots_saveable"], knee=False)
 
 
+@pytest.mark.integration
 def test_rows_of_bare_scans_and_of_everything():
     args = stack8.inputs("scan", layers=3, batch=1, sequence=64, width=64)
     plain = stack8.build("scan", "none")
@@ -119,6 +121,7 @@ def test_five_names_are_not_tried_in_every_combination():
     assert len(saving) == 5 + 5 + 1
 
 
+@pytest.mark.integration
 def test_the_place_is_told_by_itself():
     args = block.example_inputs()
     assert jaxresid.compare(block.checkpointed, mode="function")(*args).at == "all-sites"
@@ -137,6 +140,7 @@ def two_sites(w, x):
     return jnp.sum(jax.checkpoint(other)(jax.checkpoint(one)(x)) ** 2)
 
 
+@pytest.mark.integration
 def test_one_of_two_sites():
     args = f32(8, 8), f32(4, 8)
     for at in ("other", f"{_line('jax.checkpoint(other)')} (other)"):
@@ -248,6 +252,7 @@ def test_an_own_policy_is_compared():
     assert rows["dots"].kept_nbytes == rows["dots_saveable"].kept_nbytes
 
 
+@pytest.mark.integration
 def test_recomputation_takes_time_where_flops_do():
     args = stack8.inputs("scan", layers=4, batch=8, sequence=512, width=1024)
     rows = rows_of(stack8.build("scan", "nothing"), *args, device="v5e")
@@ -366,6 +371,7 @@ def run(*argv, cwd=ROOT):
     )
 
 
+@pytest.mark.integration
 def test_json_on_the_command_line():
     done = run("compare", "fixtures/inspect/block.py:checkpointed", "-f", "json")
     assert done.returncode == 0, done.stderr
@@ -374,6 +380,7 @@ def test_json_on_the_command_line():
     assert [row["policy"] for row in data["rows"]][:2] == ["none", "as-written"]
 
 
+@pytest.mark.integration
 def test_a_failing_policy_on_the_command_line(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import jax\n\ndef broken(*_, **__):\n    return None\n\n"
@@ -392,6 +399,7 @@ def test_a_failing_policy_on_the_command_line(tmp_path):
     assert rows["mine:dots"]["peak_nbytes"] == rows["dots_saveable"]["peak_nbytes"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -416,6 +424,7 @@ def test_a_budget_that_cannot_be_parsed(budget):
     assert "budget" in done.stderr
 
 
+@pytest.mark.integration
 def test_exit_codes_of_a_plan():
     target = "fixtures/inspect/block.py:checkpointed"
     assert run("plan", target, "--budget", "1GiB").returncode == 0

@@ -264,6 +264,7 @@ def asked_directly(fun, *args):
     return jax.jit(value_and_gradients).lower(args).compile().memory_analysis()
 
 
+@pytest.mark.integration
 def test_figures_are_those_of_xla_asked_directly(cache):
     fun, args = small_block()
     # One line for both: where a program is traced from is part of what is cached.
@@ -336,6 +337,7 @@ def json_of(capsys):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.integration
 def test_compile_and_report_from_the_command_line(cache, capsys):
     assert run(["compile", TARGET, "--on", "cpu", "-f", "json"]) == 0
     value = json_of(capsys)
@@ -362,6 +364,7 @@ def test_a_section_of_the_report(pool, environment, capsys):
     assert run(["compile", TARGET, "--on", "cpu"]) == 1
 
 
+@pytest.mark.integration
 def test_what_does_not_fit_exits_1(cache, capsys):
     specs = ["--arg", "f32[1048576,1048576]"]
     assert run(["compile", "jax.numpy:sum", *specs, "--on", "cpu"]) == 1

@@ -275,6 +275,7 @@ print(n_found)
 """
 
 
+@pytest.mark.integration
 def test_two_processes_fill_one_cache(tmp_path):
     command = [sys.executable, "-c", FILLING, str(tmp_path / "cache")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

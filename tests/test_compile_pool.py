@@ -218,6 +218,7 @@ for found in kept:
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("number", "where"),
     [

@@ -312,6 +312,7 @@ def test_last_words(log, words):
     assert last_words(log) == words
 
 
+@pytest.mark.integration
 def test_the_compiler_itself():
     matrix = jax.ShapeDtypeStruct((256, 256), "float32")
     lowered = jax.jit(lambda x: x @ x).trace(matrix).lower(lowering_platforms=("cpu",))

@@ -30,6 +30,7 @@ def loss(x):
     return jnp.sum(jnp.sin(x @ x))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["plain", "offloaded"])
 def test_the_figures_are_those_of_jax(name):
     fun, inputs = getattr(offload, name), offload.inputs()
@@ -42,6 +43,7 @@ def test_the_figures_are_those_of_jax(name):
     assert found.compiler.startswith("jaxlib ")
 
 
+@pytest.mark.integration
 def test_the_tutorials_temporaries():
     def temp(fun):
         return compilation(of(fun, offload.inputs(), argnums=(0, 1))).stats["temp_nbytes"] / MIB
@@ -50,6 +52,7 @@ def test_the_tutorials_temporaries():
     assert round(temp(offload.offloaded), 2) == 6.25
 
 
+@pytest.mark.integration
 def test_the_cpus_peak_is_all_that_it_allocates():
     step, inputs = train_step.train_step_donated, train_step.train_step_donated_inputs()
     stats = compilation(of(step, inputs)).stats
@@ -62,6 +65,7 @@ def test_the_cpus_peak_is_all_that_it_allocates():
     )
 
 
+@pytest.mark.integration
 def test_the_memory_of_cpu_devices_is_the_machines():
     memory = psutil.virtual_memory().total
     found = compilation(of(loss, (square(8),)))

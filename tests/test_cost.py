@@ -105,6 +105,7 @@ class TestStack:
         assert scan.transcendentals == loop.transcendentals
         assert scan.uncosted == loop.uncosted == ()
 
+    @pytest.mark.integration
     def test_xla_agrees_on_the_loop(self):
         fun, args = stack8.build("loop", "none"), stack8.inputs("loop")
         flops, transcendentals = ours(jax.value_and_grad(fun), *args)
@@ -257,6 +258,7 @@ class TestModels:
         loss, args = MODELS[name]
         assert ours(loss, *args) == pytest.approx(xla(loss, *args), rel=0.01)
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("name", MODELS)
     def test_value_and_grad_within_a_percent_of_xla(self, name):
         loss, args = MODELS[name]
@@ -265,6 +267,7 @@ class TestModels:
         assert flops == pytest.approx(theirs, rel=0.01)
         assert transcendentals == pytest.approx(their_transcendentals, rel=0.01)
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("name", ["mlp relu", "mlp tanh", "mlp exact gelu", "U-Net"])
     def test_compiled_value_and_grad_within_a_percent(self, name):
         """Of dots and convolutions: XLA:CPU's fusions repeat elementwise work."""
@@ -316,6 +319,7 @@ def convolutions(draw):
 
 
 class TestConvolutions:
+    @pytest.mark.integration
     @settings(max_examples=120)
     @given(convolutions())
     def test_as_xla_counts_it(self, case):
@@ -324,6 +328,7 @@ class TestConvolutions:
             return
         assert cost(fun, x, w).conv_flops == xla(fun, x, w)[0]
 
+    @pytest.mark.integration
     @settings(max_examples=60)
     @given(convolutions())
     def test_derivatives_as_xla_counts_them(self, case):
@@ -771,6 +776,7 @@ class TestNesting:
         assert gradient(scanned).matmul_flops == gradient(looped).matmul_flops
         assert gradient(scanned).transcendentals == gradient(looped).transcendentals
 
+    @pytest.mark.integration
     @settings(max_examples=60)
     @given(programs, st.integers(1, 4))
     def test_random_scans_are_their_body_times_trips(self, program, trips):
@@ -780,6 +786,7 @@ class TestNesting:
         assert once.uncosted == ()
         assert work(more) == tuple(n * (1 + trips) for n in work(once))
 
+    @pytest.mark.integration
     @settings(max_examples=40)
     @given(programs)
     def test_calls_cost_what_they_call(self, program):
@@ -788,6 +795,7 @@ class TestNesting:
         for wrapped in (jax.jit(fun), jax.checkpoint(fun)):
             assert work(cost(wrapped, *arguments())) == plain
 
+    @pytest.mark.integration
     @settings(max_examples=40)
     @given(programs)
     def test_random_programs_have_costs(self, program):
@@ -1018,6 +1026,7 @@ class TestOneEqn:
         costs = Costs()
         assert costs.of_jaxpr(jaxpr) is costs.of_jaxpr(jaxpr)
 
+    @pytest.mark.integration
     def test_a_thousand_layers_take_a_tenth_of_their_trace(self):
         def fun(x, W):
             for _ in range(1000):
@@ -1062,6 +1071,7 @@ def networks(draw):
     return loss, ([f32(*s) for s in shapes], x)
 
 
+@pytest.mark.integration
 @settings(max_examples=40)
 @given(networks())
 def test_random_networks_within_a_percent_of_xla(network):

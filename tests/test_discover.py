@@ -301,6 +301,7 @@ def test_a_line_of_gitignore_is_gits(here, line):
     assert shown(["."], unexcluded(here)) == git_files(here)
 
 
+@pytest.mark.integration
 @needs_git
 def test_gitignore_is_gits(here):
     directories = ["", *(f"{x}/" for x in "abd"), *(f"{x}/{y}/" for x in "abd" for y in "abd")]

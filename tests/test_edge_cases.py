@@ -98,6 +98,7 @@ def looped_over_nothing(x):
     return jnp.sum(x)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 4)])
 @pytest.mark.parametrize(
     "fun",

@@ -122,6 +122,7 @@ def lua_arguments(text, file):
     return re.findall(r'"([^"]*)"', args.replace(name, f'"{file}"'))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("file", "source"), [("dir/called.py", CALLED), ("new.py", LOSS)])
 def test_neovim(tree, file, source):
     text = block("lua", "jaxresid")
@@ -165,6 +166,7 @@ def elisp_regexp(literal):
     return re.sub(r"\\[()]|[()]", lambda m: swapped[m[0]], text)
 
 
+@pytest.mark.integration
 def test_emacs(tree):
     text = block("elisp", "flymake")
     outside = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
@@ -195,6 +197,7 @@ def test_efm(tree):
     assert match["m"].startswith("JXR202 [*] ")
 
 
+@pytest.mark.integration
 def test_github_action(tree):
     text = block("yaml", "upload-sarif")
     (command,) = re.findall(r"- run: (jaxresid .*)", text)

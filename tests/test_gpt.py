@@ -22,6 +22,7 @@ class TestGPT:
             for form in self.FORMS
         }
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("form", FORMS)
     def test_total(self, reports, form, one_minus_square):
         t = reports[form].totals

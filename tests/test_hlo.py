@@ -107,6 +107,7 @@ def expected():
     }
 
 
+@pytest.mark.integration
 def test_collectives_on_eight_devices():
     assert counted("cpu") == expected()
 

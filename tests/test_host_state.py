@@ -33,6 +33,7 @@ def state(width):
     return 2 * parameters(width) + COUNT
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("width", [64, 1024, 7168])
 @pytest.mark.parametrize("name", STEPS)
 def test_arguments_are_what_the_formulas_say(name, width, jax_version):

@@ -46,6 +46,7 @@ def functional():
     return inspected("train_step_functional")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", STEPS)
 def test_is_a_step_with_the_roles_of_its_trees(name):
     found = inspected(name)
@@ -64,6 +65,7 @@ def test_is_a_step_with_the_roles_of_its_trees(name):
     assert donated == {name == "train_step_donated"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["train_step", "plain_step", "train_step_global"])
 def test_reads_as_the_functional_step(name, functional):
     mine, theirs = inspected(name).report, functional.report
@@ -78,6 +80,7 @@ def test_reads_as_the_functional_step(name, functional):
     assert mine.peak.nbytes == pytest.approx(theirs.peak.nbytes, rel=0.03)
 
 
+@pytest.mark.integration
 @pytest.mark.xfail(strict=False, reason="with checkpoints XLA:CPU's temporaries differ by 8 %")
 @pytest.mark.parametrize("name", ["train_step", "train_step_donated"])
 def test_compiles_what_nnx_jit_compiles(name):
@@ -134,6 +137,7 @@ def test_handed_through_loops_and_calls():
     assert found == [0, 1, 2, None, None, None]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["train_step_method", "train_step_global"])
 def test_what_the_user_holds_stays_as_it_is(name):
     held = [zoo.model, zoo.optimizer, zoo.trainer.model, zoo.trainer.optimizer]
@@ -145,6 +149,7 @@ def test_what_the_user_holds_stays_as_it_is(name):
     assert (zoo.trainer.steps, zoo.trainer.last) == (0, None)
 
 
+@pytest.mark.integration
 def test_what_the_user_holds_stays_as_it_is_when_the_trace_fails():
     model, optimizer = zoo.create()
     notes = {"losses": []}
@@ -279,6 +284,7 @@ def test_a_dead_backward_pass_is_said(fun):
             refuses(W, X)
 
 
+@pytest.mark.integration
 def test_what_lacks_its_backward_pass_does_not_fit():
     report = jaxresid.compile(forgetful, on="cpu", cache=False)(W, X)
     assert report.compiled[0].fits is None
@@ -322,6 +328,7 @@ def test_commands(command, capsys):
     assert "earns its keep" not in done.out
 
 
+@pytest.mark.integration
 def test_variants_change_the_same(functional):
     args = from_function(zoo.train_step_inputs, "inputs").args
     mine = jaxresid.compare(zoo.train_step)(*args)

@@ -82,6 +82,7 @@ def test_without_it_an_interrupt_is_dropped(place, dropped):
     assert dropped == [KeyboardInterrupt]
 
 
+@pytest.mark.integration
 @PLACES
 def test_one_that_is_dropped_comes_again(place, dropped):
     began = time.monotonic()
@@ -91,6 +92,7 @@ def test_one_that_is_dropped_comes_again(place, dropped):
     assert dropped == []
 
 
+@pytest.mark.integration
 def test_one_that_is_dropped_twice_comes_a_third_time(dropped):
     def twice():
         collected()

@@ -114,6 +114,7 @@ def test_arrows_run_one_way(path, part):
             assert top in OUTSIDE[part], f"{path.name} imports {name}"
 
 
+@pytest.mark.integration
 def test_jax_internals_stay_in_one_module():
     for path, _ in modules():
         if path.name != "_jax.py":
@@ -130,6 +131,7 @@ def loaded_by(code):
     return set(done.stdout.rpartition("modules:")[2].split())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "code",
     [
@@ -172,6 +174,7 @@ def test_libcst_is_for_fixes_alone(source):
     assert "libcst" not in loaded_by(LINT.format(source=source))
 
 
+@pytest.mark.integration
 def test_that_the_probe_sees_jax():
     assert "jax" in loaded_by("import jaxresid\njaxresid.inspect\nimport jax")
 

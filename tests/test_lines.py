@@ -166,6 +166,7 @@ class TestCheckpoints:
         assert found.peak_without_nbytes == pytest.approx(plain.peak.nbytes, rel=1e-3)
         assert found.verdict is not Verdict.NOT_JUDGED
 
+    @pytest.mark.integration
     def test_text_has_where_it_is_defined_and_called(self, user):
         for report in both(user):
             text = printed(report)
@@ -176,6 +177,7 @@ class TestCheckpoints:
             assert max(map(len, text.splitlines())) <= 80
             assert "core_fn" not in text
 
+    @pytest.mark.integration
     def test_places_have_the_same_names(self, user):
         for fun in (user.loss, user.step):
             at = f"lines_user.py:{line('model(params, x)')} (Dense)"
@@ -185,6 +187,7 @@ class TestCheckpoints:
 
 
 class TestRows:
+    @pytest.mark.integration
     def test_what_is_live_at_the_peak_is_named_as_residuals_are(self, user):
         for report in both(user):
             named = [live for live in report.peak.live if live.source.scope and live.primitive]
@@ -214,6 +217,7 @@ class TestRows:
         rows_ += [r["origin"] for r in report["residuals"]]
         assert all(keys <= set(row) for row in rows_)
 
+    @pytest.mark.integration
     def test_compile_has_the_same_words_for_the_same_arrays(self, user):
         loss = user.loss_of(())
         report = jaxresid.inspect(loss)(*ARGS)
@@ -341,6 +345,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.integration
 def test_linen(tmp_path, monkeypatch):
     linen = pytest.importorskip("flax.linen")
     assert linen
@@ -358,6 +363,7 @@ def test_linen(tmp_path, monkeypatch):
     assert head.defined.file.endswith(os.path.join("flax", "linen", "linear.py"))
 
 
+@pytest.mark.integration
 def test_nnx_and_equinox():
     nnx = pytest.importorskip("flax.nnx")
     eqx = pytest.importorskip("equinox")

@@ -494,6 +494,7 @@ assert "jax" not in sys.modules
 """
 
 
+@pytest.mark.integration
 def test_jobs_and_runs_give_the_same_bytes(lab):
     """In a process of its own: this one has JAX's threads, with which the linter does not fork."""
     lab.write(model=MODEL, train=TRAIN, syntax=SYNTAX)
@@ -967,6 +968,7 @@ def test_concurrent_runs(lab):
 # -- safety
 
 
+@pytest.mark.integration
 def test_nothing_is_imported_or_run(lab):
     mark = "open('ran-{0}', 'w').close()\nprint('ran {0}')\n"
     names = "jax click libcst rich ast json conftest sitecustomize usercustomize model jaxresid"

@@ -234,18 +234,21 @@ PROGRAMS = st.lists(st.recursive(SIMPLE, compound, max_leaves=8), min_size=1, ma
 )
 
 
+@pytest.mark.integration
 @RELAXED
 @given(PROGRAMS)
 def test_generated_programs(program):
     check(program.encode())
 
 
+@pytest.mark.integration
 @RELAXED
 @given(PROGRAMS, st.sampled_from(["\r\n", "\r", "\n\x0c"]), st.booleans())
 def test_other_line_ends_and_marks(program, end, bom):
     check((b"\xef\xbb\xbf" if bom else b"") + ("# é\n" + program).replace("\n", end).encode())
 
 
+@pytest.mark.integration
 @RELAXED
 @given(PROGRAMS, st.integers(0, 10**6), st.binary(max_size=4))
 def test_cut_and_scrambled_text(program, at, junk):
@@ -256,6 +259,7 @@ def test_cut_and_scrambled_text(program, at, junk):
     check(raw[:at] + raw[at + 1 :])
 
 
+@pytest.mark.integration
 def test_any_python():
     from_grammar = pytest.importorskip("hypothesmith").from_grammar
 
@@ -293,6 +297,7 @@ PATHOLOGICAL = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("text", PATHOLOGICAL.values(), ids=PATHOLOGICAL)
 def test_deep_and_long_text_ends_soon(text):
     raw = f"{HEADER}{text}\n".encode()
@@ -406,6 +411,7 @@ def check_files(files):
             raise AssertionError(f"{file}") from e
 
 
+@pytest.mark.integration
 def test_some_of_the_standard_library():
     files = [p for p in python_files(sysconfig.get_paths()["stdlib"]) if "-packages" not in str(p)]
     check_files(random.Random(0).sample(files, 60))

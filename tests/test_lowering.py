@@ -68,6 +68,7 @@ def same(found):
     assert found["ours"][1] == found["jax"][1]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", FEW)
 def test_the_same_figures_as_jax_on_the_cpu(case):
     same(against_jax("cpu", *FEW)[case])
@@ -112,6 +113,7 @@ def test_auxiliary_outputs_are_outputs():
     assert compiled(loss, f32(256), has_aux=True).output_shards == ((), (256,), (256,))
 
 
+@pytest.mark.integration
 def test_what_is_given_away_is_reused():
     _, _, batch = inputs = train_step.train_step_donated_inputs()
     found = compiled(train_step.train_step_donated, *inputs)

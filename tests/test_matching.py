@@ -141,6 +141,7 @@ def test_what_a_loop_stacks_is_kept():
     assert share > 0.75
 
 
+@pytest.mark.integration
 def test_what_xla_computes_again_is_not_taken_for_kept():
     """Of an unrolled layer XLA:CPU keeps the dot, from which the backward pass gets the cosine."""
     rows, _, share = on_cpu(looped)

@@ -68,6 +68,7 @@ def apart():
     return found, said
 
 
+@pytest.mark.integration
 def test_a_checkpoint_agrees_and_is_timed(apart):
     found, _ = apart
     assert found.device.startswith("cpu (")
@@ -101,6 +102,7 @@ def test_progress(apart):
     assert said[-1] == "round 3 of 3"
 
 
+@pytest.mark.integration
 def test_in_this_process():
     runs = [NONE, REMAT, *OTHERS, Run("calling back", calling_back)]
     found = measured(runs, "none", LEAVES, PATHS, rounds=1, isolated=False)
@@ -180,6 +182,7 @@ serve(Fragile)
 """
 
 
+@pytest.mark.integration
 def test_a_process_that_ends_takes_one_variant_along(monkeypatch):
     monkeypatch.setattr(bench_process, "_START", FRAGILE)
     runs = [Run("aborts", NONE.fun), NONE, Run("killed", NONE.fun), REMAT]
@@ -193,6 +196,7 @@ def test_a_process_that_ends_takes_one_variant_along(monkeypatch):
     assert found.timings["remat"].agrees
 
 
+@pytest.mark.integration
 def test_without_a_baseline_there_are_times_alone(monkeypatch):
     monkeypatch.setattr(bench_process, "_START", FRAGILE)
     found = measured([Run("dies", NONE.fun), REMAT], "dies", LEAVES, PATHS, rounds=2)
@@ -218,6 +222,7 @@ measuring.measured([run], "sleeps", [jnp.ones(3)], ["x"])
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 def test_no_process_is_left_behind(number, tmp_path):
     sleeping = tmp_path / "pid"
@@ -253,6 +258,7 @@ def is_running(pid):
     return state != "Z"
 
 
+@pytest.mark.integration
 def test_every_kind_of_leaf_reaches_the_process():
     leaves = [
         jax.eval_shape(lambda: jax.random.key(0)),
@@ -285,6 +291,7 @@ def test_every_kind_of_leaf_reaches_the_process():
     assert found.timings["negative"].gradient_error == pytest.approx(2)
 
 
+@pytest.mark.integration
 def test_leaves_in_host_memory():
     device = jax.devices()[0]
     if not any(m.kind == "pinned_host" for m in device.addressable_memories()):
@@ -430,6 +437,7 @@ def test_what_is_nan_in_one_array_is_not_told_from_the_others():
     assert agreement.error([nan, 2 * one], [nan, one], [0, 0], 1e-4) == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("isolated", [True, False])
 def test_of_nan_gradients_nothing_is_said(isolated):
     def fun(leaves):

@@ -118,6 +118,7 @@ def is_from(location, package):
 # --- where the rows point -------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @every_loss
 def test_every_row_is_in_the_users_model_and_not_in_a_library(library, loss):
     rows = computed(library, loss)
@@ -526,6 +527,7 @@ def reported(library, loss):
 OP_BY_OP = [("linen", "loss_scan_names"), ("nnx", "loss"), ("equinox", "loss_scan_names")]
 
 
+@pytest.mark.integration
 @every_loss
 def test_the_rows_are_the_arrays_that_jax_keeps(library, loss):
     fun, inputs = target(library, loss)

@@ -131,6 +131,7 @@ CASES = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CASES)
 def test_fixture(name, jax_version):
     fun, inputs = CASES[name]
@@ -145,6 +146,7 @@ def test_fixture(name, jax_version):
     check_rows(report, leaves_of(fun, args), fun, args)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CASES)
 def test_fixture_against_jax(name, jax_version):
     if jax_version < (0, 10, 2):
@@ -173,6 +175,7 @@ def check_program(program, output):
             assert r.origin.location.file.endswith("programs.py")
 
 
+@pytest.mark.integration
 @settings(max_examples=60)
 @given(programs.programs, programs.outputs)
 def test_program(program, output):
@@ -186,6 +189,7 @@ def test_many_programs(program, output):
     check_program(program, output)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", sorted(programs.PLAIN))
 def test_every_step(kind):
     check_program(((kind,), ("sin",)), "sum")

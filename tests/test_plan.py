@@ -163,6 +163,7 @@ def test_a_chain_of_identical_layers_checkpoints_as_few_as_fit(layers):
         assert plan.recompute_flops <= optimum + SLACK * plain.cost.flops
 
 
+@pytest.mark.integration
 def test_the_frontier_is_monotone_in_the_budget():
     found, variants = traced(scanned, scanned_inputs())
     plain = variants.variant({})
@@ -176,6 +177,7 @@ def test_the_frontier_is_monotone_in_the_budget():
     assert plans[-1].recompute_flops == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fun", "args"),
     [
@@ -203,6 +205,7 @@ def _flops(plan):
     return plan.recompute_flops / plan.recompute_fraction
 
 
+@pytest.mark.integration
 def test_the_promise_is_what_the_written_code_gives():
     """The plan applied by hand, to the code, as a user would write it."""
     floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
@@ -232,6 +235,7 @@ def test_the_promise_is_what_the_written_code_gives():
     assert plan.recompute_flops == report.cost.recompute.flops
 
 
+@pytest.mark.integration
 def test_nothing_fits():
     plan = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs())
     assert not plan.fits
@@ -246,6 +250,7 @@ def test_what_fits_as_it_is_stays():
     assert plan.peak_nbytes == plan.plain_nbytes == plan.written_nbytes
 
 
+@pytest.mark.integration
 def test_a_checkpoint_that_is_not_needed_goes():
     plan = jaxresid.plan(checkpointed, budget="1TiB")(*unrolled_inputs(3))
     (site,) = plan.sites
@@ -253,6 +258,7 @@ def test_a_checkpoint_that_is_not_needed_goes():
     assert [part.checkpointed for part in site.parts] == [False]
 
 
+@pytest.mark.integration
 def test_some_calls_only_are_written_and_verified():
     """In a loop of Python's by the number of the round; the API verifies what it returns."""
     args = unrolled_inputs(4)
@@ -301,6 +307,7 @@ def switched_flat(w, x, train):
     return jnp.sum(x**2) if train else jnp.sum(x)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fun", "static", "written"),
     [
@@ -317,6 +324,7 @@ def test_what_is_no_array_stays_out_of_the_checkpoint(fun, static, written):
     assert any(written in block for block in plan.code)
 
 
+@pytest.mark.integration
 def test_offloading_reaches_below_the_floor():
     floor = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs()).floor_nbytes
     plan = jaxresid.plan(scanned, budget="1KiB", offload=True)(*scanned_inputs())
@@ -353,6 +361,7 @@ def test_the_integer_program_equals_brute_force():
         assert not any(c.nbytes <= choosing.nbytes and c.cost < choosing.cost - 1 for c in every)
 
 
+@pytest.mark.integration
 def test_the_graph_costs_what_jax_recomputes():
     """For every subset of the dots of a body, against differentiating it again."""
     found, variants = traced(scanned, scanned_inputs())
@@ -402,6 +411,7 @@ def stages(ps, x):
     return jnp.sum(x**2)
 
 
+@pytest.mark.integration
 def test_several_stages_equal_brute_force():
     shapes = f32(6, WIDTH, HIDDEN), f32(5, WIDTH, WIDTH), f32(7, WIDTH)
     found, variants = traced(stages, (shapes, f32(BATCH, WIDTH)))
@@ -418,6 +428,7 @@ def test_several_stages_equal_brute_force():
         assert plan.recompute_flops <= cheapest(tried, budget) + SLACK * plain.cost.flops
 
 
+@pytest.mark.integration
 def test_a_step_is_planned_as_its_loss_is():
     def step(stacked, x):
         gradients = jax.grad(scanned)(stacked, x)
@@ -438,6 +449,7 @@ def test_a_step_is_planned_as_its_loss_is():
     assert plan.recompute_flops < (nothing.cost - plain.cost).flops  # with most of it to spare
 
 
+@pytest.mark.integration
 def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
     def failing(*_):
         raise TypeError("no derivative")

@@ -166,6 +166,7 @@ def broken(seed, count, folder):
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_written_gives_what_was_promised(seed, folder):
     assert broken(seed, 2, folder) == []

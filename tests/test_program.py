@@ -121,6 +121,7 @@ def test_one_donated_argument_lends_its_buffer_once(donate):
     assert total == (2 if donate else 3) * nbytes
 
 
+@pytest.mark.integration
 @settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(programs.programs)
 def test_every_value_of_random_programs_is_made_before_it_is_read(steps):

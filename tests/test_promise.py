@@ -181,16 +181,19 @@ def test_what_runs_elsewhere_too_is_named_there_too(promise):
     made.check_names(made.place("call", "first"))
 
 
+@pytest.mark.integration
 def test_what_is_a_view_elsewhere_is_named_there_too(promise):
     made = promise(LOOPED)
     made.check_names(made.place("call", "layer"))
 
 
+@pytest.mark.integration
 def test_names_reach_into_the_checkpoints_inside(promise):
     made = promise(NESTED)
     made.check_names(made.place("checkpoint", "outer"))
 
 
+@pytest.mark.integration
 def test_the_inside_of_a_library_function_has_no_expression(promise):
     made = promise(LIBRARY)
     place = made.place("call", "layer")
@@ -220,6 +223,7 @@ def test_a_checkpoint_removed_inside_another(promise, policy):
     made.check({whole: chosen, outer: None, **dict.fromkeys(inner)})
 
 
+@pytest.mark.integration
 def test_a_step(tmp_path, monkeypatch):
     """What the command itself verifies, in a process of its own."""
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,7 @@ def test_readme_shows_commands():
     assert len(COMPILED) >= 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("block", SHOWN, ids=lambda b: b.command)
 def test_command_runs(block):
     shown = output(block.command)
@@ -86,6 +87,7 @@ def test_picture_is_of_this_version():
     assert words(PICTURE.read_text()) == words(picture()), "run python tests/update_readme.py"
 
 
+@pytest.mark.integration
 def test_options_named_in_readme_exist():
     """An option that README names and no command has is a promise broken."""
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))

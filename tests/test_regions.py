@@ -596,6 +596,7 @@ def check_equal(variant, report):
     assert variant.peak_nbytes == pytest.approx(report.peak.nbytes, rel=0.02)
 
 
+@pytest.mark.integration
 def test_checkpoints_at_a_region_are_those_in_source():
     @jax.checkpoint
     def checkpointed(p, x):
@@ -621,6 +622,7 @@ def library(name, package):
     return module
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "package", "code"),
     [
@@ -714,6 +716,7 @@ def check_regions(fun, args):
     return len(regions_found)
 
 
+@pytest.mark.integration
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(programs.programs, programs.outputs)
 def test_random_programs(program, output):
@@ -722,6 +725,7 @@ def test_random_programs(program, output):
     check_regions(fun, programs.arguments())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", [looped, jax.jit(looped), recursive, unet, generated])
 def test_written_programs(fun):
     rng = np.random.default_rng(0)

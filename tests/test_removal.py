@@ -208,6 +208,7 @@ def test_what_cannot_be_differentiated_without_it_costs_its_row(is_step):
     assert "not judged" in report_text(report=report)
 
 
+@pytest.mark.integration
 @needs_failure
 def test_no_finding_is_built_on_it():
     for violation in jaxresid.check(complex_loss)(H, W):

@@ -829,6 +829,7 @@ def changed(value, path, new):
     return copy
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("path", "new"),
     [
@@ -860,6 +861,7 @@ def test_the_schema_refuses_what_it_does_not_know(path, new):
         jsonschema.validate(changed(value, path, new), schema("report"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("verdict", Verdict)
 def test_the_schema_knows_every_verdict(verdict):
     c = dataclasses.replace(USELESS, verdict=verdict, shape=None, ratio=None, recompute_flops=0)
@@ -870,6 +872,7 @@ def test_the_schema_knows_every_verdict(verdict):
     assert len(listed) == len(Verdict)
 
 
+@pytest.mark.integration
 def test_the_schema_requires_every_key():
     """What the schema promises is always there: no key of an object can be left out."""
     value = json.loads(report_json(CHECKPOINTED))

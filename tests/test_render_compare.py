@@ -821,6 +821,7 @@ def test_json_of_a_plan():
 _LISTS = ("code", "unwritten", "uncosted", "warnings")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "path", "new"),
     [

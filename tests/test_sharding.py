@@ -443,6 +443,7 @@ def valid(text):
     return found
 
 
+@pytest.mark.integration
 def test_report_over_a_mesh(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     command = ["-m", "jaxresid", "report", "model:constrained", "--mesh", "data=4,model=2", *SPECS]
@@ -465,6 +466,7 @@ def loss(w, x):
 """
 
 
+@pytest.mark.integration
 def test_a_gradient_is_split_as_its_argument_whatever_its_constraint(tmp_path):
     (tmp_path / "model.py").write_text(GATHERED)
     specs = ["--arg", "f32[512,256]@data,model", "--arg", "f32[64,512]@data"]
@@ -488,6 +490,7 @@ def loss(w, x, key):
 """
 
 
+@pytest.mark.integration
 def test_keys_are_kept_over_a_mesh(tmp_path):
     (tmp_path / "model.py").write_text(DROPOUT)
     specs = ["--arg", "f32[3,64,64]@None,None,model", "--arg", "f32[16,64]@data", "--arg", "key[]"]
@@ -514,6 +517,7 @@ def loss_inputs():
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", ["Explicit", "Auto"])
 def test_the_mesh_of_the_inputs_is_the_one_that_is_asked_for(mode, tmp_path):
     (tmp_path / "model.py").write_text(OWN.format(mode=mode))
@@ -523,6 +527,7 @@ def test_the_mesh_of_the_inputs_is_the_one_that_is_asked_for(mode, tmp_path):
     assert found["peak"]["arguments_nbytes"] == 4 + 64 * 4 // 8
 
 
+@pytest.mark.integration
 def test_a_report_says_that_arguments_have_no_sharding(tmp_path):
     bare = OWN.replace("return 1.0,", "return jax.ShapeDtypeStruct((64,), jnp.float32),")
     (tmp_path / "model.py").write_text(bare.format(mode="Auto"))
@@ -531,6 +536,7 @@ def test_a_report_says_that_arguments_have_no_sharding(tmp_path):
     assert warning.startswith("256 B of the arguments have no sharding (w) and count")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -563,6 +569,7 @@ def build():
 )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("model", "target"),
     [
@@ -616,6 +623,7 @@ def same_outputs(pair):
     return pair[0] <= pair[1] < pair[0] + 1024
 
 
+@pytest.mark.integration
 def test_one_device_of_a_scanned_model_against_xla(tmp_path):
     (found,) = measured(["scan mixed"], "none", tmp_path)
     assert found["source"] == "compiler"

@@ -84,6 +84,7 @@ def input_of(name):
     return f32(1, 32, 64) if name.startswith("stack8") else X
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_step_tells_what_its_loss_tells(name):
     loss, params = LOSSES[name]
@@ -106,6 +107,7 @@ def test_a_step_tells_what_its_loss_tells(name):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_peaks_of_a_step_that_only_differentiates_are_the_losses(name):
     loss, params = LOSSES[name]

@@ -236,6 +236,7 @@ def place_of(found, name):
     return places[which]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_another_policy(name, policy):
@@ -251,6 +252,7 @@ def test_another_policy(name, policy):
     assert figures(changed(found, place, Choice(start))) == before
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_checkpoint(name):
     loss, ws = LOSSES[name]
@@ -288,6 +290,7 @@ SAVE_DOTS = with_policy(cp.dots_saveable)
 NAMES_OUTER = jax.__version_info__ >= (0, 9)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", LOSSES)
 def test_places_are_those_of_the_report(name):
     if name in ("inner", "outer") and not NAMES_OUTER:
@@ -400,6 +403,7 @@ def test_a_checkpointed_scan_body(policy):
     assert figures(changed(found, place, None)) == written(plain, STACKED, X)
 
 
+@pytest.mark.integration
 def test_some_calls():
     def loss(which):
         def of(ws, x):
@@ -636,6 +640,7 @@ def test_a_step_that_fails_later():
 # Whole training steps, and model libraries.
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("donated", [False, True])
 def test_train_step(donated):
     def build(wrap):
@@ -695,6 +700,7 @@ def training_on(gradient):
     return step
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_model_libraries(library):
     pytest.importorskip(LIBRARIES[library])

@@ -184,6 +184,7 @@ def _scalar(fun):
     return lambda params, *rest: jnp.sum(jax.tree.leaves(fun(params, *rest))[0])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CASES)
 def test_residuals_are_those_of_the_loss(name):
     fun, args = CASES[name]
@@ -206,6 +207,7 @@ def _holds(program, kind):
     return program == kind
 
 
+@pytest.mark.integration
 @settings(
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -360,6 +362,7 @@ def test_roles(name):
     assert Counter(outputs) == (donated if "donated" in name else {"output": len(outputs)})
 
 
+@pytest.mark.integration
 def test_roles_of_optax():
     pytest.importorskip("optax")
     args = train_step.train_step_optax_inputs()
@@ -470,6 +473,7 @@ def test_roles_of_running_means_and_frozen_layers():
 # The program and its peak.
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["train_step", "train_step_donated"])
 def test_outside_bytes_are_the_compilers(name):
     """Arguments, outputs and what is taken over: exact."""

@@ -94,6 +94,7 @@ def identity(row):
     return row["policy"], row["batch"], row["on"]
 
 
+@pytest.mark.integration
 def test_the_product_with_its_static_figures(compiler, tmp_path, log):
     file = tmp_path / "r.jsonl"
     policies = ("none", "dots_saveable", "nothing_saveable")
@@ -122,6 +123,7 @@ def test_the_product_with_its_static_figures(compiler, tmp_path, log):
     }
 
 
+@pytest.mark.integration
 def test_the_compiler_itself():
     (row,) = sweep((4,), ("none",)).rows
     nbytes = 4 * (LAYERS * WIDTH * WIDTH + 4 * WIDTH)
@@ -155,6 +157,7 @@ def test_the_compiler_of_a_tpu():
 
 
 class TestResumed:
+    @pytest.mark.integration
     def test_nothing_is_compiled_again(self, compiler, tmp_path, log):
         file = tmp_path / "r.jsonl"
         first = sweep(results=str(file))
@@ -165,6 +168,7 @@ class TestResumed:
         assert all(row.resumed for row in again.rows)
         assert [replace(row, resumed=False) for row in again.rows] == list(first.rows)
 
+    @pytest.mark.integration
     def test_what_is_new_is_added(self, compiler, tmp_path, log):
         file = tmp_path / "r.jsonl"
         sweep((2,), results=str(file))
@@ -174,6 +178,7 @@ class TestResumed:
         assert [row.resumed for row in found.rows] == [True, False, True, False]
         assert len(lines(file)) == len(log.read_text().splitlines()) == 4
 
+    @pytest.mark.integration
     @pytest.mark.parametrize(
         "changed",
         [{"fun": other_loss}, {"flags": {"a": "b"}}, {"profile": "cpu"}],
@@ -187,6 +192,7 @@ class TestResumed:
         assert file.read_bytes().startswith(before)
         assert len({line["key"] for line in lines(file)}) == len(lines(file)) == 4
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("kept", [1, 20, -30, -1])
     def test_a_torn_last_line(self, compiler, tmp_path, log, kept):
         file = tmp_path / "r.jsonl"
@@ -202,6 +208,7 @@ class TestResumed:
         assert file.read_bytes() == b"".join([*others, last])
         assert [r.key for r in found.rows] == [r.key for r in whole.rows]
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("kept", [1, 2, 15, 30, 100, -2])
     @pytest.mark.parametrize("is_old", [False, True], ids=["", "spaced"])
     def test_a_torn_first_line(self, compiler, tmp_path, kept, is_old):
@@ -214,6 +221,7 @@ class TestResumed:
         assert found.warnings == (f"{file}: the last line was torn; removed",)
         assert file.read_bytes() == whole
 
+    @pytest.mark.integration
     def test_a_bad_line_in_the_midst(self, compiler, tmp_path, log):
         file = tmp_path / "r.jsonl"
         sweep(results=str(file))
@@ -224,6 +232,7 @@ class TestResumed:
         assert found.warnings == (f"{file}: line 2 cannot be read as a result; passed over",)
         assert file.read_bytes() == b"".join([first, bad, *others, second])
 
+    @pytest.mark.integration
     def test_errors_that_may_not_come_again(self, compiler, tmp_path, log):
         file = tmp_path / "r.jsonl"
         compiler("killed_once")
@@ -411,6 +420,7 @@ def test_workers_without_jaxresid(log, tmp_path):
 
 
 class TestDask:
+    @pytest.mark.integration
     def test_a_worker_is_killed_half_way(self, compiler, tmp_path, log, monkeypatch):
         distributed = pytest.importorskip("distributed")
         compiler("slow")
@@ -534,6 +544,7 @@ def wait_for(question, timeout_s=30):
 
 
 class TestProcesses:
+    @pytest.mark.integration
     def test_interrupted_and_run_again(self, started, ran, tmp_path, log):
         file = tmp_path / "r.jsonl"
         interrupted = started(
@@ -627,6 +638,7 @@ class TestCommandLine:
         yield run
         sys.modules.pop("m", None)
 
+    @pytest.mark.integration
     def test_the_table(self, run):
         code, out, err = run(*EVERYTHING)
         assert (code, err) == (0, "")
@@ -695,6 +707,7 @@ memory at XLA's peak · x does not fit · none 1.0
         assert err == "jaxresid: error: 1 of 1 could not be compiled\n"
         assert "\nnot compiled\ncpu; no checkpoint: INVALID_ARGUMENT: no\n" in out
 
+    @pytest.mark.integration
     def test_warnings_are_said(self, run):
         run(*EVERYTHING, "-o", "r")
         with open("r", "a") as file:

@@ -272,6 +272,7 @@ class TestEightLayers:
         assert totals(report)[1] / MiB == (770.65625 if one_minus_square else 834.65625)
         assert totals(report)[2:] == (0, 0)
 
+    @pytest.mark.integration
     @pytest.mark.parametrize(
         ("form", "policy", "mebibytes"),
         [

@@ -1238,6 +1238,7 @@ CASES = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_the_edit_is_as_by_hand_and_gives_its_figures(case):
     target, (kind, call, function, wanted), expected = CASES[case]
@@ -1255,6 +1256,7 @@ def test_the_edit_is_as_by_hand_and_gives_its_figures(case):
     assert Path("decoder.py").read_text() == SOURCE
 
 
+@pytest.mark.integration
 def test_a_promise_that_is_not_kept():
     Path("decoder.py").write_text(SOURCE)
     given = options("decoder.py:loss_fn", arg=(), mode="function", profile="cpu")
@@ -1282,6 +1284,7 @@ def test_a_promise_that_is_not_kept():
         verify(plan(), [FileEdit(path, "decoder.py", old, b"raise SystemExit(3)\n")], given)
 
 
+@pytest.mark.integration
 def test_the_edited_code_is_imported_in_packages_too():
     """Also where bytecode is cached, the module prints, and a json.py lies about."""
     Path("pkg").mkdir()

@@ -188,8 +188,7 @@ def written(subject: Subject) -> Program:
     """A subject as its code has it."""
     traced = subject.trace
     program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
-    shown = traced if isinstance(traced, Trace) else None
-    estimate = peak(program, subject.profile, Places(subject.frames, shown))
+    estimate = peak(program, subject.profile, Places(subject.frames, traced))
     found = residuals_of(traced, subject.frames, program)
     return Program(WRITTEN, traced, found, estimate.nbytes, subject.is_dead)
 

@@ -353,7 +353,7 @@ def _step(subject: Subject, step: StepTrace) -> Inspection:
     """The inspection of a training step."""
     program = step_program(step)
     found = step_residuals(step, subject.frames, program)
-    estimate = peak(program, subject.profile, Places(subject.frames))
+    estimate = peak(program, subject.profile, Places(subject.frames, step))
     if subject.is_dead:
         worths = Worth((), step_cost(step))
     else:
@@ -379,8 +379,7 @@ def _inspection(
     mesh: Mesh | None,
 ) -> Inspection:
     frames = subject.frames
-    traced = subject.trace if isinstance(subject.trace, Trace) else None
-    places = Places(frames, traced)
+    places = Places(frames, subject.trace)
     said = host_findings(found, program, worths.offers, places, estimate.nbytes)
     report = Report(
         target=target,
@@ -434,7 +433,7 @@ def residuals(
     sites, primal = None, None
     if has_checkpoints(traced, frames):
         sites, primal = CallSites(frames), _jax.open_jaxpr(traced.primal().jaxpr)
-    ahead, top = Levels(frames, sites), Level(forward, primal=primal)
+    ahead, top = Levels(frames, sites), Level(forward, primal=primal, inputs=traced.inputs)
     back, top_back = Levels(frames), Level(backward)
     paths = traced.inputs
     numbers, free = Numbering(ahead).of(forward), Free(ahead)

@@ -187,6 +187,18 @@ class Frames:
         )
 
 
+def is_module_method(frame: Frame) -> bool:
+    """Whether a frame is that of a method of a module: the user's, or a library's layer. What a
+    decorator puts around one is none."""
+    code = frame.code
+    owner = code.co_qualname.rpartition(".")[0].rpartition(".")[2]
+    return (
+        code.co_varnames[:1] == ("self",)
+        and owner not in ("", "<locals>")
+        and (frame.kind == "user" or f"{os.sep}nn{os.sep}" in code.co_filename)
+    )
+
+
 def is_wrapper(code: CodeType) -> bool:
     """Whether a function looks as those do that libraries put around somebody else's: private, made
     inside another one, or taking whatever it is given."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.callsites import CallSites
-from jaxresid.inspector.frames import Frame, Frames, below, inside
+from jaxresid.inspector.frames import Frame, Frames, below, inside, is_module_method
+from jaxresid.inspector.module_paths import ModulePaths
 from jaxresid.inspector.nesting import Nest, label, nests
 from jaxresid.model import Location, Source
 
@@ -36,6 +36,7 @@ class Level:
       within: enclosing loops, calls and transforms, outermost first.
       scope: name-stack scopes, joined.
       primal: the same place in the primal jaxpr, where the checkpoints still stand.
+      inputs: of the top, the path in the arguments of each invar, as far as they are known.
     """
 
     jaxpr: Any
@@ -46,15 +47,22 @@ class Level:
     within: tuple[str, ...] = ()
     scope: str = ""
     primal: Any = None
+    inputs: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the position of one eqn says of it."""
+    """What the position of one eqn says of it.
+
+    Attributes:
+      scope: name-stack scopes, joined.
+      module: where there are none, the module's path in the arguments, `blocks[3].mlp`.
+    """
 
     frames: tuple[Frame, ...]
     within: tuple[str, ...]
     scope: str
+    module: str = ""
 
 
 class Levels:
@@ -63,6 +71,7 @@ class Levels:
     def __init__(self, frames: Frames, sites: CallSites | None = None) -> None:
         self.frames = frames
         self.sites = sites
+        self.modules = ModulePaths(self)
         self._children: dict[tuple[int, int, int], Level] = {}
         self._producers: dict[int, dict[Any, tuple[Any, int]]] = {}
         self._invars: dict[int, dict[Any, int]] = {}
@@ -110,7 +119,7 @@ class Levels:
         key = (id(level), id(eqn), which)
         child = self._children.get(key)
         if child is None:
-            place = self.place(level, eqn)
+            place = self.position(level, eqn)
             nest = self.nests(eqn)[which]
             name = label(eqn)
             twin = None
@@ -130,7 +139,12 @@ class Levels:
         return child
 
     def place(self, level: Level, eqn: Any) -> Place:
-        """The stack, enclosures and scope of an eqn of this level."""
+        """The stack, enclosures, scope and module of an eqn of this level."""
+        found = self.position(level, eqn)
+        return found if found.scope else replace(found, module=self.modules.of(level, eqn))
+
+    def position(self, level: Level, eqn: Any) -> Place:
+        """The same without the module."""
         stack = self.frames.of(eqn)
         under = below(stack, level.frames, level.jaxpr)
         if not stack.rooted and stack.frames and not (level.parent and stack.whole):
@@ -196,7 +210,7 @@ def source_of(frames: Frames, place: Place) -> Source:
         location=location,
         library=library if library != location else None,
         caller=caller if caller != location else None,
-        scope=place.scope or module_path(place.frames),
+        scope=place.scope or place.module or module_path(place.frames),
     )
 
 
@@ -231,14 +245,7 @@ def scope_of(name_stack: str) -> str:
 def module_path(frames: Iterable[Frame]) -> str:
     """`Transformer/Block/Linear`: the classes whose methods are on the stack.
 
-    Stands in for the scope where the name stack is empty: Flax linen names its modules there, Flax
-    nnx and Equinox do not.
+    Stands in where neither the name stack nor the arguments name a module.
     """
-    names = (
-        frame.code.co_qualname.split(".")[-2]
-        for frame in frames
-        if frame.code.co_varnames[:1] == ("self",)
-        and "." in frame.code.co_qualname
-        and (frame.kind == "user" or f"{os.sep}nn{os.sep}" in frame.code.co_filename)
-    )
+    names = (frame.code.co_qualname.split(".")[-2] for frame in frames if is_module_method(frame))
     return "/".join(name for name, _ in itertools.groupby(names))

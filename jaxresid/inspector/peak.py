@@ -19,6 +19,7 @@ from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.program import Program, all_ops
 from jaxresid.inspector.provenance import TRANSPARENT
+from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
@@ -49,19 +50,25 @@ class Places:
     """Finds where an op comes from.
 
     Args:
-      traced: what the ops are of, where that is a function: its primal jaxpr tells where the
-        checkpoints stand that its forward pass no longer shows.
+      traced: what the ops are of. The primal jaxpr of a function tells where the checkpoints stand
+        that its forward pass no longer shows.
     """
 
-    def __init__(self, frames: Frames, traced: Trace | None = None) -> None:
+    def __init__(self, frames: Frames, traced: Trace | StepTrace | None = None) -> None:
         self._levels = Levels(frames)
         self._tops: dict[int, Level] = {}
         self._found: dict[Context, Level] = {}
         self._sources: dict[tuple[Context, int], Source] = {}
-        if traced is not None and has_checkpoints(traced, frames):
-            self._levels = Levels(frames, CallSites(frames))
-            primal = _jax.open_jaxpr(traced.primal().jaxpr)
-            self._tops[id(traced.forward)] = Level(traced.forward, primal=primal)
+        if isinstance(traced, Trace):
+            primal = None
+            if has_checkpoints(traced, frames):
+                self._levels = Levels(frames, CallSites(frames))
+                primal = _jax.open_jaxpr(traced.primal().jaxpr)
+            forward = Level(traced.forward, primal=primal, inputs=traced.inputs)
+            backward = Level(traced.backward, inputs=traced.backward_inputs)
+            self._tops = {id(level.jaxpr): level for level in (forward, backward)}
+        elif traced is not None:
+            self._tops[id(traced.jaxpr)] = Level(traced.jaxpr, inputs=traced.inputs)
 
     def location(self, op: Op) -> Location | None:
         return self._levels.location(self._level(op.context), op.eqn)

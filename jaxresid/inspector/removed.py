@@ -40,7 +40,7 @@ class Removed:
         self._traced = traced
         self._jaxpr = jaxpr
         self._frames = frames
-        self._shown = sites(Levels(frames), Level(jaxpr))
+        self._shown = sites(Levels(frames), Level(jaxpr, inputs=traced.primal_inputs))
         self._numbered = functools.cache(self._number)
         self._made: dict[frozenset[Site], Trace] = {}
         self.sites = self._shown

@@ -166,7 +166,9 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
         scope = "/".join(part for part in (place.scope, inner) if part)
         # Of what libraries do on the way from the user's line the calls that say something.
         called = tuple(f for f in place.frames if f.kind != "library" or not is_wrapper(f.code))
-        source = source_of(levels.frames, replace(place, frames=called, scope=scope))
+        module = place.module if scope else levels.modules.inside(level, call.eqn)
+        placed = replace(place, frames=called, scope=scope, module=module)
+        source = source_of(levels.frames, placed)
         if source.location is None:  # nobody but us calls it
             source = replace(source, location=made.defined)
         line = source.location and (source.location.file, source.location.line)

@@ -60,7 +60,7 @@ def step_worth(
         return Worth((), tagged)
     removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), frames)
     figures = Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, jaxpr_cost(jaxpr))
-    found = sites(Levels(frames), Level(jaxpr), backward=True)
+    found = sites(Levels(frames), Level(jaxpr, inputs=step.inputs), backward=True)
     try:
         found, numbers = _numbered(step, found, removal)
     except JaxresidError as e:
@@ -82,7 +82,7 @@ def step_worth(
         inputs, outputs = written.inputs, written.outputs
         return settled(whole(removal.numbered().jaxpr, inputs, outputs, as_written=True))
 
-    places, judged = Places(frames), []
+    places, judged = Places(frames, step), []
     for site in found:
         try:
             other = removed(frozenset([site]))

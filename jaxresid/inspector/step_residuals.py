@@ -47,7 +47,7 @@ def step_residuals(
     ahead, behind = Levels(frames), _Behind(frames, passes)
     numbering, free = Numbering(ahead), Free(ahead)
     found = []
-    for level in _levels(ahead, passes, Level(step.jaxpr)):
+    for level in _levels(ahead, passes, Level(step.jaxpr, inputs=step.inputs)):
         numbers = numbering.of(level.jaxpr)
         returned = {numbers[v] for v in _returned(level)}
         seen: set[int] = set()

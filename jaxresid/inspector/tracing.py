@@ -159,6 +159,25 @@ class Trace:
         return (*[None] * (len(self.forward.invars) - len(paths)), *paths)
 
     @property
+    def primal_inputs(self) -> tuple[str | None, ...]:
+        """The path of each of the primal's invars, as `inputs`."""
+        order = self.arguments.having("differentiated") + self.arguments.having("traced")
+        paths = [self.arguments.paths[i] for i in order]
+        count = len(_jax.open_jaxpr(self.primal().jaxpr).invars)
+        return (*[None] * (count - len(paths)), *paths)
+
+    @property
+    def backward_inputs(self) -> tuple[str | None, ...]:
+        """The path of each of the backward's invars that is an argument; None for the others."""
+        paths = dict(zip(self.forward.invars, self.inputs, strict=True))
+        known = {
+            read: paths.get(kept)
+            for kept, read in zip(self.kept, self.read, strict=True)
+            if not _jax.is_literal(kept)
+        }
+        return tuple(known.get(var) for var in self.backward.invars)
+
+    @property
     def kept(self) -> list[Any]:
         """The residuals as the forward's outvars."""
         return list(self.forward.outvars[self.num_outputs :])

@@ -1,0 +1,108 @@
+"""Where in a stretch of eqns the calls of a function begin.
+
+Within a call a function's code runs forwards, but for its own loops: a stretch falls into calls
+where the position goes back without one.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+from jaxresid.inspector.frames import Frame
+
+# Instructions that the next one is never reached from.
+_LEAVING = frozenset(
+    {
+        *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
+        *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallMark:
+    """An eqn of a stretch: its frames from the called function on, and its primitive."""
+
+    frames: tuple[Frame, ...]
+    primitive: str
+
+
+def call_starts(marks: Sequence[CallMark]) -> list[int]:
+    """Where in a stretch of eqns a call begins.
+
+    Where the called function itself goes back, a call begins for certain. Where only what it calls
+    goes back, or starts as the first call did, that may also be the work of a function that calls
+    its argument several times, such as `jax.tree.map`; so then all calls must leave the same eqns.
+    """
+    certain, likely = [0], [0]
+    for i in range(1, len(marks)):
+        back = _went_back(marks[i - 1].frames, marks[i].frames)
+        if back == 0:
+            certain.append(i)
+        again = marks[i] == marks[0] and not any(_loops_at(f) for f in marks[i].frames)
+        if back is not None or again:
+            likely.append(i)
+    pieces = [
+        marks[start:stop] for start, stop in zip(likely, [*likely[1:], len(marks)], strict=True)
+    ]
+    return likely if all(piece == pieces[0] for piece in pieces) else certain
+
+
+def _went_back(before: Sequence[Frame], now: Sequence[Frame]) -> int | None:
+    """The number of the frame whose code is before where it was, with no loop to take it there."""
+    for i, (a, b) in enumerate(zip(before, now, strict=False)):
+        if a.code != b.code:
+            return None
+        if a.lasti != b.lasti:
+            flow = _flow(a.code)
+            is_loop = any(s <= b.lasti and a.lasti <= e for s, e in flow.loops)
+            is_known = a.lasti in flow.offsets and not is_loop
+            return i if b.lasti < a.lasti and is_known else None
+        if _loops_at(a):
+            return None
+    return None
+
+
+def _loops_at(frame: Frame) -> bool:
+    return any(start <= frame.lasti <= end for start, end in _flow(frame.code).loops)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Where a function's code runs while it raises nothing.
+
+    Attributes:
+      offsets: of the instructions.
+      loops: the jumps backwards, as the offsets that they lead to and stand at. Handlers of
+        exceptions, which stand after all else, jump backwards too, but not to run code again.
+    """
+
+    offsets: frozenset[int]
+    loops: tuple[tuple[int, int], ...]
+
+
+@functools.cache
+def _flow(code: CodeType) -> _Flow:
+    listed = list(dis.get_instructions(code))
+    number = {instruction.offset: i for i, instruction in enumerate(listed)}
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    offsets: set[int] = set()
+    loops = []
+    ahead = [0]
+    while ahead:
+        i = ahead.pop()
+        if i == len(listed) or listed[i].offset in offsets:
+            continue
+        instruction = listed[i]
+        offsets.add(instruction.offset)
+        if instruction.opcode in jumps:
+            ahead.append(number[instruction.argval])
+            if instruction.argval <= instruction.offset:
+                loops.append((instruction.argval, instruction.offset))
+        if instruction.opname not in _LEAVING:
+            ahead.append(i + 1)
+    return _Flow(frozenset(offsets), tuple(loops))

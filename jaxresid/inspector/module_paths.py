@@ -1,0 +1,220 @@
+"""The paths of modules, `blocks[3].mlp`, from the parameters that their calls read.
+
+Flax linen names its modules on the name stack; Flax NNX, Equinox and most others do not, and a
+traceback tells a module's class alone. But what `blocks[3].mlp` computes with stands under that
+path in the arguments. The eqns of one call of a method are a stretch of eqns with the same frames;
+its module's path is what the parameters that it reads itself, without their own names, and the
+modules that it calls, without theirs, have in common.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.calls import CallMark, call_starts
+from jaxresid.inspector.frames import Frame, is_module_method
+from jaxresid.inspector.phases import BACKWARD, phase_of
+
+if TYPE_CHECKING:
+    from jaxresid.inspector.levels import Level, Levels
+
+# What hands a parameter on as another form of it.
+_FORMS = frozenset(
+    {
+        *("convert_element_type", "transpose", "reshape", "broadcast_in_dim", "squeeze", "copy"),
+        *("optimization_barrier", "reduce_precision", "device_put", "sharding_constraint", "pvary"),
+    }
+)
+_TOKENS = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\[([^\]]*)\]|\.?([^.\[\]]+)")
+
+Path = tuple[str, ...]  # `("model", "blocks", "[3]", "mlp")`
+
+
+@dataclass(frozen=True, slots=True)
+class _Eqn:
+    """One eqn of a level.
+
+    Attributes:
+      frames: those below the level's, outermost first.
+      methods: which of them are methods of modules.
+      reads: paths of the parameters that it reads.
+    """
+
+    frames: tuple[Frame, ...]
+    methods: tuple[int, ...]
+    reads: tuple[Path, ...]
+    primitive: str
+    is_transposed: bool
+
+
+class ModulePaths:
+    """Finds the module that an eqn belongs to; caches by level."""
+
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+        self._found: dict[Level, dict[int, Path]] = {}
+        self._known: dict[Level, dict[Any, Path]] = {}
+
+    def of(self, level: Level, eqn: Any) -> str:
+        """Return the path of the module whose method an eqn comes from, without the argument's
+        name, `blocks[3].mlp`; empty where the arguments do not tell."""
+        return shown(self._paths(level).get(id(eqn), ()))
+
+    def _paths(self, level: Level) -> dict[int, Path]:
+        found = self._found.get(level)
+        if found is None:
+            around: Path = ()
+            if level.parent is not None:
+                around = self._paths(level.parent).get(id(level.eqn), ())
+            ids = [id(eqn) for eqn in level.jaxpr.eqns]
+            found = self._found[level] = dict.fromkeys(ids, around) if around else {}
+            if self._inputs(level) and self._has_methods(level):
+                eqns = [self._eqn(level, eqn) for eqn in level.jaxpr.eqns]
+                named = _named(eqns, range(len(eqns)), 0, around)
+                found.update((ids[i], path) for i, path in named.items())
+        return found
+
+    def inside(self, level: Level, eqn: Any) -> str:
+        """Return the path of the module that an eqn with a body, such as a checkpoint, is of."""
+        child = self._levels.enter(level, eqn, 0)
+        return shown(_common([path for path in self._paths(child).values() if path]))
+
+    def _has_methods(self, level: Level) -> bool:
+        stacks = {self._levels.frames.of(eqn) for eqn in level.jaxpr.eqns}
+        return any(is_module_method(frame) for stack in stacks for frame in stack.frames)
+
+    def _inputs(self, level: Level) -> dict[Any, Path]:
+        """The parameters among a level's variables, in whatever form."""
+        known = self._known.get(level)
+        if known is not None:
+            return known
+        known = self._known[level] = {}
+        if level.parent is None:
+            pairs = zip(level.jaxpr.invars, level.inputs, strict=False)
+            known.update((var, tokens(path)) for var, path in pairs if path)
+        elif (above := self._inputs(level.parent)) and level.nest is not None:
+            for var, operand in zip(level.jaxpr.invars, level.nest.operands, strict=False):
+                outer = level.eqn.invars[operand]
+                if not _jax.is_literal(outer) and outer in above:
+                    known[var] = above[outer]
+        if known:
+            for eqn in level.jaxpr.eqns:
+                if _jax.primitive_name(eqn) in _FORMS and not _jax.is_literal(eqn.invars[0]):
+                    path = known.get(eqn.invars[0])
+                    if path is not None:
+                        known[eqn.outvars[0]] = path
+        return known
+
+    def _eqn(self, level: Level, eqn: Any) -> _Eqn:
+        known = self._inputs(level)
+        frames = self._levels.position(level, eqn).frames[len(level.frames) :]
+        reads = [known[v] for v in eqn.invars if not _jax.is_literal(v) and v in known]
+        return _Eqn(
+            frames,
+            tuple(i for i, frame in enumerate(frames) if is_module_method(frame)),
+            tuple(path for path in reads if len(path) > 1),
+            _jax.primitive_name(eqn),
+            phase_of(_jax.name_stack(eqn)) == BACKWARD,
+        )
+
+
+def _named(eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path) -> dict[int, Path]:
+    """Return the module's path for each eqn of a span that is in `depth` methods, or more.
+
+    Args:
+      around: the path of the module whose method calls them.
+    """
+    found: dict[int, Path] = {}
+    for stretch in _stretches(eqns, span, depth):
+        if len(eqns[stretch[0]].methods) <= depth:
+            found.update(dict.fromkeys(stretch, around))
+            continue
+        calls = [_of_call(eqns, run, depth) for run in _runs(eqns, stretch, depth)]
+        # What is transposed does not run backwards strictly, and a call may fall into pieces.
+        paths = {path for path, _ in calls if path}
+        other = paths.pop() if len(paths) == 1 else around
+        for path, known in calls:
+            found.update((i, at or path or other) for i, at in known.items())
+    return found
+
+
+def _of_call(eqns: Sequence[_Eqn], run: Sequence[int], depth: int) -> tuple[Path, dict[int, Path]]:
+    """The path of the module whose method one call is of, and for each of its eqns that of the
+    method that it comes from, as far as it is another; empty where no parameter tells."""
+    inner = [i for i in run if len(eqns[i].methods) > depth + 1]
+    below = _named(eqns, inner, depth + 1, ())
+    own = [path for i in run if i not in below for path in eqns[i].reads]
+    calls = {(below[i], _is_same(eqns[i], depth)) for i in inner if below[i]}
+    candidates = [_owner(path) for path in own]
+    candidates += [path if same else _owner(path) for path, same in calls]
+    return _common([c for c in candidates if c]), {i: below.get(i, ()) for i in run}
+
+
+def _is_same(eqn: _Eqn, depth: int) -> bool:
+    """Whether the method that the one at `depth` calls is one of the same class."""
+    caller, called = (eqn.frames[eqn.methods[at]].code.co_qualname for at in (depth, depth + 1))
+    return caller.rpartition(".")[0] == called.rpartition(".")[0]
+
+
+def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterator[list[int]]:
+    """Runs of eqns that came through the same frames into the method number `depth`."""
+
+    def key(i: int) -> Any:
+        eqn = eqns[i]
+        if len(eqn.methods) <= depth:
+            return None
+        at = eqn.methods[depth]
+        return eqn.frames[:at], eqn.frames[at].code, eqn.is_transposed
+
+    for _, group in itertools.groupby(span, key):
+        yield list(group)
+
+
+def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[Sequence[int]]:
+    """The calls that a stretch falls into. What is transposed runs backwards."""
+    at = eqns[stretch[0]].methods[depth]
+    ordered = stretch[::-1] if eqns[stretch[0]].is_transposed else stretch
+    marks = [CallMark(eqns[i].frames[at:], eqns[i].primitive) for i in ordered]
+    starts = call_starts(marks)
+    for start, stop in itertools.pairwise([*starts, len(ordered)]):
+        yield ordered[start:stop]
+
+
+def tokens(path: str) -> Path:
+    """`params['blocks'][3].mlp` -> `("params", "blocks", "[3]", "mlp")`."""
+    found = []
+    for number, quoted, other, name in _TOKENS.findall(path):
+        found.append(f"[{number}]" if number else quoted or name or f"[{other}]")
+    return tuple(found)
+
+
+def shown(path: Path) -> str:
+    """Return a path as a user writes it behind the model, `blocks[3].mlp`; of an argument that is
+    a list of modules with the argument, `blocks[3].mlp`, too."""
+    behind = path if len(path) > 1 and path[1].startswith("[") else path[1:]
+    text = "".join(token if token.startswith("[") else f".{token}" for token in behind)
+    return text.removeprefix(".")
+
+
+def _owner(path: Path) -> Path:
+    """What holds the last of a path: `blocks[3].mlp` -> `blocks[3]`, `blocks[3]` -> the model."""
+    end = len(path) - 1
+    while end > 0 and path[end].startswith("["):
+        end -= 1
+    return path[:end]
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """What the paths have in common; of several arguments, those of the one that most are of."""
+    if not paths:
+        return ()
+    root = Counter(path[0] for path in paths).most_common(1)[0][0]
+    kept = [path for path in paths if path[0] == root]
+    same = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*kept, strict=False))
+    return tuple(p[0] for p in same)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -211,10 +210,13 @@ def _owner(path: Path) -> Path:
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """What the paths have in common; of several arguments, those of the one that most are of."""
-    if not paths:
-        return ()
-    root = Counter(path[0] for path in paths).most_common(1)[0][0]
-    kept = [path for path in paths if path[0] == root]
-    same = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*kept, strict=False))
-    return tuple(p[0] for p in same)
+    """What the paths have in common; of several arguments, those of the one that tells most: a
+    module reads a batch, too."""
+    roots: dict[str, list[Path]] = {}
+    for path in paths:
+        roots.setdefault(path[0], []).append(path)
+    found: list[Path] = []
+    for each in roots.values():
+        same = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*each, strict=False))
+        found.append(tuple(p[0] for p in same))
+    return max(found, key=len, default=())

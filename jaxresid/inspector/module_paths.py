@@ -135,7 +135,7 @@ def _named(eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path) 
             found.update(dict.fromkeys(stretch, around))
             continue
         calls = [_of_call(eqns, run, depth) for run in _runs(eqns, stretch, depth)]
-        # What is transposed does not run backwards strictly, and a call may fall into pieces.
+        # A call may fall into pieces: what is transposed runs in another order.
         paths = {path for path, _ in calls if path}
         other = paths.pop() if len(paths) == 1 else around
         for path, known in calls:
@@ -176,13 +176,11 @@ def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterato
 
 
 def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[Sequence[int]]:
-    """The calls that a stretch falls into. What is transposed runs backwards."""
+    """The calls that a stretch falls into."""
     at = eqns[stretch[0]].methods[depth]
-    ordered = stretch[::-1] if eqns[stretch[0]].is_transposed else stretch
-    marks = [CallMark(eqns[i].frames[at:], eqns[i].primitive) for i in ordered]
-    starts = call_starts(marks)
-    for start, stop in itertools.pairwise([*starts, len(ordered)]):
-        yield ordered[start:stop]
+    marks = [CallMark(eqns[i].frames[at:], eqns[i].primitive) for i in stretch]
+    for start, stop in itertools.pairwise([*call_starts(marks), len(stretch)]):
+        yield stretch[start:stop]
 
 
 def tokens(path: str) -> Path:

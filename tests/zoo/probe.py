@@ -72,7 +72,7 @@ def commands(target):
     every = {
         "report": ("report", name, *mode),
         "check": ("check", name, *mode),
-        "split": ("split", name, "--max-eqns", 50),
+        "split": ("split", name, *mode, "--max-eqns", 50),
         "compare": ("compare", name, *mode),
         "plan": ("plan", name, *mode, "--budget", int(0.6 * peak)),
         "compile": ("compile", name, *mode, *on),

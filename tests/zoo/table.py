@@ -76,7 +76,7 @@ def _columns(found: dict) -> str:
     judged = _judged(found)
     verdicts = f"{sum(v[-1] for v in judged)} of {len(judged)}" if judged else "-"
     kept = "-" if "leaves" not in found["facts"] else _mark(found, "kept:")
-    roles = _mark(found, "parameters:", "optimizer-state:", "batch:", "arguments:", "taken for")
+    roles = _mark(found, "parameters:", "optimizer-state:", "batch:", "argument", "taken for")
     if not found["facts"]["is_step"] or not found["jax"]:
         roles = "-"
     return f"{commands} | {kept} | {roles} | {verdicts}"

@@ -59,5 +59,15 @@ def test_what_a_report_keeps_is_held_against_the_leaves():
     ):
         report = {"target": {"mode": mode}, "residuals": rows}
         found = running.Outcome("t", "l", "e")
-        running._judge_kept(report, {"leaves": [["float32", [2], 8, count, inside]]}, None, found)
+        real = {"leaves": [["float32", [2], 8, count, inside]], "constants": []}
+        running._judge_kept(report, real, None, found)
+        assert len(found.wrong) == wrong
+
+
+def test_a_step_need_not_hand_on_a_constant():
+    report = {"target": {"mode": "step"}, "residuals": []}
+    real = {"leaves": [["float32", [2], 8, 1, 1]], "constants": [["float32", [2], 8, 1]]}
+    for mode, wrong in (("step", 0), ("function", 1)):
+        found = running.Outcome("t", "l", "e")
+        running._judge_kept({**report, "target": {"mode": mode}}, real, None, found)
         assert len(found.wrong) == wrong

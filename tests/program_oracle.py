@@ -181,10 +181,9 @@ def check(program: Program, folder: Path, commands: tuple[str, ...]) -> Checked:
         if command == "plan":
             wrong += _plan(program, report, folder, counts)
         else:
-            mode = () if command == "split" else ("--mode", "function")
             on = ("--on", "cpu") if command in ("compile", "sweep") else ()
             policy = ("--policy", "as-written") if command == "sweep" else ()
-            run_(command, target, *mode, *on, *policy)
+            run_(command, target, "--mode", "function", *on, *policy)
     return Checked(tuple(wrong), counts)
 
 

@@ -116,3 +116,15 @@ def test_command(tmp_path, monkeypatch, capsys, options):
 def test_command_fails_as_report_does(capsys):
     assert run(["split", "nosuchmodule:f"]) == 2
     assert "no module named 'nosuchmodule'" in capsys.readouterr().err
+
+
+def test_command_tells_a_training_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stepper.py").write_text(
+        "import jax, jax.numpy as jnp\n"
+        "def step(w, x): return w - jax.grad(lambda w: jnp.sin(w * x).sum())(w)\n"
+    )
+    assert run(["split", "stepper.py:step", "--arg", "f32[3]", "--arg", "f32[3]"]) == 2
+    assert "stepper.py:step is a training step" in " ".join(capsys.readouterr().err.split())
+    given = ["--arg", "f32[]", "--arg", "f32[]", "--mode", "function"]
+    assert run(["split", "stepper.py:step", *given]) == 0

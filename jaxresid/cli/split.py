@@ -11,6 +11,13 @@ from jaxresid.cli.running import rendered, working, write
 @click.command()
 @function_options
 @output_options(("text", "json"))
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "function"]),
+    default="auto",
+    show_default=True,
+    help="function: TARGET is differentiated, whatever it is. auto: a training step is refused.",
+)
 @click.option("--source", is_flag=True, help="Show the source line of each eqn.")
 @click.option(
     "--max-eqns",
@@ -42,11 +49,11 @@ def split(
     """
     with working(f"tracing {options.target}"):
         inspection = inspected(options)
-        from jaxresid.inspector.listing import split_of
-
-        found = split_of(inspection, max_eqns=max_eqns, depth=depth)
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
+    from jaxresid.inspector.listing import split_of
+
+    found = split_of(inspection, max_eqns=max_eqns, depth=depth)
     if format_ == "json":
         from jaxresid.render.json import split_json
 

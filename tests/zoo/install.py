@@ -1,7 +1,7 @@
 """Makes the environments of the zoo: `python tests/zoo/install.py [NAME ...]`.
 
 They go under `.zoo/` of the repository, or where JAXRESID_ZOO says. What does not install is
-printed, and written to `installed.json` there.
+printed, and written to `installed.json` there; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ _OURS = ("click", "libcst", "packaging", "rich", "scipy", "psutil", "flatbuffers
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="environments; all of them where none is named")
-    names = parser.parse_args().names
-    failed: dict[str, dict[str, str]] = {}
-    for environment in ENVIRONMENTS:
-        if not names or environment.name in names:
-            failed[environment.name] = _made(environment)
+    known = [environment.name for environment in ENVIRONMENTS]
+    names = parser.parse_args().names or known
+    if unknown := set(names) - set(known):
+        parser.error(f"no environment {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     HOME.mkdir(parents=True, exist_ok=True)
-    (HOME / "installed.json").write_text(json.dumps(failed, indent=1))
-    return 1 if any(failed.values()) else 0
+    told = HOME / "installed.json"
+    failed: dict[str, dict[str, str]] = json.loads(told.read_text()) if told.exists() else {}
+    for environment in ENVIRONMENTS:
+        if environment.name in names:
+            failed[environment.name] = _made(environment)
+            told.write_text(json.dumps(failed, indent=1))
+    return 1 if any(failed[name] for name in names) else 0
 
 
 def _made(environment: Environment) -> dict[str, str]:

@@ -63,7 +63,8 @@ def commands(target):
             return json.loads(done["out"])
 
     chosen = target["commands"]
-    # The profile changes the peak and the verdicts alone: one report is enough where few are asked.
+    # The profile changes the peak and the verdicts alone: one report is enough where few commands
+    # are asked for.
     found["report_cpu"] = report("--profile", "cpu")
     found["report"] = found["report_cpu"] if chosen else report()
     peak = found["report"]["peak"]["nbytes"] if found["report"] else 1 << 20
@@ -71,14 +72,14 @@ def commands(target):
     every = {
         "report": ("report", name, *mode),
         "check": ("check", name, *mode),
-        "split": ("split", name, "--max-eqns", 50),
+        "split": ("split", name, *mode, "--max-eqns", 50),
         "compare": ("compare", name, *mode),
         "plan": ("plan", name, *mode, "--budget", int(0.6 * peak)),
         "compile": ("compile", name, *mode, *on),
         "sweep": ("sweep", name, *mode, *on, "--policy", "as-written"),
     }
     for command, argv in every.items():
-        if not chosen or command in chosen:
+        if not chosen or (command in chosen and command != "report"):
             ran(*argv)
     return found
 
@@ -143,9 +144,9 @@ def facts(target):
     if target["objective"]:
         of, args = getattr(module, target["objective"])()
         first, *rest = args
-        found["leaves"] = _leaves(lambda first, rest: of(first, *rest), first, rest)
+        found |= _leaves(lambda first, rest: of(first, *rest), first, rest)
     elif not target["is_step"]:
-        found["leaves"] = _leaves(*_by_every_float(fun, inputs()))
+        found |= _leaves(*_by_every_float(fun, inputs()))
     return found
 
 
@@ -197,29 +198,58 @@ def _by_every_float(fun, args):
 
 
 def _leaves(of, first, rest):
-    """[dtype, shape, bytes, how often, how often of these read] of what `jax.vjp` keeps under jit.
+    """`leaves`: [dtype, shape, bytes, how often, how often of these in a step] of what `jax.vjp`
+    keeps; `constants`: [dtype, shape, bytes, how often] of those in a step that no input has a
+    part in and no eqn makes: JAX may give each pass its own.
 
-    A leaf that no backward operation reads is gone once forward and backward pass are compiled
-    together, as in a step.
+    A step holds forward and backward pass. A leaf that no backward operation reads is gone there,
+    and a literal (the 2.0 of `2.0 * x`), which takes memory only where it leaves a jitted forward
+    pass, is written where it is read.
     """
     import jax
 
+    @jax.jit
     def forward(first, rest):
         out, pulled = jax.vjp(lambda f: of(f, rest), first)
         return pulled, out
 
-    pulled, out = jax.eval_shape(jax.jit(forward), first, rest)
+    pulled, out = jax.eval_shape(forward, first, rest)
     leaves = jax.tree.leaves(pulled)
+    outvars = forward.trace(first, rest).jaxpr.jaxpr.outvars
+    is_literal = [hasattr(v, "val") for v in outvars[: len(leaves)]]
+    is_constant = _constant(forward.trace(first, rest).jaxpr, ())
     read = set(range(len(leaves)))
     with contextlib.suppress(Exception):  # what jit tells of unused arguments is private
         backward = jax.jit(lambda pulled, ct: pulled(ct)).lower(pulled, out)
         read = set(backward._lowering.compile_args["kept_var_idx"])
-    all_, used = Counter(), Counter()
+    all_, used, constants = Counter(), Counter(), Counter()
     for i, leaf in enumerate(leaves):
         row = str(leaf.dtype), tuple(leaf.shape), _nbytes(leaf)
         all_[row] += 1
-        used[row] += i in read
-    return [[d, list(s), n, all_[d, s, n], used[d, s, n]] for d, s, n in all_]
+        used[row] += i in read and not is_literal[i]
+        constants[row] += i in read and not is_literal[i] and is_constant[i]
+    return {
+        "leaves": [[d, list(s), n, all_[d, s, n], used[d, s, n]] for d, s, n in all_],
+        "constants": [[d, list(s), n, count] for (d, s, n), count in constants.items() if count],
+    }
+
+
+def _constant(closed, given):
+    """For each output of a jaxpr whether it is a constant, a literal, or one of these given."""
+    jaxpr = getattr(closed, "jaxpr", closed)
+    known = {
+        *jaxpr.constvars,
+        *(v for v, is_given in zip(jaxpr.invars, given, strict=False) if is_given),
+    }
+
+    def is_known(v):
+        return hasattr(v, "val") or v in known
+
+    for eqn in jaxpr.eqns:
+        if "jaxpr" in eqn.params and eqn.primitive.name in ("jit", "pjit"):
+            inner = _constant(eqn.params["jaxpr"], [is_known(v) for v in eqn.invars])
+            known |= {v for v, is_constant in zip(eqn.outvars, inner, strict=True) if is_constant}
+    return [is_known(v) for v in jaxpr.outvars]
 
 
 # --- a checkpoint really removed ------------------------------------------------------------------

@@ -11,9 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from running import HOME, agrees
+from running import HOME, ROOT, agrees
 from targets import MISSING, TARGETS
 
+_COMMANDS = ("report", "check", "split", "compare", "plan", "compile", "sweep")
 _HEAD = """\
 # The zoo
 
@@ -22,10 +23,11 @@ Programs around released libraries, as their users write them; `tests/zoo/progra
 they should (exit code 0, 1, or 2 with one line that says why), whether the residuals are the leaves
 of the real `jax.vjp` under jit, whether the roles of a step have the bytes of its trees, and how
 many verdicts agree with XLA:CPU's bytes when the checkpoint is really removed. A dash: there is
-nothing to compare. A verdict agrees where the bytes move as it says, by over 2 % (*undone by XLA*:
-by less than 5 %; at 2 % two on JAX 0.7.0 would not agree, with 3 and 4 %).
-`python tests/zoo/table.py` prints this table from the last run; where few
-commands are counted, no others were run (`JAXRESID_ZOO_COMMANDS`).
+nothing to compare. In a step the leaves that count are those that the backward pass reads, without
+literals; constants, of which JAX may give each pass its own, may be missing. A verdict agrees where
+the bytes move as it says, by over 2 % (*undone by XLA*: by less than 5 %; at 2 % two on JAX 0.7.0
+would not agree, with 3 and 4 %). `python tests/zoo/table.py` prints this table from the last run;
+where few commands are counted, no others were run (`JAXRESID_ZOO_COMMANDS`).
 
 | library | program | JAX | commands | kept | roles | verdicts |
 |---|---|---|---|---|---|---|"""
@@ -33,13 +35,14 @@ commands are counted, no others were run (`JAXRESID_ZOO_COMMANDS`).
 
 def main() -> None:
     print(_HEAD)
-    wrong, verdicts, agreed, rows = [], 0, 0, 0
+    wrong, outcomes, verdicts, agreed, rows = [], [], 0, 0, 0
     for target in TARGETS:
         for environment in target.environments:
             found = _outcome(target.name, environment)
             if found is None:
                 continue
             rows += 1
+            outcomes.append(found)
             judged = _judged(found)
             verdicts, agreed = verdicts + len(judged), agreed + sum(v[-1] for v in judged)
             on = found["jax"] or environment
@@ -51,12 +54,24 @@ def main() -> None:
                 if not v[-1]
             ]
     every = sum(len(target.environments) for target in TARGETS)
-    print(f"\n{rows} of {every} rows were run; {agreed} of {verdicts} verdicts agree.")
+    full = sum(len(found["facts"].get("codes", {})) == len(_COMMANDS) for found in outcomes)
+    print(
+        f"\n{rows} of {every} rows were run, {full} of them with every command, the others with"
+        f" those that are counted, `report` at least. {agreed} of {verdicts} verdicts agree;"
+        f" {sum(map(_is_uncompared, outcomes))} rows with checkpoints were not compiled without"
+        " them (*not run*)."
+    )
     print("\n## What is wrong\n")
     for name, jax, text in wrong:
         print(f"- {name}, JAX {jax}: {_one_line(text)}")
+    print("\n## What could not be compared\n")
+    for found in outcomes:
+        unknown = [*found["unknown"], *_unfound(found)]
+        for text in unknown:
+            print(f"- {found['target']}, JAX {found['jax']}: {_one_line(text)}")
+    print("\n## What is in no environment\n")
     for requirement, why in MISSING.items():
-        print(f"- {requirement} is in no environment: {why}")
+        print(f"- {requirement}: {why}")
     failed = HOME / "installed.json"
     if failed.exists():
         for environment, which in json.loads(failed.read_text()).items():
@@ -74,18 +89,33 @@ def _columns(found: dict) -> str:
     bad = {w.split()[0] for w in found["wrong"] if w.split()[0] in codes}
     commands = f"{len(codes) - len(bad)} of {len(codes)}"
     judged = _judged(found)
-    verdicts = f"{sum(v[-1] for v in judged)} of {len(judged)}" if judged else "-"
+    verdicts = "not run" if _is_uncompared(found) else "-"
+    if judged:
+        verdicts = f"{sum(v[-1] for v in judged)} of {len(judged)}"
     kept = "-" if "leaves" not in found["facts"] else _mark(found, "kept:")
-    roles = _mark(found, "parameters:", "optimizer-state:", "batch:", "arguments:", "taken for")
-    if not found["facts"]["is_step"] or not found["jax"]:
+    roles = _mark(found, "parameters:", "optimizer-state:", "batch:", "argument", "taken for")
+    if not found["facts"]["is_step"] or "peak_nbytes" not in found["facts"] or not found["jax"]:
         roles = "-"
     return f"{commands} | {kept} | {roles} | {verdicts}"
+
+
+def _is_uncompared(found: dict) -> bool:
+    """Whether a report has checkpoints that nothing was compiled without."""
+    return bool(found["facts"].get("checkpoints")) and not found["verdicts"]
 
 
 def _judged(found: dict) -> list[list]:
     """The verdicts that could be compared, with whether they agree."""
     rows = [[*v[:-1], agrees(v[2], v[3], v[4])] for v in found["verdicts"]]
     return [row for row in rows if row[-1] is not None]
+
+
+def _unfound(found: dict) -> list[str]:
+    return [
+        f"verdict {v[2]} of {v[0]} ({v[1]}): its calls were not found, or it claims no bytes"
+        for v in found["verdicts"]
+        if v[-1] is None
+    ]
 
 
 def _mark(found: dict, *starts: str) -> str:
@@ -97,7 +127,7 @@ def _bytes(verdict: list) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300].replace("|", "\\|")
+    return " ".join(text.replace(f"{ROOT}/", "").split())[:300].replace("|", "\\|")
 
 
 if __name__ == "__main__":

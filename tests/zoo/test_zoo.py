@@ -40,22 +40,34 @@ def test_there_are_enough_targets_and_libraries():
 
 def test_a_claim_is_held_against_what_xla_takes():
     found = running.Outcome("t", "l", "e")
-    row = {"function": "f", "location": {"file": "m.py", "line": 3}, "verdict": "earns-its-keep"}
+    row = {"function": "f", "location": {"file": "m.py", "line": 3}}
     rows = [{**row, "temp_without": n} for n in (200, 90, None)]
-    running._judge_verdicts({"temp": 100, "rows": rows}, found)
+    said = [{**row, "verdict": "earns-its-keep"}] * 4
+    running._judge_verdicts({"temp": 100, "rows": rows}, said, found)
     assert [row[-1] for row in found.verdicts] == [True, False, None]
 
 
 def test_what_a_report_keeps_is_held_against_the_leaves():
     rows = [{"dtype": "float32", "shape": [2], "nbytes": 8}]
-    for mode, count, read, wrong in (
+    for mode, count, inside, wrong in (
         ("function", 1, 1, 0),
         ("function", 2, 1, 1),
         ("step", 2, 1, 0),
+        ("step", 1, 0, 1),
         ("step", 2, 2, 1),
         ("step", 0, 0, 1),
     ):
         report = {"target": {"mode": mode}, "residuals": rows}
         found = running.Outcome("t", "l", "e")
-        running._judge_kept(report, {"leaves": [["float32", [2], 8, count, read]]}, None, found)
+        real = {"leaves": [["float32", [2], 8, count, inside]], "constants": []}
+        running._judge_kept(report, real, None, found)
+        assert len(found.wrong) == wrong
+
+
+def test_a_step_need_not_hand_on_a_constant():
+    report = {"target": {"mode": "step"}, "residuals": []}
+    real = {"leaves": [["float32", [2], 8, 1, 1]], "constants": [["float32", [2], 8, 1]]}
+    for mode, wrong in (("step", 0), ("function", 1)):
+        found = running.Outcome("t", "l", "e")
+        running._judge_kept({**report, "target": {"mode": mode}}, real, None, found)
         assert len(found.wrong) == wrong

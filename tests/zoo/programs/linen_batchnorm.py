@@ -79,8 +79,9 @@ def trees():
     state, batch = train_step_inputs()
     return {
         "parameters": state.params,
-        "optimizer-state": (state.opt_state, state.step, state.batch_stats),
+        "optimizer-state": (state.opt_state, state.step),
         "batch": batch,
+        "argument": state.batch_stats,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -45,6 +46,9 @@ _TRANSPARENT = frozenset(
         "xla_pmap",
     }
 )
+# The files of JAX that make calls of derivative rules and checkpoints.
+_RULES = "custom_derivatives.py"
+_MAKERS = (_RULES, "ad_checkpoint.py")
 # What the name stack of a derivative holds.
 _DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
@@ -161,13 +165,14 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
         policy = params.get("policy")
         is_prevented = prevents_cse(params)
         place = levels.place(level, call.eqn)
-        made = body(call.jaxpr, levels.frames, place.frames)
+        is_stamped = _is_stamped(call.eqn)
+        made = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
         inner = _common_scope(call.jaxpr)
         scope = "/".join(part for part in (place.scope, inner) if part)
         # Of what libraries do on the way from the user's line the calls that say something.
         called = tuple(f for f in place.frames if f.kind != "library" or not is_wrapper(f.code))
         source = source_of(levels.frames, replace(place, frames=called, scope=scope))
-        if source.location is None:  # nobody but us calls it
+        if source.location is None or is_stamped:  # nobody but us calls it, or who is not known
             source = replace(source, location=made.defined)
         line = source.location and (source.location.file, source.location.line)
         key = (made, line, description(policy), is_prevented)
@@ -260,15 +265,27 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     return found[1]
 
 
-def body(jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = ()) -> Body:
+def _is_stamped(eqn: Any) -> bool:
+    """Whether a remat eqn has the traceback of something else: where JAX calls a user's derivative
+    rule while it differentiates a jaxpr, all that the rule does gets that of the call in it."""
+    traceback = _jax.traceback(eqn)
+    codes = () if traceback is None else traceback.raw_frames()[0]
+    made_by = (os.path.basename(code.co_filename) for code in codes)
+    return next((file for file in made_by if file in _MAKERS), None) == _RULES
+
+
+def body(
+    jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = (), *, is_stamped: bool = False
+) -> Body:
     """What a checkpoint is of, by the functions that all eqns of its body came through: the
     outermost of the user's, else of a library's, that is more than a wrapper around another.
 
     Args:
       jaxpr: the body, open.
       above: the frames of the call of it.
+      is_stamped: whether its eqns may have the traceback of something else.
     """
-    chain = _shared(jaxpr, frames, above)
+    chain = [] if is_stamped else _shared(jaxpr, frames, above)
     own = [f.code for f in chain if f.kind == "user"]
     others = [f.code for f in chain if f.kind != "user"]
     found = next((code for code in own if not passes_on(code)), own[-1] if own else None)

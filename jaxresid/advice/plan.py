@@ -24,7 +24,7 @@ from jaxresid.advice.search import Runs, Search, Tried
 from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants

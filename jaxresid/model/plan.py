@@ -129,6 +129,11 @@ class Plan:
     uncosted: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def is_untraced(self) -> bool:
+        """Whether all of it can be written, but the code could not be traced."""
+        return self.doubt is not None and not self.unwritten
+
     def print(self) -> None:
         """Prints the text of `jaxresid plan` to stdout."""
         from jaxresid.render.plan import print_plan

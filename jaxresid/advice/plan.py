@@ -300,6 +300,7 @@ class _Drafts:
             out.append(tried)
             draft = self._drafted(tried)
             if self._check is None or not any(site.changed for site in draft.sites):
+                self._left_out = doubted
                 return draft
             if draft.doubt is None and self._check is not None:
                 tell("tracing the code of the plan")
@@ -437,6 +438,7 @@ def _site(menu: Menu, runs: Runs, variants: Variants) -> PlannedSite | None:
         ),
         changed=any(option.changed for option, _ in runs),
         library=_library(place, variants),
+        defined=place.defined,
     )
 
 

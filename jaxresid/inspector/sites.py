@@ -46,9 +46,8 @@ _TRANSPARENT = frozenset(
         "xla_pmap",
     }
 )
-# The files of JAX that make calls of derivative rules and checkpoints.
-_RULES = "custom_derivatives.py"
-_MAKERS = (_RULES, "ad_checkpoint.py")
+# The file of JAX that makes checkpoints.
+_CHECKPOINT = f"{os.sep}ad_checkpoint.py"
 # What the name stack of a derivative holds.
 _DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
@@ -165,7 +164,7 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
         policy = params.get("policy")
         is_prevented = prevents_cse(params)
         place = levels.place(level, call.eqn)
-        is_stamped = _is_stamped(call.eqn)
+        is_stamped = _is_stamped(call.eqn, levels.frames)
         made = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
         inner = _common_scope(call.jaxpr)
         scope = "/".join(part for part in (place.scope, inner) if part)
@@ -265,13 +264,17 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     return found[1]
 
 
-def _is_stamped(eqn: Any) -> bool:
-    """Whether a remat eqn has the traceback of something else: where JAX calls a user's derivative
-    rule while it differentiates a jaxpr, all that the rule does gets that of the call in it."""
+def _is_stamped(eqn: Any, frames: Frames) -> bool:
+    """Whether a remat eqn has the traceback of something else: what a derivative rule does that JAX
+    calls while it differentiates a jaxpr gets that of an eqn of the jaxpr."""
     traceback = _jax.traceback(eqn)
     codes = () if traceback is None else traceback.raw_frames()[0]
-    made_by = (os.path.basename(code.co_filename) for code in codes)
-    return next((file for file in made_by if file in _MAKERS), None) == _RULES
+    for code in codes:
+        if code.co_filename.endswith(_CHECKPOINT):
+            return False
+        if frames.kind(code.co_filename, code.co_qualname) in ("user", "library"):
+            break
+    return bool(codes)
 
 
 def body(

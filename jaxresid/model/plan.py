@@ -82,6 +82,7 @@ class PlannedSite:
     parts: tuple[PlannedPart, ...]
     changed: bool
     library: str | None = None
+    defined: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)

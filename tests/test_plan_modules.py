@@ -150,8 +150,7 @@ def of_instances(ws, x):
 
 def of_lambdas(ws, x):
     for w in ws:
-        b = Layer(w)
-        x = jax.checkpoint(lambda x: b.run(x))(x)  # noqa: B023
+        x = jax.checkpoint(lambda x, w: Layer(w).run(x))(x, w)
     return x.sum()
 
 
@@ -177,7 +176,7 @@ def ws():
     [
         (run, lambda: (nnx_of(CheckpointedStack), X), "x = b(x)"),
         (of_instances, lambda: (ws(), X), "x = b(x)"),
-        (of_lambdas, lambda: (ws(), X), "x = (lambda x: b.run(x))(x)"),
+        (of_lambdas, lambda: (ws(), X), "x = (lambda x, w: Layer(w).run(x))(x, w)"),
         (of_methods, lambda: (ws(), X), "x = b.run(x)"),
         (of_functions_of_classes, lambda: ([cell(), cell()], X), "x = Cell.__call__(b, x)"),
     ],

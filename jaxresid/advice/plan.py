@@ -93,29 +93,14 @@ def plan(
         asked = question.of(args, kwargs)
         found = subject(asked)
         check = rehearsal(found, asked)
-        return planned(found, nbytes, offload=offload, device=chosen, check=check)
+        return drafted(found, nbytes, offload=offload, device=chosen, check=check)[0]
 
     return planned_for
 
 
-def planned(
-    subject: Subject,
-    budget_nbytes: int,
-    *,
-    offload: bool = False,
-    device: str = DEFAULT.name,
-    progress: Callable[[str], None] | None = None,
-    check: Check | None = None,
-) -> Plan:
-    """As `plan`, of a traced function.
-
-    Args:
-      progress: is told what is being done.
-      check: traces edited code; None: the plan's is not.
-    """
-    return drafted(
-        subject, budget_nbytes, offload=offload, device=device, progress=progress, check=check
-    )[0]
+def planned(subject: Subject, budget_nbytes: int) -> Plan:
+    """As `plan`, of a traced function; the plan's code is not traced."""
+    return drafted(subject, budget_nbytes)[0]
 
 
 def drafted(
@@ -127,7 +112,12 @@ def drafted(
     progress: Callable[[str], None] | None = None,
     check: Check | None = None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
-    """As `planned`, with the edits that the plan's code is the text of."""
+    """As `plan`, of a traced function, with the edits that the plan's code is the text of.
+
+    Args:
+      progress: is told what is being done.
+      check: traces edited code; None: the plan's is not.
+    """
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
     with uncollected(), subject.tracing():

@@ -321,3 +321,23 @@ def test_one_under_a_rule_of_the_users_stands_where_its_body_is_defined():
     lines = {name: site.location.line for name, site in found.items()}
     assert lines["inside"] == inside.__code__.co_firstlineno
     assert lines["outer"] == loss.__code__.co_firstlineno + 1
+
+
+@remat3
+def test_one_that_only_the_backward_pass_shows_stands_where_it_is_called():
+    def body(h, w):
+        def matvec(v):
+            return v + w.T @ (w @ v) + jnp.sum(h) ** 2 * v
+
+        made = jax.checkpoint(matvec)
+        h = h + lax.custom_linear_solve(made, h[0], lambda mv, b: b - mv(b), symmetric=True)
+        return h @ w, None
+
+    def loss(h, ws):
+        h, _ = lax.scan(jax.checkpoint(body, prevent_cse=False), h, ws)
+        return jnp.sum(h)
+
+    found = {s.function: s for s in jaxresid.inspect(loss)(H, f32(3, 8, 8)).checkpoints}
+    assert found.keys() == {"body", "matvec"}
+    assert found["matvec"].location.line == body.__code__.co_firstlineno + 5
+    assert found["body"].location.line == loss.__code__.co_firstlineno + 1

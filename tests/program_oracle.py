@@ -169,6 +169,7 @@ def check(program: Program, folder: Path, commands: tuple[str, ...]) -> Checked:
             wrong.append(f"{done.command}: {done.err.strip()[:300]}")
         return Checked(tuple(wrong), counts)
     report = done.json()
+    wrong += _negative(done, report)
     counts["residuals"] += 1
     if rows(report) != leaves:
         wrong.append(
@@ -183,8 +184,21 @@ def check(program: Program, folder: Path, commands: tuple[str, ...]) -> Checked:
         else:
             on = ("--on", "cpu") if command in ("compile", "sweep") else ()
             policy = ("--policy", "as-written") if command == "sweep" else ()
-            run_(command, target, "--mode", "function", *on, *policy)
+            said = run_(command, target, "--mode", "function", *on, *policy, "-f", "json")
+            if said.out and not said.problem:
+                wrong += _negative(said, said.json())
     return Checked(tuple(wrong), counts)
+
+
+def _negative(done: Ran, said: Any, name: str = "") -> list[str]:
+    """Return the figures of a command's JSON that are below zero, of what is recomputed."""
+    if isinstance(said, dict):
+        return [w for key, value in said.items() for w in _negative(done, value, f"{name}.{key}")]
+    if isinstance(said, list):
+        return [w for value in said for w in _negative(done, value, name)]
+    if "recompute" in name and isinstance(said, int | float) and said < 0:
+        return [f"{done.command}: {name} is {said}"]
+    return []
 
 
 def _counterfactuals(
@@ -249,7 +263,11 @@ def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> 
         return []
     counts["plans written"] += 1
     promised = done.json()
-    again = ran("report", target, "--mode", "function", "-f", "json")
+    if below_zero := _negative(done, promised):
+        return below_zero
+    # Under another name: the module that was planned for is loaded in this process.
+    path = path.rename(folder / f"written{program.seed}.py")
+    again = ran("report", f"{path}:loss", "--mode", "function", "-f", "json")
     if again.code:
         return [f"{done.command}: what was written: {again.err.strip()[:300]}"]
     peak = again.json()["peak"]["nbytes"]

@@ -95,31 +95,11 @@ class Program:
             if place.kind == "whole" and len(places) > 1 and self.random.random() < 0.6:
                 continue
             made[place], parts = self.treated(place)
-            sites.append(
-                PlannedSite(
-                    place.kind,
-                    place.function,
-                    place.location,
-                    place.calls,
-                    place.trips,
-                    parts,
-                    True,
-                )
-            )
+            sites.append(_site(place, parts, changed=True))
         for place in places:
             if place.kind == "checkpoint" and place not in made:
                 written = PlannedPart(place.calls, True, description(place.policy))
-                sites.append(
-                    PlannedSite(
-                        place.kind,
-                        place.function,
-                        place.location,
-                        place.calls,
-                        place.trips,
-                        (written,),
-                        False,
-                    )
-                )
+                sites.append(_site(place, (written,), changed=False))
         return made, tuple(sites)
 
     def outcome(self):
@@ -139,6 +119,19 @@ class Program:
         if found != promised:
             return f"wrong: promised {promised}, found {found}", sites, written.edits
         return "kept", sites, written.edits
+
+
+def _site(place, parts, *, changed):
+    return PlannedSite(
+        place.kind,
+        place.function,
+        place.location,
+        place.calls,
+        place.trips,
+        parts,
+        changed,
+        defined=place.defined,
+    )
 
 
 class _Menu:

@@ -265,3 +265,80 @@ def test_what_nobody_reads_is_not_recomputed():
     for report in (jaxresid.inspect(loss)(H, W), jaxresid.inspect(step_of(loss))(W, H)):
         assert report.cost.recompute.flops >= 0
         assert all(site.recompute_flops >= 0 for site in report.checkpoints)
+
+
+def returning(wrap, number):
+    def loss(h, w):
+        made, scale = wrap(lambda h: (jnp.sin(jnp.cos(h)), number))(h)
+        return jnp.sum(made @ w) * scale
+
+    return loss
+
+
+@pytest.mark.parametrize("number", [2.0, 3])
+def test_one_that_does_nothing_recomputes_nothing(number):
+    def loss(h, w):
+        return jnp.sum(h @ w) * jax.checkpoint(lambda h: number)(h)
+
+    assert {row.recompute_flops for row in jaxresid.compare(loss)(H, W).rows} == {0}
+    for budget in (1, 10**6):
+        assert jaxresid.plan(loss, budget=budget)(H, W).recompute_flops == 0
+
+
+@pytest.mark.parametrize("number", [2.0, 3])
+def test_a_number_that_it_returns_stays_one(number):
+    """Between the checkpoint and what reads the number JAX writes a conversion."""
+    loss, plain = returning(jax.checkpoint, number), returning(lambda f: f, number)
+    (site,) = jaxresid.inspect(loss)(H, W).checkpoints
+    real = jaxresid.inspect(plain)(H, W)
+    assert site.kept_without_nbytes == kept(real)
+    assert site.peak_without_nbytes == real.peak.nbytes
+    with_it = jaxresid.inspect(loss)(H, W).cost
+    assert with_it.total.flops - with_it.recompute.flops == real.cost.total.flops
+
+
+@remat3
+def test_one_under_a_rule_of_the_users_stands_where_its_body_is_defined():
+    """JAX calls the rule while it differentiates a jaxpr, and what the rule does gets the traceback
+    of the call in it."""
+
+    def inside(h):
+        return jnp.sin(h) * jnp.cos(h)
+
+    def remat(h):
+        return jax.checkpoint(inside)(h)
+
+    q = jax.custom_jvp(remat)
+    q.defjvp(lambda primals, tangents: jax.jvp(remat, primals, tangents))
+
+    def outer(h):
+        return q(h) * h
+
+    def loss(h):
+        return jnp.sum(jax.jvp(jax.checkpoint(outer), (h,), (jnp.cos(h),))[1])
+
+    found = {site.function: site for site in jaxresid.inspect(loss)(H).checkpoints}
+    assert found.keys() == {"outer", "inside"}
+    lines = {name: site.location.line for name, site in found.items()}
+    assert lines["inside"] == inside.__code__.co_firstlineno
+    assert lines["outer"] == loss.__code__.co_firstlineno + 1
+
+
+@remat3
+def test_one_that_only_the_backward_pass_shows_stands_where_it_is_called():
+    def body(h, w):
+        def matvec(v):
+            return v + w.T @ (w @ v) + jnp.sum(h) ** 2 * v
+
+        made = jax.checkpoint(matvec)
+        h = h + lax.custom_linear_solve(made, h[0], lambda mv, b: b - mv(b), symmetric=True)
+        return h @ w, None
+
+    def loss(h, ws):
+        h, _ = lax.scan(jax.checkpoint(body, prevent_cse=False), h, ws)
+        return jnp.sum(h)
+
+    found = {s.function: s for s in jaxresid.inspect(loss)(H, f32(3, 8, 8)).checkpoints}
+    assert found.keys() == {"body", "matvec"}
+    assert found["matvec"].location.line == body.__code__.co_firstlineno + 5
+    assert found["body"].location.line == loss.__code__.co_firstlineno + 1

@@ -612,7 +612,8 @@ def test_a_plan_that_is_not_verified():
     text = printed(render_plan(doubted))
     assert "\nfits 8.00 GiB, not verified: peak about 7.50 GiB, for 13.8% more FLOPs\n" in text
     assert "\nNot verified: its code cannot be traced here: x\nProven: " in text
-    assert "\ncode to write\n" in text and "not written" not in text and "Verified" not in text
+    assert "\ncode that is not verified\n" in text
+    assert "not written" not in text and "Verified" not in text
 
 
 def test_a_plan_that_cannot_be_written():
@@ -1028,12 +1029,25 @@ def test_plan_diff_is_a_diff_and_nothing_else(planning, capsys):
     assert captured.err == f"jaxresid: {verdict_text(PLAN)}\n"
 
 
-def test_plan_diff_says_that_it_is_not_verified(planning, capsys):
+@pytest.mark.parametrize("option", ["--write", "--diff", "-fjson", "-ftext"])
+def test_a_plan_whose_code_cannot_be_traced_is_no_success(planning, capsys, option):
     doubted = dataclasses.replace(PLAN, verified=False, doubt="its code cannot be traced here: x")
-    code, _, text = planning(doubted, "--diff")
+    code, done, text = planning(doubted, option)
     captured = capsys.readouterr()
-    assert (code, text) == (0, MODEL) and captured.out.startswith("--- a/planned_model.py\n")
-    assert captured.err.startswith("jaxresid: fits 8.00 GiB, not verified: peak about ")
+    assert (done, text) == ([ASKED], MODEL)
+    if option in ("--write", "--diff"):
+        assert (code, captured.out) == (2, "")
+        assert "the plan is not verified; nothing is" in captured.err
+        assert "its code cannot be traced here: x" in captured.err
+        return
+    assert code == 1
+    if option == "-fjson":
+        value = json.loads(captured.out)
+        assert (value["fits"], value["verified"], value["doubt"]) == (True, False, doubted.doubt)
+    else:
+        assert "\nfits 8.00 GiB, not verified: peak about " in captured.out
+        assert "\ncode that is not verified\n" in captured.out
+        assert "code to write" not in captured.out
 
 
 def test_plan_writes(planning, capsys):

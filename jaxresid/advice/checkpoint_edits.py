@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Sequence
 
 from jaxresid.advice.located import (
@@ -26,12 +27,16 @@ _MARKS = (b"checkpoint", b"remat")
 
 
 def written_checkpoint(
-    files: Rewritings, function: str, location: Location | None
+    files: Rewritings,
+    function: str,
+    location: Location | None,
+    defined: Location | None = None,
 ) -> tuple[Rewriting, Site]:
     """The checkpoint in source of a traced one.
 
     Args:
-      function: what is checkpointed; location: where it is called.
+      function, defined: what is checkpointed, and where that is defined; location: where it is
+        called.
 
     Raises:
       UnwritableError: there is none to be seen, or more than one that it may be.
@@ -40,16 +45,16 @@ def written_checkpoint(
         raise UnwritableError(function, "no line is known for this checkpoint; change it by hand")
     where = f"{location.file}:{location.line}"
     file = files.at(location.file, location.line)
-    name = last_name(function)
-    for found in (_reached(files, file, location), _sites(file), _elsewhere(files, file)):
-        # A library wraps what it checkpoints in a function of its own, whose name says nothing.
-        own = [
-            (f, s)
-            for f, s in found
-            if s.api.library != "jax" or checkpointed_name(f.facts, s) == name
-        ]
-        exact = [(f, s) for f, s in own if checkpointed_name(f.facts, s) == name]
-        chosen = list({id(s.node): (f, s) for f, s in exact or own}.values())
+    at = defined and (os.path.realpath(files.path(defined.file)), defined.line)
+    gone_through = _gone_through(files, file, location)
+    reached = gone_through or _given(files, file, location)
+    for found in (reached, _sites(file), _elsewhere(files, file)):
+        same = [(f, s) for f, s in found if at is not None and _defined_at(f, s) == at]
+        named = [(f, s) for f, s in found if checkpointed_name(f.facts, s) == last_name(function)]
+        # What wraps a function before it is checkpointed, and an instance that is called, have
+        # names that say nothing: it is the one that the call goes through, or one of a library.
+        others = [(f, s) for f, s in found if found is gone_through or s.api.library != "jax"]
+        chosen = list({id(s.node): (f, s) for f, s in same or named or others}.values())
         if len(chosen) == 1:
             return chosen[0]
         if chosen:
@@ -62,18 +67,28 @@ def written_checkpoint(
     raise UnwritableError(where, f"no checkpoint of {function} is found; change it by hand")
 
 
-def _reached(
+def _defined_at(file: Rewriting, site: Site) -> tuple[str, int] | None:
+    """The file and line of the function that a checkpoint in source is of, where it can be told."""
+    node = site.definition or file.facts.target(site)
+    return None if node is None else (os.path.realpath(file.path), node.lineno)
+
+
+def _gone_through(
     files: Rewritings, file: Rewriting, location: Location
 ) -> list[tuple[Rewriting, Site]]:
-    """The checkpoints that what is called at a location went through, or what it is given."""
-    found: list[tuple[Rewriting, Site]] = []
-    for call in calls_at(file, location):
-        found += sites_reached(files, file, call.func)
-    if not found:
-        for call in calls_at(file, location):
-            for given in (*call.args, *(k.value for k in call.keywords)):
-                found += sites_reached(files, file, given)
-    return found
+    """The checkpoints that what is called at a location went through."""
+    calls = calls_at(file, location)
+    return [site for call in calls for site in sites_reached(files, file, call.func)]
+
+
+def _given(files: Rewritings, file: Rewriting, location: Location) -> list[tuple[Rewriting, Site]]:
+    """The checkpoints that what a call at a location is given went through."""
+    return [
+        site
+        for call in calls_at(file, location)
+        for given in (*call.args, *(k.value for k in call.keywords))
+        for site in sites_reached(files, file, given)
+    ]
 
 
 def _sites(file: Rewriting) -> list[tuple[Rewriting, Site]]:

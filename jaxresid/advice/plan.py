@@ -24,7 +24,7 @@ from jaxresid.advice.search import Runs, Search, Tried
 from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError
 from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
@@ -93,29 +93,14 @@ def plan(
         asked = question.of(args, kwargs)
         found = subject(asked)
         check = rehearsal(found, asked)
-        return planned(found, nbytes, offload=offload, device=chosen, check=check)
+        return drafted(found, nbytes, offload=offload, device=chosen, check=check)[0]
 
     return planned_for
 
 
-def planned(
-    subject: Subject,
-    budget_nbytes: int,
-    *,
-    offload: bool = False,
-    device: str = DEFAULT.name,
-    progress: Callable[[str], None] | None = None,
-    check: Check | None = None,
-) -> Plan:
-    """As `plan`, of a traced function.
-
-    Args:
-      progress: is told what is being done.
-      check: traces edited code; None: the plan's is not.
-    """
-    return drafted(
-        subject, budget_nbytes, offload=offload, device=device, progress=progress, check=check
-    )[0]
+def planned(subject: Subject, budget_nbytes: int) -> Plan:
+    """As `plan`, of a traced function; the plan's code is not traced."""
+    return drafted(subject, budget_nbytes)[0]
 
 
 def drafted(
@@ -127,7 +112,12 @@ def drafted(
     progress: Callable[[str], None] | None = None,
     check: Check | None = None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
-    """As `planned`, with the edits that the plan's code is the text of."""
+    """As `plan`, of a traced function, with the edits that the plan's code is the text of.
+
+    Args:
+      progress: is told what is being done.
+      check: traces edited code; None: the plan's is not.
+    """
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
     with uncollected(), subject.tracing():
@@ -300,6 +290,7 @@ class _Drafts:
             out.append(tried)
             draft = self._drafted(tried)
             if self._check is None or not any(site.changed for site in draft.sites):
+                self._left_out = doubted
                 return draft
             if draft.doubt is None and self._check is not None:
                 tell("tracing the code of the plan")
@@ -405,7 +396,7 @@ def _graph(
     """The graph of a place's body, None where JAX cannot differentiate the body by itself."""
     try:
         return graph(variants.body(place), subject.frames, cost, enough)
-    except (JaxresidError, TypeError, ValueError, NotImplementedError, KeyError):
+    except Exception:  # whatever JAX's rules raise where they are asked out of their place
         return None
 
 
@@ -437,6 +428,7 @@ def _site(menu: Menu, runs: Runs, variants: Variants) -> PlannedSite | None:
         ),
         changed=any(option.changed for option, _ in runs),
         library=_library(place, variants),
+        defined=place.defined,
     )
 
 

@@ -161,7 +161,7 @@ def _gather(
     """Puts a planned checkpoint to those that are one in source. What stays as it is matters where
     another that is the same in source does not."""
     try:
-        file, written = written_checkpoint(files, site.function, site.location)
+        file, written = written_checkpoint(files, site.function, site.location, site.defined)
     except UnwritableError:
         if site.changed:
             raise

@@ -54,8 +54,8 @@ def plan(
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
     is traced, not run. Says which places to checkpoint, with which policy, which values to save,
-    and the code to write. Exits 0 where it fits, 1 where nothing does, 2 where something went
-    wrong.
+    and the code to write. Exits 0 where it fits, 1 where nothing does or the code of the plan
+    cannot be traced, 2 where something went wrong.
     """
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
@@ -83,6 +83,9 @@ def plan(
         elif result.unwritten:
             lines = ["the plan cannot be written:", *result.unwritten]
             raise InputsError("\n  ".join(lines))
+        elif result.is_untraced:
+            done = "shown as a diff" if diff_ else "written"
+            raise InputsError(f"the plan is not verified; nothing is {done}: {result.doubt}")
         if edits and write_:
             say("tracing the edited code")
             verify(result, edits, options)
@@ -102,4 +105,4 @@ def plan(
     if write_:
         written = ", ".join(edit.shown for edit in edits) or "nothing"
         tell(f"jaxresid: {written} written")
-    return 0 if result.fits else 1
+    return 0 if result.fits and not result.is_untraced else 1

@@ -355,6 +355,13 @@ def is_literal(var: Any) -> bool:
     return hasattr(var, "val")
 
 
+def converted(literal: Any, var: Any) -> Any:
+    """A literal of the type that a variable has."""
+    import numpy as np
+
+    return type(literal)(np.asarray(literal.val).astype(var.aval.dtype)[()], var.aval)
+
+
 def literal_text(var: Any) -> str:
     """The value of a Literal, short. Since 0.8 it may be a TypedInt or a TypedNdArray."""
     import numpy as np

@@ -23,6 +23,7 @@ class Place:
       policy, prevent_cse: of a checkpoint as written.
       can_split: whether its calls can be treated differently.
       handle: what the `Variants` that made it finds it by.
+      defined: where a checkpointed function is defined; None where it is not known.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Place:
     prevent_cse: bool = True
     can_split: bool = False
     handle: Any = None
+    defined: Location | None = None
 
     def __str__(self) -> str:
         if self.location is None:

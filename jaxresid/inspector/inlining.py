@@ -67,11 +67,25 @@ class _Flattening:
             made = _reading(made, stands_for)
             if is_inside and _jax.is_removed(eqn):
                 eqns += _inlined(made, stands_for)
+            elif made is not eqn and _is_conversion(made):
+                (var,) = eqn.outvars
+                stands_for[var] = _jax.converted(made.invars[0], var)
             else:
+                if _jax.is_removed(eqn):
+                    results = _jax.open_jaxpr(_jax.params(made)["jaxpr"]).outvars
+                    pairs = zip(eqn.outvars, results, strict=True)
+                    stands_for |= {v: result for v, result in pairs if _jax.is_literal(result)}
                 eqns.append(made)
         if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
             return jaxpr
         return jaxpr.replace(eqns=eqns, outvars=[_value(v, stands_for) for v in jaxpr.outvars])
+
+
+def _is_conversion(eqn: Any) -> bool:
+    """Whether an eqn only gives a number another type. Of a number that a function returns JAX
+    writes none; where a checkpoint returned it, it did."""
+    name = _jax.primitive_name(eqn)
+    return name == "convert_element_type" and _jax.is_literal(eqn.invars[0])
 
 
 def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:

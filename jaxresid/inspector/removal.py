@@ -24,6 +24,7 @@ from jaxresid.inspector.levels import MARK, Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
 from jaxresid.inspector.sites import Call, Site, calls, prevents_cse
+from jaxresid.model import Location
 
 _NUMBER = re.compile(MARK + r"(\d+)")
 
@@ -37,10 +38,12 @@ class Bound:
     Attributes:
       body: the open jaxpr of the function.
       key: what is the same for all that one line makes of one function with one policy.
+      location: that line; None where no line of the user's ran.
     """
 
     body: Any
     key: tuple[Any, ...]
+    location: Location | None
 
 
 class Removal(Generic[T]):
@@ -196,7 +199,7 @@ class Removal(Generic[T]):
         where = user_line(self._frames)
         line = where and (where.file, where.line)
         policy, prevents = description(held["policy"]), prevents_cse(held)
-        return Bound(body, (_jax.traced_function(body), line, policy, prevents))
+        return Bound(body, (_jax.traced_function(body), line, policy, prevents), where)
 
 
 _DIFFERS = (

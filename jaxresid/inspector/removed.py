@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,7 @@ class Removed:
         self._frames = frames
         self._shown = sites(Levels(frames), Level(jaxpr, inputs=traced.primal_inputs))
         self._numbered = functools.cache(self._number)
+        self._is_faithful = functools.cache(self._find_faithful)
         self._made: dict[frozenset[Site], Trace] = {}
         self.sites = self._shown
         if traced.again is not None and _may_hide(jaxpr, frames):
@@ -63,15 +65,29 @@ class Removed:
 
     def _without(self, gone: frozenset[Site]) -> Trace:
         if all(site.is_as_written for site in gone):
+            eqns = {eqn for site in gone for eqn in site.eqns}
+            if not self._is_faithful():
+                with contextlib.suppress(JaxresidError):
+                    return self._traced_without(gone)
             # What JAX cannot differentiate as rewritten, it may as the source has it.
             with contextlib.suppress(Exception):
-                return self._rewritten({eqn for site in gone for eqn in site.eqns})
+                return self._rewritten(eqns)
+        return self._traced_without(gone)
+
+    def _traced_without(self, gone: frozenset[Site]) -> Trace:
         removal, numbers = self._numbered()
         return removal.without({number for site in gone for number in numbers[site]})
 
     def _rewritten(self, eqns: Iterable[int]) -> Trace:
         primal = self._traced.primal().jaxpr
         return retrace(self._traced, _jax.with_jaxpr(primal, without(self._jaxpr, eqns)))
+
+    def _find_faithful(self) -> bool:
+        """Whether JAX keeps the same for the primal jaxpr as for the function. Of a `shard_map` it
+        keeps numbers that are literals in a jaxpr."""
+        if not any(_jax.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
+            return True
+        return _kept(self._rewritten(())) == _kept(self._traced)
 
     def _number(self) -> tuple[Removal[Trace], dict[Site, frozenset[int]]]:
         """The function traced again with its checkpoints numbered, and the numbers of each site,
@@ -83,14 +99,23 @@ class Removed:
         numbered = removal.numbered()
         shown = _jax.open_jaxpr(numbered.primal().jaxpr)
         found = removal.numbers_of(self._shown, removal.numbers(self._jaxpr, shown))
-        known = {number for numbers in found.values() for number in numbers}
+        known = {number for own in found.values() for number in own}
         marks = removal.numbers(numbered.backward, numbered.backward)
         for site in sites(Levels(self._frames), Level(numbered.backward), backward=True):
             calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in known]
             if calls and all(id(c.eqn) in marks for c in calls):
                 (hidden,) = with_bodies([replace(site, calls=tuple(calls))], marks, removal)
-                found[hidden] = frozenset(marks[id(c.eqn)] for c in calls)
+                own = frozenset(marks[id(c.eqn)] for c in calls)
+                # What JAX's rules bind again has the line that they are called at.
+                where = removal.bound()[min(own)].location or hidden.location
+                source = replace(hidden.source, location=where)
+                found[replace(hidden, source=source)] = own
         return removal, found
+
+
+def _kept(traced: Trace) -> Counter[str]:
+    """The types of what a trace keeps."""
+    return Counter(str(v.aval) for v in traced.forward.outvars[traced.num_outputs :])
 
 
 def _passes_of(traced: Trace) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -45,6 +46,8 @@ _TRANSPARENT = frozenset(
         "xla_pmap",
     }
 )
+# The file of JAX that makes checkpoints.
+_CHECKPOINT = f"{os.sep}ad_checkpoint.py"
 # What the name stack of a derivative holds.
 _DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
@@ -161,7 +164,8 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
         policy = params.get("policy")
         is_prevented = prevents_cse(params)
         place = levels.place(level, call.eqn)
-        made = body(call.jaxpr, levels.frames, place.frames)
+        is_stamped = _is_stamped(call.eqn, levels.frames)
+        made = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
         inner = _common_scope(call.jaxpr)
         scope = "/".join(part for part in (place.scope, inner) if part)
         # Of what libraries do on the way from the user's line the calls that say something.
@@ -169,7 +173,7 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
         module = place.module if scope else levels.modules.inside(level, call.eqn)
         placed = replace(place, frames=called, scope=scope, module=module)
         source = source_of(levels.frames, placed)
-        if source.location is None:  # nobody but us calls it
+        if source.location is None or is_stamped:  # nobody but us calls it, or who is not known
             source = replace(source, location=made.defined)
         line = source.location and (source.location.file, source.location.line)
         key = (made, line, description(policy), is_prevented)
@@ -262,15 +266,31 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     return found[1]
 
 
-def body(jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = ()) -> Body:
+def _is_stamped(eqn: Any, frames: Frames) -> bool:
+    """Whether a remat eqn has the traceback of something else: what a derivative rule does that JAX
+    calls while it differentiates a jaxpr gets that of an eqn of the jaxpr."""
+    traceback = _jax.traceback(eqn)
+    codes = () if traceback is None else traceback.raw_frames()[0]
+    for code in codes:
+        if code.co_filename.endswith(_CHECKPOINT):
+            return False
+        if frames.kind(code.co_filename, code.co_qualname) in ("user", "library"):
+            break
+    return bool(codes)
+
+
+def body(
+    jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = (), *, is_stamped: bool = False
+) -> Body:
     """What a checkpoint is of, by the functions that all eqns of its body came through: the
     outermost of the user's, else of a library's, that is more than a wrapper around another.
 
     Args:
       jaxpr: the body, open.
       above: the frames of the call of it.
+      is_stamped: whether its eqns may have the traceback of something else.
     """
-    chain = _shared(jaxpr, frames, above)
+    chain = [] if is_stamped else _shared(jaxpr, frames, above)
     own = [f.code for f in chain if f.kind == "user"]
     others = [f.code for f in chain if f.kind != "user"]
     found = next((code for code in own if not passes_on(code)), own[-1] if own else None)

@@ -182,6 +182,7 @@ class StepVariants:
                 prevent_cse=key[-1],
                 can_split=key[0] == "checkpoint",
                 handle=tuple(sorted(numbers)),
+                defined=key[1].defined,
             )
             for key, numbers in groups.items()
         )

@@ -396,4 +396,5 @@ def _checkpoint(site: Site) -> Place:
         site.prevent_cse,
         len(site.eqns) == len(site.calls),
         site,
+        site.body.defined,
     )

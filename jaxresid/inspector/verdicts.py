@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.inspector.policies import Answers, description, means_nothing, wanted
 from jaxresid.inspector.shapes import AROUND_LOOP, LAST_STAGE, WHOLE
@@ -51,30 +51,22 @@ class Facts:
 
 def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
     """The checkpoint with its verdict."""
-    site, figures, without = facts.site, facts.figures, facts.without
+    without = facts.without
     verdict, reason = _verdict(facts)
-    added = figures.cost - without.cost
+    added = facts.figures.cost - without.cost
     recompute = max(added.flops, 0)
-    return Checkpoint(
-        function=site.function,
-        source=site.source,
-        policy=description(site.policy),
-        prevent_cse=site.prevent_cse,
-        calls=len(site.calls),
-        trips=site.trips,
-        kept_nbytes=figures.kept_nbytes,
+    made = unjudged(facts.site, facts.figures, reason)
+    return replace(
+        made,
         kept_without_nbytes=without.kept_nbytes,
         recompute_flops=recompute,
         recompute_fraction=recompute / without.cost.flops if without.cost.flops else 0.0,
-        peak_nbytes=figures.peak_nbytes,
         peak_without_nbytes=without.peak_nbytes,
         ratio=_ratio(facts),
         verdict=verdict,
-        reason=reason,
-        shape=facts.shape or ("nested" if site.is_nested else None),
+        shape=facts.shape or made.shape,
         findings=tuple(findings),
         uncosted=added.uncosted,
-        defined=site.body.defined,
     )
 
 

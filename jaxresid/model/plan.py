@@ -82,6 +82,7 @@ class PlannedSite:
     parts: tuple[PlannedPart, ...]
     changed: bool
     library: str | None = None
+    defined: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,11 @@ class Plan:
     doubt: str | None = None
     uncosted: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_untraced(self) -> bool:
+        """Whether all of it can be written, but the code could not be traced."""
+        return self.doubt is not None and not self.unwritten
 
     def print(self) -> None:
         """Prints the text of `jaxresid plan` to stdout."""

@@ -137,7 +137,8 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         parts.append(Text(helps(plan)))
     parts += [Text(), *_sites(plan)]
     if plan.code:
-        parts += [Text(), Text("code to write", style="bold")]
+        title = "code that is not verified" if plan.is_untraced else "code to write"
+        parts += [Text(), Text(title, style="bold")]
         # Not wrapped: it is there to be copied.
         parts += [Text(b, "green", no_wrap=True, overflow="ignore") for b in plan.code]
     if plan.unwritten:

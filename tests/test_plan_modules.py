@@ -1,0 +1,197 @@
+"""Plans for modules of libraries, and checkpoints of what is no plain function: the code to write
+names what stands in the user's file, and was traced."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxresid
+from tests.small import f32
+
+pytest.importorskip("flax")
+pytest.importorskip("equinox")
+
+import equinox as eqx
+from flax import linen as nn
+from flax import nnx
+
+WIDTH, HIDDEN, LAYERS = 8, 32, 6
+X = f32(512, WIDTH)
+
+
+def act(h):
+    return jnp.sin(jnp.cos(jnp.tanh(h)))
+
+
+class Flat(nnx.Module):
+    def __init__(self, rngs):
+        self.up = nnx.Linear(WIDTH, HIDDEN, rngs=rngs)
+        self.down = nnx.Linear(HIDDEN, WIDTH, rngs=rngs)
+
+    def __call__(self, x):
+        return x + self.down(act(self.up(x)))
+
+
+class Stack(nnx.Module):
+    def __init__(self, rngs):
+        self.parts = nnx.List([Flat(rngs) for _ in range(LAYERS)])
+
+    def __call__(self, x):
+        for b in self.parts:
+            x = b(x)
+        return x.sum()
+
+
+class CheckpointedStack(Stack):
+    def __call__(self, x):
+        for b in self.parts:
+            x = jax.checkpoint(b)(x)
+        return x.sum()
+
+
+class Cell(eqx.Module):
+    up: jax.Array
+    down: jax.Array
+
+    def __call__(self, x):
+        return x + act(x @ self.up) @ self.down
+
+
+def cell():
+    return Cell(f32(WIDTH, HIDDEN), f32(HIDDEN, WIDTH))
+
+
+def cells(parts, x):
+    for b in parts:
+        x = b(x)
+    return x.sum()
+
+
+class Unit(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x + nn.Dense(WIDTH)(act(nn.Dense(HIDDEN)(x)))
+
+
+class Units(nn.Module):
+    def setup(self):
+        self.parts = [Unit() for _ in range(LAYERS)]
+
+    def __call__(self, x):
+        for b in self.parts:
+            x = b(x)
+        return x.sum()
+
+
+class CheckpointedUnits(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for i in range(LAYERS):
+            x = nn.remat(Unit)(name=f"part{i}")(x)
+        return x.sum()
+
+
+def run(model, x):
+    return model(x)
+
+
+def nnx_of(model):
+    return nnx.eval_shape(lambda: model(nnx.Rngs(0)))
+
+
+def units(params, x):
+    return Units().apply(params, x)
+
+
+def checkpointed_units(params, x):
+    return CheckpointedUnits().apply(params, x)
+
+
+def lowest(fun, *args):
+    floor = jaxresid.plan(fun, budget=1, mode="function")(*args).floor_nbytes
+    return jaxresid.plan(fun, budget=floor, mode="function")(*args)
+
+
+@pytest.mark.parametrize(
+    ("fun", "args", "written"),
+    [
+        (run, lambda: (nnx_of(Stack), X), "nnx.remat(Flat.__call__)(b, x)"),
+        (cells, lambda: ([cell() for _ in range(LAYERS)], X), "eqx.filter_checkpoint(b)(x)"),
+        (
+            units,
+            lambda: (jax.eval_shape(Units().init, jax.random.key(0), X), X),
+            "nn.remat(Unit.__call__)(b, x)",
+        ),
+    ],
+)
+def test_a_module_is_checkpointed_by_the_name_that_it_has(fun, args, written):
+    plan = lowest(fun, *args())
+    assert plan.fits and plan.verified, plan.doubt
+    assert f"x = {written}" in "\n".join(plan.code)
+
+
+class Layer:
+    def __init__(self, w):
+        self.w = w
+
+    def __call__(self, x):
+        return self.run(x)
+
+    def run(self, x):
+        return x + act(x @ self.w)
+
+
+def of_instances(ws, x):
+    for w in ws:
+        b = Layer(w)
+        x = jax.checkpoint(b)(x)
+    return x.sum()
+
+
+def of_lambdas(ws, x):
+    for w in ws:
+        x = jax.checkpoint(lambda x, w: Layer(w).run(x))(x, w)
+    return x.sum()
+
+
+def of_methods(ws, x):
+    for w in ws:
+        b = Layer(w)
+        x = jax.checkpoint(b.run)(x)
+    return x.sum()
+
+
+def of_functions_of_classes(parts, x):
+    for b in parts:
+        x = jax.checkpoint(Cell.__call__)(b, x)
+    return x.sum()
+
+
+def ws():
+    return [f32(WIDTH, WIDTH)] * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("fun", "args", "written"),
+    [
+        (run, lambda: (nnx_of(CheckpointedStack), X), "x = b(x)"),
+        (of_instances, lambda: (ws(), X), "x = b(x)"),
+        (of_lambdas, lambda: (ws(), X), "x = (lambda x, w: Layer(w).run(x))(x, w)"),
+        (of_methods, lambda: (ws(), X), "x = b.run(x)"),
+        (of_functions_of_classes, lambda: ([cell(), cell()], X), "x = Cell.__call__(b, x)"),
+    ],
+)
+def test_a_checkpoint_is_found_by_what_it_is_of(fun, args, written):
+    plan = jaxresid.plan(fun, budget="1GiB", mode="function")(*args())
+    assert plan.verified, plan.doubt
+    assert [site.changed for site in plan.sites] == [True]
+    assert written in "\n".join(plan.code)
+
+
+def test_what_is_left_out_is_said_where_nothing_changes():
+    params = jax.eval_shape(CheckpointedUnits().init, jax.random.key(0), X)
+    plan = jaxresid.plan(checkpointed_units, budget="1GiB", mode="function")(params, X)
+    assert plan.fits and plan.code == ()
+    assert any("left out" in warning and "another name" in warning for warning in plan.warnings), (
+        plan
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import inspect
 import io
 import math
 import re
@@ -213,6 +214,79 @@ def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
         kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
         info = info._replace(result_paths=tuple(kept))
     return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value is a `jax.Ref` (MutableArray until 0.7.1), a tracer of one or its type."""
+    if isinstance(value, import_jax().core.Tracer):
+        value = value.aval
+    kind = type(value)
+    return kind.__name__ in _REFS and kind.__module__.partition(".")[0] == "jax"
+
+
+_REFS = frozenset(("AbstractRef", "ArrayRef", "MutableArray", "Ref"))
+
+
+def is_ref_type(value: Any) -> bool:
+    """Whether a value is the type of a Ref, which holds nothing."""
+    return type(value).__name__ == "AbstractRef"
+
+
+def ref_type(struct: Any) -> Any:
+    """The type of a Ref that holds what a ShapeDtypeStruct describes; a jitted function is traced
+    with it as with an array's."""
+    from jax._src.state.types import AbstractRef
+
+    jax = import_jax()
+    return AbstractRef(open_jaxpr(jax.make_jaxpr(lambda x: x)(struct)).invars[0].aval)
+
+
+def new_ref(value: Any) -> Any:
+    """A Ref that holds an array. `array_ref` in 0.7.1 to 0.7.2, `mutable_array` before."""
+    jax = import_jax()
+    make = getattr(jax, "new_ref", None) or getattr(jax, "array_ref", None)
+    if make is None:
+        import jax.experimental
+
+        names = ("array_ref", "mutable_array")
+        make = next(m for n in names if (m := getattr(jax.experimental, n, None)) is not None)
+    return make(value)
+
+
+def held_refs(closed: Any) -> dict[Any, Any]:
+    """The Refs that a closed jaxpr closes over, by constvar."""
+    pairs = zip(open_jaxpr(closed).constvars, closed.consts, strict=True)
+    return {var: value for var, value in pairs if is_ref(var.aval)}
+
+
+def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
+    """A closed jaxpr of Refs as one of what they hold, which returns behind its outputs what they
+    hold in the end.
+
+    Args:
+      inputs: the invars of what is made, Refs that it closes over among them.
+
+    Returns:
+      that jaxpr, and which inputs it returns.
+    """
+    from jax._src.state.discharge import discharge_state
+
+    jaxpr, inside = open_jaxpr(closed), set(inputs)
+    pairs = zip(jaxpr.constvars, closed.consts, strict=True)
+    rest = [(var, value) for var, value in pairs if var not in inside]
+    consts = [value for _, value in rest]
+    changed = {
+        "constvars": [var for var, _ in rest],
+        "invars": list(inputs),
+        "debug_info": jaxpr.debug_info._replace(arg_names=("",) * len(inputs)),
+    }
+    if open_jaxpr(closed) is closed:
+        made = discharge_state(jaxpr.replace(consts=consts, **changed), lower=False)
+    elif "closed_jaxpr" in inspect.signature(discharge_state).parameters:
+        made = discharge_state(type(closed)(jaxpr.replace(**changed), consts), lower=False)
+    else:
+        made = type(closed)(*discharge_state(jaxpr.replace(**changed), consts))
+    return made, tuple(i for i, var in enumerate(inputs) if is_ref(var.aval))
 
 
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:

@@ -146,6 +146,12 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
         closed = _jax.with_outvars(closed, outvars)
         jaxpr = _jax.open_jaxpr(closed)
     given = _donated(jaxpr)
+    # A Ref is written where it stands.
+    refs = {arguments.paths[i] for i in arguments.refs} & {c.path for c in changed}
+    paths = [arguments.paths[i] for i in arguments.dynamic]
+    given |= {
+        v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs
+    }
     return StepTrace(
         arguments=replace(arguments, changing=frozenset(c.path for c in changed)),
         closed=closed,

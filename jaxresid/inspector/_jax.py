@@ -217,46 +217,32 @@ def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
 
 
 def is_ref(value: Any) -> bool:
-    """Whether a value is a `jax.Ref` (MutableArray until 0.7.1), a tracer of one or its type."""
-    if isinstance(value, import_jax().core.Tracer):
-        value = value.aval
+    """Whether a value is a `jax.Ref` or a tracer of one."""
     kind = type(value)
+    if isinstance(value, import_jax().core.Tracer):
+        return type(value.aval).__name__ == "AbstractRef"
     return kind.__name__ in _REFS and kind.__module__.partition(".")[0] == "jax"
 
 
-_REFS = frozenset(("AbstractRef", "ArrayRef", "MutableArray", "Ref"))
+_REFS = ("Ref", "ArrayRef", "MutableArray")  # the second in 0.7.1 to 0.7.2, the last before
 
 
-def is_ref_type(value: Any) -> bool:
-    """Whether a value is the type of a Ref, which holds nothing."""
-    return type(value).__name__ == "AbstractRef"
-
-
-def ref_type(struct: Any) -> Any:
-    """The type of a Ref that holds what a ShapeDtypeStruct describes; a jitted function is traced
-    with it as with an array's."""
+def abstract_ref(struct: Any) -> Any:
+    """A Ref of what a ShapeDtypeStruct describes. It holds nothing, and can be traced with."""
+    from jax._src import core
     from jax._src.state.types import AbstractRef
 
     jax = import_jax()
-    return AbstractRef(open_jaxpr(jax.make_jaxpr(lambda x: x)(struct)).invars[0].aval)
-
-
-def new_ref(value: Any) -> Any:
-    """A Ref that holds an array. `array_ref` in 0.7.1 to 0.7.2, `mutable_array` before."""
-    jax = import_jax()
-    make = getattr(jax, "new_ref", None) or getattr(jax, "array_ref", None)
-    if make is None:
-        import jax.experimental
-
-        names = ("array_ref", "mutable_array")
-        make = next(m for n in names if (m := getattr(jax.experimental, n, None)) is not None)
-    return make(value)
+    made = object.__new__(next(v for n in _REFS if (v := getattr(core, n, None)) is not None))
+    held = open_jaxpr(jax.make_jaxpr(lambda x: x)(struct)).invars[0].aval
+    vars(made).update(_aval=AbstractRef(held), _refs=None)
+    return made
 
 
 def held_refs(closed: Any) -> dict[Any, Any]:
     """The Refs that a closed jaxpr closes over, by constvar."""
     pairs = zip(open_jaxpr(closed).constvars, closed.consts, strict=True)
-    return {var: value for var, value in pairs if is_ref(var.aval)}
+    return {var: value for var, value in pairs if is_ref(value)}
 
 
 def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
@@ -286,7 +272,7 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
         made = discharge_state(type(closed)(jaxpr.replace(**changed), consts), lower=False)
     else:
         made = type(closed)(*discharge_state(jaxpr.replace(**changed), consts))
-    return made, tuple(i for i, var in enumerate(inputs) if is_ref(var.aval))
+    return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
 
 
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:

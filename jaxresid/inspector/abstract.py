@@ -50,12 +50,12 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         refs.clear()
         found = []
         for leaf in flat.leaves:
-            if _jax.is_ref(leaf) and not _jax.is_ref_type(leaf):
+            if isinstance(leaf, jax.core.Tracer) and _jax.is_ref(leaf):
                 carried.append(None)
                 found.append(leaf[...])
                 refs.append(len(carried) - 1)
             elif is_array(leaf) and not (
-                isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_ref_type(leaf)
+                isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_ref(leaf)
             ):
                 carried.append(None)
                 found.append(leaf)
@@ -75,7 +75,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         raise InputsError(f"{name}() cannot be traced: {summary(e)}\n  {CONCRETE}") from e
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
     for i in refs:
-        leaves[i] = _jax.ref_type(leaves[i])
+        leaves[i] = _jax.abstract_ref(leaves[i])
     args, kwargs = layouts[-1].made(leaves)
     return Inputs(args, kwargs)
 

@@ -24,9 +24,9 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
 
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient
     is returned; `optimizer-state` comes back, no forward pass reads it, and it is no metric: made
-    of what a forward pass makes alone; `batch` is read by a forward pass and stands in an argument
-    without any of these; the rest, such as running means, metrics or frozen layers beside
-    parameters, is `argument`. An output is a `gradient` where a backward pass
+    of what a forward pass makes alone; `batch` is read by a forward pass, is not changed in place
+    and stands in an argument without any of these; the rest, such as running means, metrics or
+    frozen layers beside parameters, is `argument`. An output is a `gradient` where a backward pass
     makes it, what its input is where it is the next value of a donated one, else `output`.
     """
     jaxpr = step.jaxpr
@@ -44,7 +44,7 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
             kind = PARAMETERS
         elif i in found.state:
             kind = OPTIMIZER_STATE
-        elif i in found.fed - found.carried and holders[i] not in own:
+        elif i in found.fed - found.carried and holders[i] not in own and i not in step.updates:
             kind = BATCH
         inputs.append(Role(kind, path, step.donated[i]))
         if step.donated[i]:

@@ -149,9 +149,7 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     # A Ref is written where it stands.
     refs = {arguments.paths[i] for i in arguments.refs} & {c.path for c in changed}
     paths = [arguments.paths[i] for i in arguments.dynamic]
-    given |= {
-        v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs
-    }
+    given |= {v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs}
     return StepTrace(
         arguments=replace(arguments, changing=frozenset(c.path for c in changed)),
         closed=closed,
@@ -191,6 +189,8 @@ def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_array(leaf: Any) -> bool:
+    if _jax.is_ref(leaf):  # which cannot be returned; what it holds is a change
+        return False
     return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.errors import InputsError
@@ -81,7 +81,7 @@ class Arguments:
       reached: what is no argument; its leaves come last.
       owners: the objects, dicts and lists that the function reaches, with their paths: it may put
         something into them, and they are to stay as they are.
-      refs: the leaves that are what a `jax.Ref` holds.
+      refs: the leaves that are what a `jax.Ref` holds, each with the Ref.
       is_mutable: whether it holds any object whose change in place its owner sees.
       changing: the paths whose leaves the function changes; None: not known yet.
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
@@ -96,7 +96,7 @@ class Arguments:
     names: tuple[str, ...]
     reached: tuple[Reached, ...] = ()
     owners: tuple[tuple[str, Any], ...] = ()
-    refs: frozenset[int] = frozenset()
+    refs: Mapping[int, Any] = field(default_factory=dict)
     is_mutable: bool = False
     changing: frozenset[str] | None = None
     mesh: Any = None
@@ -251,13 +251,13 @@ def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Argumen
     jax = _jax.import_jax()
     count = call.treedef.num_leaves
     paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
-    refs = {i for i in call.refs if i < count}
+    refs = {i: ref for i, ref in call.refs.items() if i < count}
     reached = []
     for owner, key, path in places:
         value = key if owner is None else entries(owner)[key]
         inside, inner = jax.tree_util.tree_flatten_with_path(value)
         start = len(leaves)
-        refs |= {start + i for i in _refs([leaf for _, leaf in inside])}
+        refs |= {start + i: ref for i, ref in _refs([leaf for _, leaf in inside]).items()}
         for keys, leaf in inside:
             abstract, role = _role(leaf, False, call.context)
             paths.append(_text(path, keys))
@@ -270,12 +270,12 @@ def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Argumen
         leaves=tuple(leaves),
         roles=tuple(roles),
         reached=tuple(reached),
-        refs=frozenset(refs),
+        refs=refs,
     )
 
 
-def _refs(leaves: Sequence[Any]) -> frozenset[int]:
-    return frozenset(i for i, leaf in enumerate(leaves) if _jax.is_ref(leaf))
+def _refs(leaves: Sequence[Any]) -> dict[int, Any]:
+    return {i: leaf for i, leaf in enumerate(leaves) if _jax.is_ref(leaf)}
 
 
 def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
@@ -287,7 +287,8 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
     kept = [
         (each.owner, each.key, each.path)
         for each in call.reached
-        if each.owner is None or not changed.isdisjoint(call.paths[each.start : each.stop])
+        if not changed.isdisjoint(call.paths[each.start : each.stop])
+        or any(i in call.refs for i in range(each.start, each.stop))
     ]
     found = reaching(call, kept)
     roles = [
@@ -365,7 +366,8 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
             )
         # jax.vjp hands on strings and the like; a traced function cannot return them.
         leaves = _jax.import_jax().tree.leaves(result[1])
-        return result[0], ([leaf for leaf in leaves if hasattr(leaf, "dtype")], changes)
+        arrays = [v for v in leaves if hasattr(v, "dtype") and not _jax.is_ref(v)]
+        return result[0], (arrays, changes)
 
     return primal
 
@@ -439,9 +441,7 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 def _traced(primal: _Primal, arguments: Arguments) -> Any:
     with _jax.in_mesh(arguments.context):
         operands = _operands(arguments)
-        refs = iter([i in arguments.refs for i in arguments.dynamic])
-        given = [[_jax.ref_type(v) if next(refs) else v for v in each] for each in operands]
-        traced = _jax.import_jax().jit(primal).trace(*given)
+        traced = _jax.import_jax().jit(primal).trace(*operands)
         _check_closed(traced, operands)
         return _without_refs(traced, arguments)
 
@@ -457,11 +457,8 @@ def _without_refs(traced: Any, arguments: Arguments) -> Any:
     jaxpr = _jax.open_jaxpr(closed)
     inputs, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     paths = [arguments.paths[i] for i in arguments.dynamic]
-    known = {
-        id(each.key): arguments.dynamic.index(each.start)
-        for each in arguments.reached
-        if each.owner is None
-    }
+    refs = arguments.refs
+    known = {id(refs[i]): n for n, i in enumerate(arguments.dynamic) if i in refs}
     unknown = []
     for var, ref in reached.items():
         if id(ref) in known:
@@ -545,9 +542,8 @@ def _called(
     jax = _jax.import_jax()
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
     leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
-    for i in arguments.refs:
-        if i in dynamic and not _jax.is_ref(leaves[i]):
-            leaves[i] = _jax.new_ref(leaves[i])
+    for i, ref in arguments.refs.items():
+        leaves[i] = ref
     found = [each for each in arguments.reached if each.owner is not None]
     owners = {id(each.owner): ("", each.owner) for each in found}
     owners |= {id(each): ("", each) for each in arguments.layout.outside}

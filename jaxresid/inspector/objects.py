@@ -89,8 +89,7 @@ class Flat:
       leaves: the leaves, those of a Variable that stands twice once more.
       again: the leaves that stand there once more: the leaf -> the first one.
       held: whether a leaf is in an object whose changes its owner sees.
-      trainable: whether the Variable that holds a leaf is a Param; None: it is in none. Of what a
-        Ref of no Variable's holds JAX takes no gradients.
+      trainable: whether the Variable that holds a leaf is a Param; None: it is in none.
     """
 
     layout: Layout
@@ -128,7 +127,7 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
             paths.append(path)
             leaves.append(leaf)
             held.append(is_ref or any(path[:n] in owners for n in range(len(path) + 1)))
-            trainable.append(False if is_ref else None)
+            trainable.append(None)
             slots.append(Slot(start, start + 1, first=known if known != number else None))
             continue
         inner, treedef = jax.tree_util.tree_flatten_with_path(leaf)

@@ -139,10 +139,11 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     jaxpr = _jax.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
     made = changes(primal, arguments)
-    changed = made_by_step(made)
+    order = {arguments.paths[i]: n for n, i in enumerate(arguments.dynamic)}
+    changed = sorted(made_by_step(made), key=lambda c: order.get(c.path, len(order)))
     outvars = [*jaxpr.outvars[: len(returned)], *(jaxpr.outvars[c.output] for c in changed)]
     closed = primal.jaxpr
-    if len(outvars) < len(jaxpr.outvars):
+    if outvars != list(jaxpr.outvars):
         closed = _jax.with_outvars(closed, outvars)
         jaxpr = _jax.open_jaxpr(closed)
     given = _donated(jaxpr)

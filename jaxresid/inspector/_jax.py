@@ -255,8 +255,12 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
     Returns:
       that jaxpr, and which inputs it returns.
     """
-    from jax._src.state.discharge import discharge_state
+    from jax._src.state import discharge
 
+    known = inspect.signature(discharge.discharge_state).parameters
+    discharge_state = discharge.discharge_state
+    if "lower" in known:  # 0.9: else checkpoints of jax_remat3 become their bodies
+        discharge_state = functools.partial(discharge_state, lower=False)
     jaxpr, inside = open_jaxpr(closed), set(inputs)
     pairs = zip(jaxpr.constvars, closed.consts, strict=True)
     rest = [(var, value) for var, value in pairs if var not in inside]
@@ -266,12 +270,13 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
         "invars": list(inputs),
         "debug_info": jaxpr.debug_info._replace(arg_names=("",) * len(inputs)),
     }
-    if open_jaxpr(closed) is closed:
-        made = discharge_state(jaxpr.replace(consts=consts, **changed), lower=False)
-    elif "closed_jaxpr" in inspect.signature(discharge_state).parameters:
-        made = discharge_state(type(closed)(jaxpr.replace(**changed), consts), lower=False)
-    else:
-        made = type(closed)(*discharge_state(jaxpr.replace(**changed), consts))
+    with _replaced({(discharge, "discharge_state"): discharge_state}):
+        if open_jaxpr(closed) is closed:
+            made = discharge_state(jaxpr.replace(consts=consts, **changed))
+        elif "closed_jaxpr" in known:
+            made = discharge_state(type(closed)(jaxpr.replace(**changed), consts))
+        else:
+            made = type(closed)(*discharge_state(jaxpr.replace(**changed), consts))
     return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
 
 

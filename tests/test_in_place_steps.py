@@ -309,14 +309,24 @@ def test_a_gradient_that_decides_is_not_dead():
 
 
 @pytest.mark.parametrize(
-    "command", [["report"], ["split"], ["compare"], ["plan", "--budget", "1MiB"], ["check"]]
+    "command", [["report"], ["compare"], ["plan", "--budget", "1MiB"], ["check"]]
 )
 def test_commands(command, capsys):
     code = run([command[0], f"{FILE}:train_step_evaluated", *command[1:]])
     done = capsys.readouterr()
     assert "depends on its gradients" in " ".join((done.out + done.err).split())
-    assert code == (0 if command[0] in ("report", "split") else 2)
+    assert code == (0 if command[0] == "report" else 2)
     assert "earns its keep" not in done.out
+
+
+@pytest.mark.parametrize("name", ["train_step", "train_step_functional", "train_step_evaluated"])
+def test_a_step_is_not_split(name, capsys):
+    assert run(["split", f"{FILE}:{name}"]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert f"{name} is a training step" in said
+    assert "split the loss function" in said
+    assert run(["split", f"{FILE}:loss"]) == 0
 
 
 def test_variants_change_the_same(functional):

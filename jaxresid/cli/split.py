@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from jaxresid.cli.inputs import TargetOptions, function_options, inspected, output_options
@@ -38,10 +40,11 @@ def split(
 ) -> None:
     """Show the forward and the backward jaxpr of TARGET, residuals numbered in both.
 
+    Of a function that is differentiated, such as a loss; a training step holds both passes in one.
     Side by side where the terminal has the room, else one above the other.
     """
     with working(f"tracing {options.target}"):
-        inspection = inspected(options)
+        inspection = inspected(replace(options, mode="auto"))
         from jaxresid.inspector.listing import split_of
 
         found = split_of(inspection, max_eqns=max_eqns, depth=depth)

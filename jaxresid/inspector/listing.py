@@ -31,7 +31,11 @@ def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
     """
     trace, report = inspection.trace, inspection.report
     if not isinstance(trace, Trace):
-        raise InputsError("a training step has no two jaxprs to show: it holds both passes in one")
+        raise InputsError(
+            f"{report.target.name} is a training step, whose one jaxpr holds both passes; split the"
+            " loss function that it takes the gradient of instead (`jaxresid report` shows what the"
+            " step keeps)"
+        )
     ahead: dict[Any, int] = {}
     for i, var in enumerate(trace.kept):
         if not _jax.is_literal(var):

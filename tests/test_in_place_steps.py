@@ -308,6 +308,67 @@ def test_a_gradient_that_decides_is_not_dead():
     assert jaxresid.inspect(step)(W, X).warnings == ()
 
 
+def both_taken(params, other, x):
+    params, value = sgd(params, x)
+    return params, value, jax.value_and_grad(square)(other, x)[0]
+
+
+def both_jitted(params, other, x):
+    taken = jax.jit(jax.value_and_grad(square))
+    gradient = taken(params, x)[1]
+    return jax.tree.map(jnp.subtract, params, gradient), taken(other, x)[0]
+
+
+def both_in_a_loop(params, other, x):
+    def body(params, _):
+        params, value, _ = both_taken(params, other, x)
+        return params, value
+
+    return jax.lax.scan(body, params, None, length=3)
+
+
+@pytest.mark.parametrize("fun", [both_taken, both_jitted, jax.jit(both_taken), both_in_a_loop])
+def test_one_dead_gradient_beside_a_live_one_is_said(fun):
+    args = (W, W, X)
+    (warning,) = jaxresid.inspect(fun)(*args).warnings
+    assert "takes gradients of other['w'] (of what begins at " in warning
+    # It is no more than a warning: the other gradient is real.
+    assert any("other['w']" in w for w in jaxresid.plan(fun, budget="1GiB")(*args).warnings)
+
+
+def as_a_metric(params, other, x):
+    params, value = sgd(params, x)
+    return params, value, jnp.sum(jax.grad(square)(other, x)["w"] ** 2)
+
+
+def adversarial(critic, generator, x):
+    def of_critic(critic):
+        return square(critic, jax.lax.stop_gradient(x @ (generator["w"] @ generator["w"].T)))
+
+    def of_generator(generator):
+        return -square(critic, x @ (generator["w"] @ generator["w"].T))
+
+    critic = jax.tree.map(jnp.subtract, critic, jax.grad(of_critic)(critic))
+    return critic, jax.tree.map(jnp.subtract, generator, jax.grad(of_generator)(generator))
+
+
+def partly_frozen(params, other, x):
+    def both(params, other):
+        return square(params, x) + square(other, x)
+
+    return jax.tree.map(jnp.subtract, params, jax.grad(both, argnums=(0, 1))(params, other)[0])
+
+
+def deciding(params, other, x):
+    fine = jnp.isfinite(jax.grad(square)(other, x)["w"]).all()
+    return jax.lax.cond(fine, lambda: sgd(params, x)[0], lambda: params)
+
+
+@pytest.mark.parametrize("fun", [as_a_metric, adversarial, partly_frozen, deciding])
+def test_gradients_that_are_used_are_not_lost(fun):
+    assert jaxresid.inspect(fun)(W, W, X).warnings == ()
+
+
 @pytest.mark.parametrize(
     "command", [["report"], ["compare"], ["plan", "--budget", "1MiB"], ["check"]]
 )

@@ -400,3 +400,103 @@ def test_variants_change_the_same(functional):
         assert ours.policy == other.policy
         assert ours.kept_nbytes == other.kept_nbytes
         assert ours.peak_nbytes == pytest.approx(other.peak_nbytes, rel=0.03)
+
+
+# What a target adds, and what nothing reads.
+
+
+class Sowing(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(8, 8, rngs=rngs)
+
+    def __call__(self, x):
+        x = self.inner(x)
+        self.seen = nnx.Intermediate(x)
+        return jnp.tanh(x)
+
+
+def mean_square(model, x):
+    return jnp.mean(model(x) ** 2)
+
+
+def test_a_variable_that_a_module_gains_is_a_change():
+    model = Sowing(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+    def step(model, optimizer, x):
+        optimizer.update(model, nnx.grad(mean_square)(model, x))
+
+    def closed(x):
+        return step(model, optimizer, x)
+
+    for fun, args in (
+        (step, (model, optimizer, X)),
+        (nnx.jit(step), (model, optimizer, X)),
+        (closed, (X,)),
+    ):
+        found = inspection(Question(fun, args))
+        assert found.report.target.mode == "step"
+        assert "model.seen" in found.trace.outputs
+    loss = inspection(Question(lambda w, x: mean_square(model, x * w), (jnp.ones(8), X)))
+    assert loss.report.target.mode == "function"
+    assert loss.trace.num_outputs == 2
+    assert not hasattr(model, "seen")
+
+
+def test_attributes_that_a_step_adds_are_outputs():
+    class Adding(Plain):
+        def step(self, x):
+            self.params, self.last = sgd(self.params, x)
+            self.notes = {"kept": [self.last, "a note"]}
+
+    owner = Adding()
+    found = inspection(Question(owner.step, (X,)))
+    assert set(found.trace.outputs) == {"self.params['w']", "self.last", "self.notes['kept'][0]"}
+    assert set(vars(owner)) == {"params", "count"}
+
+
+class Partly(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(8, 8, rngs=rngs)
+        self.unread = nnx.Linear(8, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return jnp.tanh(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.sgd(0.1),
+        optax.sgd(0.1, momentum=0.9),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+        optax.MultiSteps(optax.adam(1e-3), 4),
+    ],
+)
+def test_parameters_that_no_forward_pass_reads(tx):
+    def inputs():
+        model = Partly(nnx.Rngs(0))
+        return model, nnx.Optimizer(model, tx, wrt=nnx.Param), jnp.ones((16, 8))
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        optimizer.update(model, nnx.grad(mean_square)(model, x))
+
+    model, optimizer = jax.eval_shape(inputs)[:2]
+    totals = by_role(inspection(Question(step, from_function(inputs, "inputs").args)))
+    assert totals["parameters"] == nbytes(nnx.state(model, nnx.Param))
+    assert totals["optimizer-state"] == nbytes(nnx.state(optimizer, nnx.optimizer.OptState))
+
+
+def test_means_beside_parameters_are_none():
+    def step(state, x):
+        params, value = sgd(state["params"], x)
+        gradient = jax.tree.map(jnp.subtract, params, state["params"])
+        mean = jax.tree.map(lambda a, p: 0.9 * a + 0.1 * p, state["mean"], params)
+        norm = 0.9 * state["norm"] + 0.1 * optax.global_norm(gradient)
+        return {"params": params, "mean": mean, "norm": norm}, value
+
+    state = {"params": W, "mean": W, "norm": jax.ShapeDtypeStruct((), jnp.float32)}
+    assert inspection(Question(step, (state, X))).report.target.differentiated == (
+        "state['params']['w']",
+    )

@@ -567,7 +567,36 @@ def _called(
             result = jax.tree.map(lambda leaf: leaf, result)
         seen = _changes(arguments, tree, leaves)
         moved = _moved(arguments, list(owners.values()), kept)
+        for into, added in zip(seen, _added(arguments, list(owners.values()), kept), strict=True):
+            into.update(added)
     return result, (*seen, moved)
+
+
+def _added(
+    arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """By path the traced leaves of what stands in owners where nothing stood before: in objects, as
+    a Variable that a module gains or an attribute, and in dicts and lists."""
+    held: dict[str, Any] = {}
+    loose: dict[str, Any] = {}
+    if arguments.changing is not None and not arguments.changing:
+        return held, loose
+    jax = _jax.import_jax()
+    known = {id(owner) for _, owner in arguments.owners}
+    for (path, owner), before in zip(owners, kept, strict=True):
+        if id(owner) not in known:
+            continue
+        into = loose if type(owner) in (dict, list) else held
+        for key, value in entries(owner).items():
+            if key in before:
+                continue
+            flat = flattened(value)
+            for keys, leaf in zip(flat.paths, flat.leaves, strict=True):
+                at = _text(inner_path(path, owner, key), keys)
+                is_known = arguments.changing is None or at in arguments.changing
+                if is_known and isinstance(leaf, jax.core.Tracer):
+                    into[at] = leaf[...] if _jax.is_ref(leaf) else leaf
+    return held, loose
 
 
 def _moved(

@@ -92,7 +92,9 @@ def _ways(step: StepTrace, holders: Sequence[int]) -> _Ways:
     kept = {i: at - nexts for i, at in back.items() if i not in fed and at - nexts}
     metrics = {i for i, at in kept.items() if not steering >> i & 1 and _is_seen(made, at)}
     # What is counted beside metrics, in an argument without gradients, is one of them.
-    theirs = {holders[i] for i in metrics} - {
+    # So is what is counted beside a scale of the loss, which gradients only decide about.
+    scales = {i for i, at in back.items() if i in fed and any(made[j].is_steered for j in at)}
+    theirs = {holders[i] for i in metrics | scales} - {
         holders[i] for i, at in (*kept.items(), *parameters.items()) if at & after
     }
     state = {i: at for i, at in kept.items() if i not in metrics and holders[i] not in theirs}

@@ -81,16 +81,13 @@ def test_reads_as_the_functional_step(name, functional):
 
 
 @pytest.mark.integration
-@pytest.mark.xfail(strict=False, reason="with checkpoints XLA:CPU's temporaries differ by 8 %")
 @pytest.mark.parametrize("name", ["train_step", "train_step_donated"])
 def test_compiles_what_nnx_jit_compiles(name):
     expected = getattr(zoo, name).lower(*zoo.train_step_inputs()).compile().memory_analysis()
     inputs = from_function(zoo.train_step_inputs, name)
     [row] = jaxresid.compile(getattr(zoo, name), on="cpu", cache=False)(*inputs.args).compiled
     assert row.argument_nbytes == expected.argument_size_in_bytes
-    # nnx.jit returns the keys too, which are what they were: a key and a pointer for each layer.
-    unchanged = zoo.LAYERS * (8 + 8)
-    assert expected.output_size_in_bytes - row.output_nbytes in (0, unchanged)
+    assert row.output_nbytes == expected.output_size_in_bytes
     assert row.temp_nbytes == pytest.approx(expected.temp_size_in_bytes, rel=0.01)
     assert row.alias_nbytes == pytest.approx(expected.alias_size_in_bytes, rel=0.01)
 
@@ -317,8 +314,69 @@ def test_a_gradient_that_decides_is_not_dead():
     assert jaxresid.inspect(step)(W, X).warnings == ()
 
 
+def both_taken(params, other, x):
+    params, value = sgd(params, x)
+    return params, value, jax.value_and_grad(square)(other, x)[0]
+
+
+def both_jitted(params, other, x):
+    taken = jax.jit(jax.value_and_grad(square))
+    gradient = taken(params, x)[1]
+    return jax.tree.map(jnp.subtract, params, gradient), taken(other, x)[0]
+
+
+def both_in_a_loop(params, other, x):
+    def body(params, _):
+        params, value, _ = both_taken(params, other, x)
+        return params, value
+
+    return jax.lax.scan(body, params, None, length=3)
+
+
+@pytest.mark.parametrize("fun", [both_taken, both_jitted, jax.jit(both_taken), both_in_a_loop])
+def test_one_dead_gradient_beside_a_live_one_is_said(fun):
+    args = (W, W, X)
+    (warning,) = jaxresid.inspect(fun)(*args).warnings
+    assert "takes gradients of other['w'] (of what begins at " in warning
+    # It is no more than a warning: the other gradient is real.
+    assert any("other['w']" in w for w in jaxresid.plan(fun, budget="1GiB")(*args).warnings)
+
+
+def as_a_metric(params, other, x):
+    params, value = sgd(params, x)
+    return params, value, jnp.sum(jax.grad(square)(other, x)["w"] ** 2)
+
+
+def adversarial(critic, generator, x):
+    def of_critic(critic):
+        return square(critic, jax.lax.stop_gradient(x @ (generator["w"] @ generator["w"].T)))
+
+    def of_generator(generator):
+        return -square(critic, x @ (generator["w"] @ generator["w"].T))
+
+    critic = jax.tree.map(jnp.subtract, critic, jax.grad(of_critic)(critic))
+    return critic, jax.tree.map(jnp.subtract, generator, jax.grad(of_generator)(generator))
+
+
+def partly_frozen(params, other, x):
+    def both(params, other):
+        return square(params, x) + square(other, x)
+
+    return jax.tree.map(jnp.subtract, params, jax.grad(both, argnums=(0, 1))(params, other)[0])
+
+
+def deciding(params, other, x):
+    fine = jnp.isfinite(jax.grad(square)(other, x)["w"]).all()
+    return jax.lax.cond(fine, lambda: sgd(params, x)[0], lambda: params)
+
+
+@pytest.mark.parametrize("fun", [as_a_metric, adversarial, partly_frozen, deciding])
+def test_gradients_that_are_used_are_not_lost(fun):
+    assert jaxresid.inspect(fun)(W, W, X).warnings == ()
+
+
 @pytest.mark.parametrize(
-    "command", [["report"], ["split"], ["compare"], ["plan", "--budget", "1MiB"], ["check"]]
+    "command", [["report"], ["compare"], ["plan", "--budget", "1MiB"], ["check"]]
 )
 def test_commands(command, capsys):
     code = run([command[0], f"{FILE}:train_step_evaluated", *command[1:]])
@@ -326,6 +384,16 @@ def test_commands(command, capsys):
     assert "depends on its gradients" in " ".join((done.out + done.err).split())
     assert code == (0 if command[0] == "report" else 2)
     assert "earns its keep" not in done.out
+
+
+@pytest.mark.parametrize("name", ["train_step", "train_step_functional", "train_step_evaluated"])
+def test_a_step_is_not_split(name, capsys):
+    assert run(["split", f"{FILE}:{name}"]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert f"{name} is a training step" in said
+    assert "split the loss function" in said
+    assert run(["split", f"{FILE}:loss"]) == 0
 
 
 @pytest.mark.integration
@@ -339,3 +407,103 @@ def test_variants_change_the_same(functional):
         assert ours.policy == other.policy
         assert ours.kept_nbytes == other.kept_nbytes
         assert ours.peak_nbytes == pytest.approx(other.peak_nbytes, rel=0.03)
+
+
+# What a target adds, and what nothing reads.
+
+
+class Sowing(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(8, 8, rngs=rngs)
+
+    def __call__(self, x):
+        x = self.inner(x)
+        self.seen = nnx.Intermediate(x)
+        return jnp.tanh(x)
+
+
+def mean_square(model, x):
+    return jnp.mean(model(x) ** 2)
+
+
+def test_a_variable_that_a_module_gains_is_a_change():
+    model = Sowing(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+    def step(model, optimizer, x):
+        optimizer.update(model, nnx.grad(mean_square)(model, x))
+
+    def closed(x):
+        return step(model, optimizer, x)
+
+    for fun, args in (
+        (step, (model, optimizer, X)),
+        (nnx.jit(step), (model, optimizer, X)),
+        (closed, (X,)),
+    ):
+        found = inspection(Question(fun, args))
+        assert found.report.target.mode == "step"
+        assert "model.seen" in found.trace.outputs
+    loss = inspection(Question(lambda w, x: mean_square(model, x * w), (jnp.ones(8), X)))
+    assert loss.report.target.mode == "function"
+    assert loss.trace.num_outputs == 2
+    assert not hasattr(model, "seen")
+
+
+def test_attributes_that_a_step_adds_are_outputs():
+    class Adding(Plain):
+        def step(self, x):
+            self.params, self.last = sgd(self.params, x)
+            self.notes = {"kept": [self.last, "a note"]}
+
+    owner = Adding()
+    found = inspection(Question(owner.step, (X,)))
+    assert set(found.trace.outputs) == {"self.params['w']", "self.last", "self.notes['kept'][0]"}
+    assert set(vars(owner)) == {"params", "count"}
+
+
+class Partly(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(8, 8, rngs=rngs)
+        self.unread = nnx.Linear(8, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return jnp.tanh(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.sgd(0.1),
+        optax.sgd(0.1, momentum=0.9),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+        optax.MultiSteps(optax.adam(1e-3), 4),
+    ],
+)
+def test_parameters_that_no_forward_pass_reads(tx):
+    def inputs():
+        model = Partly(nnx.Rngs(0))
+        return model, nnx.Optimizer(model, tx, wrt=nnx.Param), jnp.ones((16, 8))
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        optimizer.update(model, nnx.grad(mean_square)(model, x))
+
+    model, optimizer = jax.eval_shape(inputs)[:2]
+    totals = by_role(inspection(Question(step, from_function(inputs, "inputs").args)))
+    assert totals["parameters"] == nbytes(nnx.state(model, nnx.Param))
+    assert totals["optimizer-state"] == nbytes(nnx.state(optimizer, nnx.optimizer.OptState))
+
+
+def test_means_beside_parameters_are_none():
+    def step(state, x):
+        params, value = sgd(state["params"], x)
+        gradient = jax.tree.map(jnp.subtract, params, state["params"])
+        mean = jax.tree.map(lambda a, p: 0.9 * a + 0.1 * p, state["mean"], params)
+        norm = 0.9 * state["norm"] + 0.1 * optax.global_norm(gradient)
+        return {"params": params, "mean": mean, "norm": norm}, value
+
+    state = {"params": W, "mean": W, "norm": jax.ShapeDtypeStruct((), jnp.float32)}
+    assert inspection(Question(step, (state, X))).report.target.differentiated == (
+        "state['params']['w']",
+    )

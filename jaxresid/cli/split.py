@@ -45,6 +45,7 @@ def split(
 ) -> None:
     """Show the forward and the backward jaxpr of TARGET, residuals numbered in both.
 
+    Of a function that is differentiated, such as a loss; a training step holds both passes in one.
     Side by side where the terminal has the room, else one above the other.
     """
     with working(f"tracing {options.target}"):

@@ -25,6 +25,7 @@ from jaxresid.inspector.failures import needs_static, summary, trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.lost import Lost, lost
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import Program, value_and_gradients
@@ -275,7 +276,10 @@ def _traced_here(question: Question) -> Subject:
                 " step it is differentiated as a function"
             )
         is_dead = steps.is_dead(step)
-        warnings = (*warnings, _dead(name)) if is_dead else warnings
+        if is_dead:
+            warnings = (*warnings, _dead(name))
+        else:
+            warnings = (*warnings, *(_partly_dead(name, each) for each in lost(step, frames)))
         return Subject(fun, name, step, frames, chosen, warnings, is_dead)
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
 
@@ -292,6 +296,18 @@ def _dead(name: str) -> str:
         " thrown away, and compilers leave the whole backward pass out; return the updated"
         " parameters and optimizer state (or the gradients) as well; to differentiate it all the"
         " same, give mode function"
+    )
+
+
+def _partly_dead(name: str, found: Lost) -> str:
+    what = f"gradients of {', '.join(found.inputs[:5])}" if found.inputs else "gradients"
+    more = f" and {len(found.inputs) - 5} more" if len(found.inputs) > 5 else ""
+    line = found.location
+    where = f" (of what begins at {line.file}:{line.line})" if line else ""
+    return (
+        f"{name} takes {what}{more}{where} that nothing it returns or changes depends on, beside"
+        " others that are used: compilers leave that backward pass out, and what it would keep;"
+        " return or use them, or take no gradient there"
     )
 
 

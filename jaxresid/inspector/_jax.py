@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import inspect
 import io
 import math
 import re
@@ -213,6 +214,70 @@ def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
         kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
         info = info._replace(result_paths=tuple(kept))
     return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value is a `jax.Ref` or a tracer of one."""
+    kind = type(value)
+    if isinstance(value, import_jax().core.Tracer):
+        return type(value.aval).__name__ == "AbstractRef"
+    return kind.__name__ in _REFS and kind.__module__.partition(".")[0] == "jax"
+
+
+_REFS = ("Ref", "ArrayRef", "MutableArray")  # the second in 0.7.1 to 0.7.2, the last before
+
+
+def abstract_ref(struct: Any) -> Any:
+    """A Ref of what a ShapeDtypeStruct describes. It holds nothing, and can be traced with."""
+    from jax._src import core
+    from jax._src.state.types import AbstractRef
+
+    jax = import_jax()
+    made = object.__new__(next(v for n in _REFS if (v := getattr(core, n, None)) is not None))
+    held = open_jaxpr(jax.make_jaxpr(lambda x: x)(struct)).invars[0].aval
+    vars(made).update(_aval=AbstractRef(held), _refs=None)
+    return made
+
+
+def held_refs(closed: Any) -> dict[Any, Any]:
+    """The Refs that a closed jaxpr closes over, by constvar."""
+    pairs = zip(open_jaxpr(closed).constvars, closed.consts, strict=True)
+    return {var: value for var, value in pairs if is_ref(value)}
+
+
+def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
+    """A closed jaxpr of Refs as one of what they hold, which returns behind its outputs what they
+    hold in the end.
+
+    Args:
+      inputs: the invars of what is made, Refs that it closes over among them.
+
+    Returns:
+      that jaxpr, and which inputs it returns.
+    """
+    from jax._src.state import discharge
+
+    known = inspect.signature(discharge.discharge_state).parameters
+    discharge_state = discharge.discharge_state
+    if "lower" in known:  # 0.9: else checkpoints of jax_remat3 become their bodies
+        discharge_state = functools.partial(discharge_state, lower=False)
+    jaxpr, inside = open_jaxpr(closed), set(inputs)
+    pairs = zip(jaxpr.constvars, closed.consts, strict=True)
+    rest = [(var, value) for var, value in pairs if var not in inside]
+    consts = [value for _, value in rest]
+    changed = {
+        "constvars": [var for var, _ in rest],
+        "invars": list(inputs),
+        "debug_info": jaxpr.debug_info._replace(arg_names=("",) * len(inputs)),
+    }
+    with _replaced({(discharge, "discharge_state"): discharge_state}):
+        if open_jaxpr(closed) is closed:
+            made = discharge_state(jaxpr.replace(consts=consts, **changed))
+        elif "closed_jaxpr" in known:
+            made = discharge_state(type(closed)(jaxpr.replace(**changed), consts))
+        else:
+            made = type(closed)(*discharge_state(jaxpr.replace(**changed), consts))
+    return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
 
 
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:

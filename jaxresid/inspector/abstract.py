@@ -41,14 +41,22 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
     jax = _jax.import_jax()
     carried: list[Any] = []
     layouts: list[Layout] = []
+    refs: list[int] = []
 
     def arrays() -> list[Any]:
         flat = flattened(_parts(make(), name))
         layouts.append(flat.layout)
         carried.clear()
+        refs.clear()
         found = []
         for leaf in flat.leaves:
-            if is_array(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
+            if isinstance(leaf, jax.core.Tracer) and _jax.is_ref(leaf):
+                carried.append(None)
+                found.append(leaf[...])
+                refs.append(len(carried) - 1)
+            elif is_array(leaf) and not (
+                isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_ref(leaf)
+            ):
                 carried.append(None)
                 found.append(leaf)
             else:
@@ -66,6 +74,8 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
     except BaseException as e:
         raise InputsError(f"{name}() cannot be traced: {summary(e)}\n  {CONCRETE}") from e
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
+    for i in refs:
+        leaves[i] = _jax.abstract_ref(leaves[i])
     args, kwargs = layouts[-1].made(leaves)
     return Inputs(args, kwargs)
 

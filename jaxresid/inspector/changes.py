@@ -65,7 +65,8 @@ def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Argumen
       Exception: whatever the function raises while JAX traces it.
     """
     primal = primal_trace(fun, arguments, False)
-    if not arguments.owners and not arguments.reached:
+    unknown = getattr(primal, "unknown", ())
+    if not arguments.owners and not arguments.reached and not unknown:
         return primal, arguments
     _, (_, (held, _, moved)) = primal.out_info
     jaxpr = _jax.open_jaxpr(primal.jaxpr)
@@ -88,6 +89,7 @@ def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Argumen
         for key in entries(owner)
         if (at := inner_path(path, owner, key)) in moved
     ]
+    added += [(None, ref, f"Ref {i}") for i, ref in enumerate(unknown, 1)]
     if len(kept) == len(arguments.reached) and not added:
         return primal, arguments
     found = reaching(arguments, [*kept, *added])

@@ -56,7 +56,7 @@ def described(var: Any) -> tuple[Any, Any]:
     return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
 
 
-def _is_inexact(var: Any) -> bool:
+def is_inexact(var: Any) -> bool:
     jnp = _jax.import_jax().numpy
     dtype = getattr(var.aval, "dtype", None)
     return dtype is None or bool(jnp.issubdtype(dtype, jnp.inexact))
@@ -127,7 +127,7 @@ class Flows:
     def _made(self, eqn: Any, flow: Flow) -> list[Flow]:
         """The same for each result; bools and integers hold no gradient."""
         told = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
-        return [flow if _is_inexact(v) else told for v in eqn.outvars]
+        return [flow if is_inexact(v) else told for v in eqn.outvars]
 
     def _body(self, nest: Nest, operands: Sequence[Flow]) -> list[Flow]:
         """What comes together in a body's outvars, of a loop's after any number of trips."""

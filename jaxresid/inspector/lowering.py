@@ -61,7 +61,8 @@ def lowered_forward(traced: Trace, platform: str) -> Module:
 
 
 def _step(traced: StepTrace, platform: str) -> Module:
-    jaxpr, run = traced.jaxpr, _jax.as_function(traced.closed)
+    closed = _as_jitted(traced.closed)
+    jaxpr, run = _jax.open_jaxpr(closed), _jax.as_function(closed)
     leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
     inputs, outputs = _jitted_with(jaxpr)
     operands = [
@@ -103,6 +104,26 @@ def _module(
     except Exception as e:
         raise TraceError(f"JAX cannot lower this for {platform}: {_reason(e)}") from e
     return Module(code, platform, devices)
+
+
+def _as_jitted(closed: Any) -> Any:
+    """A closed jaxpr that is one call of a jitted function returning all that this one does, in its
+    order: `nnx.jit` returns what it is given whether or not it changed."""
+    jaxpr = _jax.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or _jax.primitive_name(jaxpr.eqns[0]) != "jit":
+        return closed
+    (eqn,) = jaxpr.eqns
+    known = {v for v in jaxpr.outvars if not _jax.is_literal(v)}
+    made = [v if v in known else _jax.like(v) for v in eqn.outvars]
+    rest = [v for v in jaxpr.outvars if _jax.is_literal(v) or v not in made]
+    return _jax.with_jaxpr(
+        closed,
+        jaxpr.replace(
+            eqns=[eqn.replace(outvars=made)],
+            outvars=[*made, *rest],
+            debug_info=jaxpr.debug_info._replace(result_paths=None),
+        ),
+    )
 
 
 def _reason(error: Exception) -> str:

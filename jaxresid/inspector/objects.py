@@ -2,7 +2,7 @@
 
 What most pytrees hold is changed by making another one, which a function returns. Of others the
 arrays are replaced where they stand, and who passed them in sees that: Flax NNX's Variables, in
-arguments or closed over, and `jax.Ref`s.
+arguments or closed over, and `jax.Ref`s, which are leaves of any tree.
 
 A Variable is a leaf of the *outer* tree of a call; `Slot` says which leaves it holds itself. Where
 the same one stands twice (tied weights, a model beside the optimizer that knows it), it stays one.
@@ -120,11 +120,15 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
     for number, (path, leaf) in enumerate(with_paths):
         start = len(leaves)
         if not is_variable(leaf):
+            is_ref = _jax.is_ref(leaf)
+            known = first.setdefault(id(leaf), number) if is_ref else number
+            if known != number:
+                again[start] = slots[known].start
             paths.append(path)
             leaves.append(leaf)
-            held.append(any(path[:n] in owners for n in range(len(path) + 1)))
+            held.append(is_ref or any(path[:n] in owners for n in range(len(path) + 1)))
             trainable.append(None)
-            slots.append(Slot(start, start + 1))
+            slots.append(Slot(start, start + 1, first=known if known != number else None))
             continue
         inner, treedef = jax.tree_util.tree_flatten_with_path(leaf)
         # One value is the Variable's own; of several, the first key is its attribute.

@@ -33,10 +33,12 @@ class Outside:
 
     Attributes:
       variables: NNX Variables with their paths, `model.linear.kernel`.
+      refs: `jax.Ref`s with theirs.
       owners: objects, dicts and lists that a function may put something else into, with theirs.
     """
 
     variables: tuple[tuple[str, Any], ...] = ()
+    refs: tuple[tuple[str, Any], ...] = ()
     owners: tuple[tuple[str, Any], ...] = ()
 
 
@@ -44,12 +46,13 @@ def outside(fun: Callable[..., Any]) -> Outside:
     """What a function reaches that is no argument."""
     search = _Search()
     search.look(fun, "", 0)
-    return Outside(tuple(search.variables), tuple(search.owners))
+    return Outside(tuple(search.variables), tuple(search.refs), tuple(search.owners))
 
 
 class _Search:
     def __init__(self) -> None:
         self.variables: list[tuple[str, Any]] = []
+        self.refs: list[tuple[str, Any]] = []
         self.owners: list[tuple[str, Any]] = []
         self._seen: dict[int, Any] = {}
 
@@ -61,6 +64,9 @@ class _Search:
         self._seen[id(value)] = value  # kept, or its id could be another's
         if is_variable(value):
             self.variables.append((path, value))
+            return
+        if _jax.is_ref(value):
+            self.refs.append((path, value))
             return
         if type(value) in (dict, list):
             self.owners.append((path, value))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector.flows import NOTHING, Flow, Flows, bits, described
+from jaxresid.inspector.flows import NOTHING, Flow, Flows, bits, described, is_inexact
 from jaxresid.inspector.program import Role
 from jaxresid.inspector.steps import StepTrace
 
@@ -24,9 +24,9 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
 
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient
     is returned; `optimizer-state` comes back, no forward pass reads it, and it is no metric: made
-    of what a forward pass makes alone; `batch` is read by a forward pass and stands in an argument
-    without any of these; the rest, such as running means, metrics or frozen layers beside
-    parameters, is `argument`. An output is a `gradient` where a backward pass
+    of what a forward pass makes alone; `batch` is read by a forward pass, is not changed in place
+    and stands in an argument without any of these; the rest, such as running means, metrics or
+    frozen layers beside parameters, is `argument`. An output is a `gradient` where a backward pass
     makes it, what its input is where it is the next value of a donated one, else `output`.
     """
     jaxpr = step.jaxpr
@@ -44,7 +44,7 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
             kind = PARAMETERS
         elif i in found.state:
             kind = OPTIMIZER_STATE
-        elif i in found.fed - found.carried and holders[i] not in own:
+        elif i in found.fed - found.carried and holders[i] not in own and i not in step.updates:
             kind = BATCH
         inputs.append(Role(kind, path, step.donated[i]))
         if step.donated[i]:
@@ -92,10 +92,16 @@ def _ways(step: StepTrace, holders: Sequence[int]) -> _Ways:
     kept = {i: at - nexts for i, at in back.items() if i not in fed and at - nexts}
     metrics = {i for i, at in kept.items() if not steering >> i & 1 and _is_seen(made, at)}
     # What is counted beside metrics, in an argument without gradients, is one of them.
-    theirs = {holders[i] for i in metrics} - {
+    # So is what is counted beside a scale of the loss, which gradients only decide about.
+    scales = {i for i, at in back.items() if i in fed and any(made[j].is_steered for j in at)}
+    theirs = {holders[i] for i in metrics | scales} - {
         holders[i] for i, at in (*kept.items(), *parameters.items()) if at & after
     }
     state = {i: at for i, at in kept.items() if i not in metrics and holders[i] not in theirs}
+    unread = _unread(step, made, parameters, state, holders)
+    parameters |= unread
+    nexts.update(*unread.values())
+    state = {i: at for i, at in state.items() if i not in unread}
     # Parameters may be remade of a copy that the optimizer keeps; the copy needs a next value too.
     needed = {j for at in state.values() if len(at) == 1 for j in at}
     paired = _paired(step, sorted(fed - parameters.keys()), sorted(after - nexts - needed))
@@ -107,6 +113,50 @@ def _ways(step: StepTrace, holders: Sequence[int]) -> _Ways:
     carried = frozenset(_paired(step, nested, sorted(others)))
     is_gradient = tuple(flow.is_gradient for flow in made)
     return _Ways(fed, parameters, state, carried, is_gradient)
+
+
+def _unread(
+    step: StepTrace,
+    made: Sequence[Flow],
+    parameters: Mapping[int, set[int]],
+    state: Mapping[int, set[int]],
+    holders: Sequence[int],
+) -> dict[int, set[int]]:
+    """Those of `state` that are parameters which no forward pass reads.
+
+    They stand among parameters, and what they become is made of them and of what an optimizer keeps
+    for them. That is made of itself alone, or of gradients, and goes into parameters; a mean of
+    parameters is made of them, that of a gradient's norm is a number.
+    """
+    others = _union(1 << j for j in parameters)
+
+    def is_apart(i: int, outputs: set[int]) -> bool:
+        var = step.jaxpr.invars[i]
+        reached = {j for j, flow in enumerate(made) if flow.inputs >> i & 1}
+        is_number = not var.aval.shape and any(made[j].is_after for j in outputs)
+        is_mean = any(made[j].inputs & others for j in outputs)
+        return is_inexact(var) and reached <= outputs and not is_number and not is_mean
+
+    found = {i: at for i, at in state.items() if step.inputs[i] and is_apart(i, at)}
+
+    def is_beside(i: int) -> bool:
+        beside = [_keys(step.inputs[j] or "")[:-1] for j in parameters if holders[j] == holders[i]]
+        if not any(holders[j] == holders[i] for j in state.keys() - found.keys()):
+            return bool(beside)
+        shared = _shared(beside)
+        return bool(beside) and _keys(step.inputs[i] or "")[: len(shared)] == shared
+
+    return {i: at for i, at in found.items() if is_beside(i)}
+
+
+def _shared(paths: Sequence[Sequence[str]]) -> list[str]:
+    """The keys that all paths begin with."""
+    found = []
+    for keys in zip(*paths, strict=False):
+        if len(set(keys)) > 1:
+            break
+        found.append(keys[0])
+    return found
 
 
 def _union(masks: Iterable[int]) -> int:

@@ -139,13 +139,18 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     jaxpr = _jax.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
     made = changes(primal, arguments)
-    changed = made_by_step(made)
+    order = {arguments.paths[i]: n for n, i in enumerate(arguments.dynamic)}
+    changed = sorted(made_by_step(made), key=lambda c: order.get(c.path, len(order)))
     outvars = [*jaxpr.outvars[: len(returned)], *(jaxpr.outvars[c.output] for c in changed)]
     closed = primal.jaxpr
-    if len(outvars) < len(jaxpr.outvars):
+    if outvars != list(jaxpr.outvars):
         closed = _jax.with_outvars(closed, outvars)
         jaxpr = _jax.open_jaxpr(closed)
     given = _donated(jaxpr)
+    # A Ref is written where it stands.
+    refs = {arguments.paths[i] for i in arguments.refs} & {c.path for c in changed}
+    paths = [arguments.paths[i] for i in arguments.dynamic]
+    given |= {v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs}
     return StepTrace(
         arguments=replace(arguments, changing=frozenset(c.path for c in changed)),
         closed=closed,
@@ -185,6 +190,8 @@ def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_array(leaf: Any) -> bool:
+    if _jax.is_ref(leaf):  # which cannot be returned; what it holds is a change
+        return False
     return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
 
 

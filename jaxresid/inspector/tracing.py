@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.errors import InputsError
@@ -51,7 +51,8 @@ class Reached:
     """Something that the function reaches by itself, see `outside`, whose leaves are inputs.
 
     Attributes:
-      owner, key: where it stands: the attribute of an object, the entry of a dict or a list.
+      owner, key: where it stands: the attribute of an object, the entry of a dict or a list. No
+        owner (None): the key is a Ref, whatever reaches it.
       path: what its leaves' paths begin with.
       start, stop: its leaves.
       treedef: of it.
@@ -80,6 +81,7 @@ class Arguments:
       reached: what is no argument; its leaves come last.
       owners: the objects, dicts and lists that the function reaches, with their paths: it may put
         something into them, and they are to stay as they are.
+      refs: the leaves that are what a `jax.Ref` holds, each with the Ref.
       is_mutable: whether it holds any object whose change in place its owner sees.
       changing: the paths whose leaves the function changes; None: not known yet.
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
@@ -94,6 +96,7 @@ class Arguments:
     names: tuple[str, ...]
     reached: tuple[Reached, ...] = ()
     owners: tuple[tuple[str, Any], ...] = ()
+    refs: Mapping[int, Any] = field(default_factory=dict)
     is_mutable: bool = False
     changing: frozenset[str] | None = None
     mesh: Any = None
@@ -245,14 +248,18 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
         layout=flat.layout,
         names=tuple(names),
         owners=around.owners,
-        is_mutable=bool(around.variables) or any(flat.held),
+        refs=_refs(flat.leaves),
+        is_mutable=bool(around.variables or around.refs) or any(flat.held),
         mesh=own,
         context=mesh,
     )
     passed = {id(each) for each in flat.layout.outside}
     places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
+    given = {id(leaf) for leaf in flat.leaves}
+    places += [(None, ref, path) for path, ref in around.refs if id(ref) not in given]
     found = reaching(found, places)
-    if not found.having("differentiated"):
+    # A step may take gradients of nothing but what it changes.
+    if not found.is_mutable and not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
     return found
 
@@ -263,10 +270,13 @@ def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Argumen
     jax = _jax.import_jax()
     count = call.treedef.num_leaves
     paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
+    refs = {i: ref for i, ref in call.refs.items() if i < count}
     reached = []
     for owner, key, path in places:
-        inside, inner = jax.tree_util.tree_flatten_with_path(entries(owner)[key])
+        value = key if owner is None else entries(owner)[key]
+        inside, inner = jax.tree_util.tree_flatten_with_path(value)
         start = len(leaves)
+        refs |= {start + i: ref for i, ref in _refs([leaf for _, leaf in inside]).items()}
         for keys, leaf in inside:
             abstract, role = _role(leaf, False, call.context)
             paths.append(_text(path, keys))
@@ -279,18 +289,25 @@ def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Argumen
         leaves=tuple(leaves),
         roles=tuple(roles),
         reached=tuple(reached),
+        refs=refs,
     )
+
+
+def _refs(leaves: Sequence[Any]) -> dict[int, Any]:
+    return {i: leaf for i, leaf in enumerate(leaves) if _jax.is_ref(leaf)}
 
 
 def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
     """The arguments of a function that changes those of `paths` in place: it returns them beside
-    its outputs, and they are not differentiated. What it reaches and leaves as it is are constants.
+    its outputs, and they are not differentiated. What it reaches and leaves as it is are constants,
+    but for Refs.
     """
     changed = frozenset(paths)
     kept = [
         (each.owner, each.key, each.path)
         for each in call.reached
         if not changed.isdisjoint(call.paths[each.start : each.stop])
+        or any(i in call.refs for i in range(each.start, each.stop))
     ]
     found = reaching(call, kept)
     roles = [
@@ -313,14 +330,34 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
     """
 
     def again() -> Trace:
-        return _passes(_primal(fun, arguments, has_aux), arguments)
+        primal = _primal(fun, arguments, has_aux)
+        if not arguments.refs:
+            return _passes(primal, arguments)
+        # What is differentiated holds no Refs.
+        written = _traced(primal, arguments)
+        return replace(_passes(_evaluating(written), arguments), primal=lambda: written)
 
     return replace(again(), again=again)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A traced function as a `jax.stages.Traced` has it, with what Refs hold in the place of Refs.
+
+    Attributes:
+      jaxpr: closed.
+      out_info: its output, auxiliary arrays and changes; what Refs hold in the end is among these.
+      unknown: Refs that it reaches and that are no input yet.
+    """
+
+    jaxpr: Any
+    out_info: Any
+    unknown: tuple[Any, ...] = ()
+
+
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
-    """The `jax.stages.Traced` of the function itself: of its differentiated leaves, then of the
-    other traced ones, to its output and auxiliary arrays."""
+    """The `jax.stages.Traced` of the function itself, or what is `Written` of one with Refs: of its
+    differentiated leaves, then of the other traced ones, to its output and auxiliary arrays."""
     return _traced(_primal(fun, arguments, has_aux), arguments)
 
 
@@ -348,7 +385,8 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
             )
         # jax.vjp hands on strings and the like; a traced function cannot return them.
         leaves = _jax.import_jax().tree.leaves(result[1])
-        return result[0], ([leaf for leaf in leaves if hasattr(leaf, "dtype")], changes)
+        arrays = [v for v in leaves if hasattr(v, "dtype") and not _jax.is_ref(v)]
+        return result[0], (arrays, changes)
 
     return primal
 
@@ -359,14 +397,19 @@ def retrace(traced: Trace, primal: Any) -> Trace:
     Args:
       primal: the rewritten closed jaxpr, of the inputs and outputs that `traced.primal()` has.
     """
+    return _passes(_evaluating(Written(primal, traced.primal().out_info)), traced.arguments)
+
+
+def _evaluating(written: Any) -> _Primal:
+    """A traced function as one that can be traced; no user code runs."""
     jax = _jax.import_jax()
-    treedef = jax.tree.structure(traced.primal().out_info)
-    evaluate = _jax.as_function(primal)
+    treedef = jax.tree.structure(written.out_info)
+    evaluate = _jax.as_function(written.jaxpr)
 
     def call(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
         return jax.tree.unflatten(treedef, evaluate(*diff_leaves, *rest_leaves))
 
-    return _passes(call, traced.arguments)
+    return call
 
 
 def _passes(primal: _Primal, arguments: Arguments) -> Trace:
@@ -389,6 +432,8 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
         # With jax_remat3 a rule that closes over a tracer of the target's own leaves one here, too,
         # but not where the target alone is traced.
         _traced(primal, arguments)
+    if _jax.held_refs(traced.jaxpr):
+        raise InputsError(_UNFOUND)
     (y, aux), vjp = traced.out_info
     _check_differentiable(y)
 
@@ -417,7 +462,60 @@ def _traced(primal: _Primal, arguments: Arguments) -> Any:
         operands = _operands(arguments)
         traced = _jax.import_jax().jit(primal).trace(*operands)
         _check_closed(traced, operands)
+        return _without_refs(traced, arguments)
+
+
+def _without_refs(traced: Any, arguments: Arguments) -> Any:
+    """What is `Written` of a traced function with Refs; itself of one without."""
+    closed = traced.jaxpr
+    reached = _jax.held_refs(closed)
+    if not reached and not arguments.refs:
         return traced
+    jax = _jax.import_jax()
+    result, (aux, (held, loose, moved)) = traced.out_info
+    jaxpr = _jax.open_jaxpr(closed)
+    inputs, outvars = list(jaxpr.invars), list(jaxpr.outvars)
+    paths = [arguments.paths[i] for i in arguments.dynamic]
+    refs = arguments.refs
+    known = {id(refs[i]): n for n, i in enumerate(arguments.dynamic) if i in refs}
+    unknown = []
+    for var, ref in reached.items():
+        if id(ref) in known:
+            inputs[known[id(ref)]] = var
+        else:
+            unknown.append((var, ref))
+    front = [var for var, _ in unknown]
+    closed, returned = _jax.without_refs(closed, [*front, *inputs])
+    jaxpr = _jax.open_jaxpr(closed)
+    finals = zip(returned, jaxpr.outvars[len(outvars) :], strict=True)
+    in_the_end = {
+        paths[i - len(front)]: var
+        for i, var in finals
+        if i >= len(front) and var is not jaxpr.invars[i]
+    }
+    wanted = arguments.changing
+    ends = [len(jax.tree.leaves(each)) for each in ((result, aux), held)]
+    first, second = ends[0], sum(ends)
+    outvars = list(jaxpr.outvars[: len(outvars)])
+    made = dict(zip(sorted(held), outvars[first:second], strict=True))
+    made |= {
+        path: var
+        for path, var in in_the_end.items()
+        if path not in held and (wanted is None or path in wanted)
+    }
+    shapes = {path: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for path, v in made.items()}
+    outvars[first:second] = [made[path] for path in sorted(made)]
+    return Written(
+        _jax.with_outvars(closed, outvars),
+        (result, (aux, (shapes, loose, moved))),
+        tuple(ref for _, ref in unknown),
+    )
+
+
+_UNFOUND = (
+    "the target reads a jax.Ref that is no argument of its and is not found in what it closes over;"
+    " pass it as an argument"
+)
 
 
 def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
@@ -463,11 +561,14 @@ def _called(
     jax = _jax.import_jax()
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
     leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
-    owners = {id(each.owner): ("", each.owner) for each in arguments.reached}
+    for i, ref in arguments.refs.items():
+        leaves[i] = ref
+    found = [each for each in arguments.reached if each.owner is not None]
+    owners = {id(each.owner): ("", each.owner) for each in found}
     owners |= {id(each): ("", each) for each in arguments.layout.outside}
     owners |= {id(owner): (path, owner) for path, owner in arguments.owners}
     with restored([owner for _, owner in owners.values()]) as kept:
-        for each in arguments.reached:
+        for each in found:
             put(
                 each.owner,
                 each.key,
@@ -485,7 +586,36 @@ def _called(
             result = jax.tree.map(lambda leaf: leaf, result)
         seen = _changes(arguments, tree, leaves)
         moved = _moved(arguments, list(owners.values()), kept)
+        for into, added in zip(seen, _added(arguments, list(owners.values()), kept), strict=True):
+            into.update(added)
     return result, (*seen, moved)
+
+
+def _added(
+    arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """By path the traced leaves of what stands in owners where nothing stood before: in objects, as
+    a Variable that a module gains or an attribute, and in dicts and lists."""
+    held: dict[str, Any] = {}
+    loose: dict[str, Any] = {}
+    if arguments.changing is not None and not arguments.changing:
+        return held, loose
+    jax = _jax.import_jax()
+    known = {id(owner) for _, owner in arguments.owners}
+    for (path, owner), before in zip(owners, kept, strict=True):
+        if id(owner) not in known:
+            continue
+        into = loose if type(owner) in (dict, list) else held
+        for key, value in entries(owner).items():
+            if key in before:
+                continue
+            flat = flattened(value)
+            for keys, leaf in zip(flat.paths, flat.leaves, strict=True):
+                at = _text(inner_path(path, owner, key), keys)
+                is_known = arguments.changing is None or at in arguments.changing
+                if is_known and isinstance(leaf, jax.core.Tracer):
+                    into[at] = leaf[...] if _jax.is_ref(leaf) else leaf
+    return held, loose
 
 
 def _moved(
@@ -524,9 +654,11 @@ def _changes(
         if before.get(path) is leaf or path in again or not hasattr(leaf, "dtype"):
             return
         if arguments.changing is None or path in arguments.changing:
-            into[path] = leaf
+            into[path] = leaf[...] if _jax.is_ref(leaf) else leaf
 
     for each in arguments.reached:
+        if each.owner is None:
+            continue
         now = entries(each.owner).get(each.key)
         for keys, leaf in jax.tree_util.tree_flatten_with_path(now)[0]:
             see(_text(each.path, keys), leaf, held)

@@ -1,0 +1,108 @@
+"""Gradients of a training step that nothing depends on, beside others that are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.flows import described
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, Passes
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.model import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A whole backward pass that nothing depends on.
+
+    Attributes:
+      inputs: the paths of those inputs whose gradients it makes, where they can be told.
+      location: the user's line that its forward pass begins with.
+    """
+
+    inputs: tuple[str, ...]
+    location: Location | None
+
+
+def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
+    """The backward passes that no output of a step depends on; what is left out of one that is
+    used, such as the gradients of frozen layers, is none."""
+    names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
+    live = {v for v in step.jaxpr.outvars if not _jax.is_literal(v)}
+    return tuple(_lost(Levels(frames), Passes(), Level(step.jaxpr), live, names))
+
+
+def _lost(
+    levels: Levels, passes: Passes, level: Level, live: set[Any], names: Mapping[Any, str]
+) -> Iterator[Lost]:
+    """Those of a level and of what is inside it; `live` are the outvars that are used, `names` are
+    the paths of invars."""
+    eqns = level.jaxpr.eqns
+    used, alive = set(live), [False] * len(eqns)
+    for at in reversed(range(len(eqns))):
+        eqn = eqns[at]
+        if eqn.effects or any(v in used for v in eqn.outvars):
+            alive[at] = True
+            used.update(v for v in eqn.invars if not _jax.is_literal(v))
+    phases = [passes.of(eqn) for eqn in eqns]
+    for group in _gradients(eqns, phases):
+        backward = [at for at in group if phases[at] == BACKWARD]
+        if not backward or any(alive[at] for at in backward):
+            continue
+        inside = {v for at in backward for v in eqns[at].invars if not _jax.is_literal(v)}
+        made = {described(v) for at in backward for v in eqns[at].outvars if v not in inside}
+        forward = [at for at in group if phases[at] == FORWARD]
+        read = {v for at in forward for v in eqns[at].invars if not _jax.is_literal(v)}
+        inputs = [path for v, path in names.items() if v in read and described(v) in made]
+        location = levels.location(level, eqns[forward[0]]) if forward else None
+        yield Lost(tuple(inputs), location)
+    for eqn, phase in zip(eqns, phases, strict=True):
+        if phase != BOTH:
+            continue
+        for which, nest in enumerate(levels.nests(eqn)):
+            inner = {
+                v
+                for at, v in enumerate(nest.jaxpr.outvars)
+                if not _jax.is_literal(v)
+                and (at in nest.carries.values() or _is_used(eqn, nest.results[at], used))
+            }
+            if eqn.effects:
+                inner |= {v for v in nest.jaxpr.outvars if not _jax.is_literal(v)}
+            outer = {
+                v: eqn.invars[i] for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True)
+            }
+            known = {v: names[o] for v, o in outer.items() if not _jax.is_literal(o) and o in names}
+            yield from _lost(levels, passes, levels.enter(level, eqn, which), inner, known)
+
+
+def _is_used(eqn: Any, result: int | None, used: set[Any]) -> bool:
+    return result is not None and eqn.outvars[result] in used
+
+
+def _gradients(eqns: list[Any], phases: list[str]) -> list[list[int]]:
+    """The eqns of forward and backward passes that hang together, by number: those of one gradient,
+    or of several of which one reads what another makes."""
+    first = list(range(len(eqns)))
+
+    def root(at: int) -> int:
+        while first[at] != at:
+            first[at] = at = first[first[at]]
+        return at
+
+    makers: dict[Any, int] = {}
+    for at, (eqn, phase) in enumerate(zip(eqns, phases, strict=True)):
+        if phase not in (FORWARD, BACKWARD):
+            continue
+        for v in eqn.invars:
+            if not _jax.is_literal(v) and v in makers:
+                first[root(makers[v])] = root(at)
+        makers.update(dict.fromkeys(eqn.outvars, at))
+    found: dict[int, list[int]] = {}
+    for at, phase in enumerate(phases):
+        if phase in (FORWARD, BACKWARD):
+            found.setdefault(root(at), []).append(at)
+    return list(found.values())

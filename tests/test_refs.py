@@ -155,6 +155,10 @@ def test_compiles_what_jit_compiles(fun, inputs):
     assert row.alias_nbytes == expected.alias_size_in_bytes > 0
 
 
+@pytest.mark.skipif(
+    bool(getattr(jax.config, "jax_remat3", False)) and jax.__version_info__ < (0, 11),
+    reason="compare finds no checkpoint of this step with jax_remat3 there, functional or not",
+)
 def test_variants_change_the_same():
     given = from_function(refs, "refs").args
     mine = jaxresid.compare(step)(*given)

@@ -342,3 +342,28 @@ def test_one_that_only_the_backward_pass_shows_stands_where_it_is_called():
     assert found.keys() == {"body", "matvec"}
     assert found["matvec"].location.line == body.__code__.co_firstlineno + 5
     assert found["body"].location.line == loss.__code__.co_firstlineno + 1
+
+
+def test_one_that_spares_work_recomputes_nothing():
+    """The checkpoints of a gradient that the function takes stay in every variant; differentiated
+    again they recompute less inside another one."""
+
+    def outer(h, w):
+        def step(h, x):
+            return jnp.sin(jnp.sin(h) * jnp.cos(h)) * x, None
+
+        def steps(h, xs):
+            return lax.scan(jax.checkpoint(step, prevent_cse=False), h, xs)
+
+        def energy(h):
+            return jnp.sum(lax.scan(jax.remat(steps, prevent_cse=False), h, w[:2, :3, None])[0])
+
+        return h + jax.grad(energy)(h)
+
+    def loss(h, w):
+        saving = jax.checkpoint(outer, policy=cp.everything_saveable)
+        return jnp.sum(saving(h, w))
+
+    compared = jaxresid.compare(loss, mode="function")(H, W)
+    assert all(row.recompute_flops >= 0 for row in compared.rows)
+    assert jaxresid.plan(loss, budget="1GiB", mode="function")(H, W).recompute_flops >= 0

@@ -311,7 +311,8 @@ class Table:
         )
 
     def _row(self, label: str, variant: Variant, without_effect: bool) -> Row:
-        added = variant.cost - self._plain.cost
+        # Around a gradient that the function takes a checkpoint may spare work: it adds none.
+        added = max((variant.cost - self._plain.cost).flops, 0)
         taken = seconds(variant.program, self._chip, self._profile)
         plain = self._plain_seconds
         return Row(
@@ -320,10 +321,8 @@ class Table:
             kept_nbytes=variant.kept_nbytes,
             host_nbytes=variant.host_nbytes,
             peak_nbytes=variant.peak_nbytes,
-            recompute_flops=added.flops,
-            recompute_fraction=added.flops / self._plain.cost.flops
-            if self._plain.cost.flops
-            else 0.0,
+            recompute_flops=added,
+            recompute_fraction=added / self._plain.cost.flops if self._plain.cost.flops else 0.0,
             time_fraction=(taken.total - plain) / plain if plain else 0.0,
             uncosted=variant.cost.uncosted,
             offloading=offloading(

@@ -45,7 +45,7 @@ def figures(variant: Variant, plain: Variant) -> Figures:
         variant.peak_nbytes,
         variant.kept_nbytes,
         variant.host_nbytes,
-        (variant.cost - plain.cost).flops,
+        max((variant.cost - plain.cost).flops, 0),
     )
 
 

@@ -250,10 +250,14 @@ def options_of(command):
 )
 def test_choices_are_the_words_of_the_types(option, word):
     context = click.Context(cli)
-    commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
-    found = [c[option] for c in map(options_of, commands) if option in c]
+    commands = {
+        name: options_of(cli.get_command(context, name)) for name in cli.list_commands(context)
+    }
+    found = {name: tuple(c[option].choices) for name, c in commands.items() if option in c}
+    if option == "mode":  # a step has no two passes to show
+        assert found.pop("split") == ("auto", "function")
     assert found
-    assert all(tuple(choice.choices) == typing.get_args(word) for choice in found)
+    assert set(found.values()) == {typing.get_args(word)}
 
 
 @every

@@ -50,11 +50,11 @@ def split(
     """
     with working(f"tracing {options.target}"):
         inspection = inspected(options)
+        from jaxresid.inspector.listing import split_of
+
+        found = split_of(inspection, max_eqns=max_eqns, depth=depth)
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
-    from jaxresid.inspector.listing import split_of
-
-    found = split_of(inspection, max_eqns=max_eqns, depth=depth)
     if format_ == "json":
         from jaxresid.render.json import split_json
 

@@ -116,12 +116,14 @@ def _as_jitted(closed: Any) -> Any:
     known = {v for v in jaxpr.outvars if not _jax.is_literal(v)}
     made = [v if v in known else _jax.like(v) for v in eqn.outvars]
     rest = [v for v in jaxpr.outvars if _jax.is_literal(v) or v not in made]
+    outputs = [*made, *rest]
     return _jax.with_jaxpr(
         closed,
         jaxpr.replace(
             eqns=[eqn.replace(outvars=made)],
-            outvars=[*made, *rest],
-            debug_info=jaxpr.debug_info._replace(result_paths=None),
+            outvars=outputs,
+            # As many as there are outputs: None, which says nothing, JAX 0.7.0 does not take.
+            debug_info=jaxpr.debug_info._replace(result_paths=("",) * len(outputs)),
         ),
     )
 

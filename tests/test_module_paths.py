@@ -66,9 +66,9 @@ class Gelu(Module):
         return jax.nn.gelu(x)
 
 
-@jax.jit
 def jitted_sine(x):
-    return jnp.sin(jnp.cos(x))
+    # Jitted anew each time: JAX would give back what it traced with names.
+    return jax.jit(lambda x: jnp.sin(jnp.cos(x)))(x)
 
 
 class Gate(Module):

@@ -36,12 +36,14 @@ _FLAGS = (
 )
 
 # One name for what has several. remat: `remat2` since 0.4, `checkpoint` as printed by some
-# versions, RematTraced with jax_remat3. name: CheckpointName with jax_remat3.
+# versions, RematTraced with jax_remat3. name: CheckpointName with jax_remat3, where
+# PrimalLeftTangentRight hands its first operand on.
 _ALIASES = {
     "remat2": "remat",
     "checkpoint": "remat",
     "RematTraced": "remat",
     "CheckpointName": "name",
+    "PrimalLeftTangentRight": "pvary",
     "pjit": "jit",
 }
 

@@ -59,11 +59,12 @@ class ModulePaths:
         self._levels = levels
         self._found: dict[Level, dict[int, Path]] = {}
         self._known: dict[Level, dict[Any, Path]] = {}
+        self._is_list: dict[tuple[Level, Path], bool] = {}
 
     def of(self, level: Level, eqn: Any) -> str:
         """Return the path of the module whose method an eqn comes from, without the argument's
         name, `blocks[3].mlp`; empty where the arguments do not tell."""
-        return shown(self._paths(level).get(id(eqn), ()))
+        return shown(self._of_module(level, self._paths(level).get(id(eqn), ())))
 
     def _paths(self, level: Level) -> dict[int, Path]:
         found = self._found.get(level)
@@ -82,7 +83,18 @@ class ModulePaths:
     def inside(self, level: Level, eqn: Any) -> str:
         """Return the path of the module that an eqn with a body, such as a checkpoint, is of."""
         child = self._levels.enter(level, eqn, 0)
-        return shown(_common([path for path in self._paths(child).values() if path]))
+        path = _common([path for path in self._paths(child).values() if path])
+        return shown(self._of_module(child, path))
+
+    def _of_module(self, level: Level, path: Path) -> Path:
+        """The path itself, or of a list of modules, several of which were called, what holds it."""
+        while level.parent is not None:
+            level = level.parent
+        key, count = (level, path), len(path)
+        if key not in self._is_list:
+            inside = (p for p in self._inputs(level).values() if p[:count] == path)
+            self._is_list[key] = any(p[count].startswith("[") for p in inside if len(p) > count)
+        return path[:-1] if self._is_list[key] else path
 
     def _has_methods(self, level: Level) -> bool:
         stacks = {self._levels.frames.of(eqn) for eqn in level.jaxpr.eqns}

@@ -236,6 +236,73 @@ def test_programs(program):
     assert cost.backward.matmul_flops + cost.recompute.matmul_flops == backward
 
 
+def _summed(loop):
+    """A loss with a rule of its own, whose backward pass runs a loop; it keeps sin, cos and exp of
+    its argument."""
+
+    @jax.custom_vjp
+    def f(x):
+        return jnp.sum(jnp.sin(x))
+
+    def fwd(x):
+        return f(x), (jnp.sin(x), jnp.cos(x), jnp.exp(x))
+
+    f.defvjp(fwd, lambda kept, ct: (loop(*kept, ct),))
+    return f
+
+
+def _dead_carry(s, c, e, ct):
+    body = lambda carry: (carry[0] + 1, carry[1] * c, carry[2] + e * s)
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c, e))[1]
+
+
+def _dead_carry_of_a_scan_in_it(s, c, e, ct):
+    def body(carry):
+        inner = lambda g, _: ((g[0] * c, g[1] + e * s), None)
+        return carry[0] + 1, *lax.scan(inner, carry[1:], None, length=2)[0]
+
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c, e))[1]
+
+
+def _carry_of_a_carry(s, c, e, ct):
+    body = lambda carry: (carry[0] + 1, carry[1] * carry[2], carry[2] + c, carry[3] + e * s)
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c, c, e))[1]
+
+
+def _carry_of_the_condition(s, c, e, ct):
+    body = lambda carry: (carry[0] * c, carry[1] + e * s)
+    return lax.while_loop(lambda carry: jnp.sum(carry[1]) < 3, body, (ct * c, e))[0]
+
+
+def _result_of_a_branch(s, c, e, ct):
+    return lax.cond(ct > 0, lambda: (c, e * s), lambda: (c * c, e))[0] * ct
+
+
+@pytest.mark.parametrize(
+    ("loop", "names"),
+    [
+        (_dead_carry, ["cos"]),
+        (_dead_carry_of_a_scan_in_it, ["cos"]),
+        (_carry_of_a_carry, ["cos"]),
+        (_carry_of_the_condition, ["cos", "exp", "sin"]),
+        (_result_of_a_branch, ["cos"]),
+    ],
+)
+def test_what_no_output_needs_is_not_read(loop, names):
+    """Against what JAX leaves of the arguments of the backward pass when it lowers it."""
+    fun = _summed(loop)
+
+    def back(x):
+        return jax.vjp(fun, x)[1]
+
+    shapes = jax.eval_shape(back, X)
+    pulled = jax.jit(lambda pulled: pulled(jnp.float32(1))).lower(shapes)
+    (entry,) = (line for line in pulled.as_text().splitlines() if "@main" in line)
+    found = sorted(r.origin.primitive for r in kept(stepping(fun), X))
+    assert len(found) == entry.count("%arg")
+    assert set(names) <= set(found)  # JAX prunes no `while` before 0.12
+
+
 def test_a_jitted_gradient():
     """The same residuals one level down, without the values of another call."""
 

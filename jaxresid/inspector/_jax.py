@@ -282,6 +282,14 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
     return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
 
 
+def is_pruned(eqn: Any) -> bool:
+    """Return whether this JAX leaves out what nothing needs of an eqn that holds jaxprs when it
+    lowers it: of `while` since 0.12."""
+    from jax.interpreters import partial_eval
+
+    return eqn.primitive in partial_eval.dce_rules
+
+
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
     """A closed jaxpr as a function of its inputs that can be traced; eqns keep their lines."""
     import jax.extend

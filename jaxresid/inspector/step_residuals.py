@@ -4,8 +4,9 @@ They cross where both passes of a gradient stand side by side: in the step itsel
 gradient, in the body of a loop over microbatches. Those of a loop's body are of one trip, since the
 next trip makes its own.
 
-JAX leaves in the jaxpr what nobody reads; a residual is listed if a backward eqn reads it, which
-is how a compiler sees it. `jax.vjp` alone cannot tell and keeps some more.
+JAX leaves in the jaxpr what nobody reads; a residual is listed if a backward eqn reads it that
+something depends on which the step returns or changes, which is how a compiler sees it. `jax.vjp`
+alone cannot tell and keeps some more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.needed import Needed
 from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
@@ -72,17 +74,18 @@ def step_residuals(
 
 
 class _Behind(Levels):
-    """Levels on which none but the backward passes read."""
+    """Levels on which none but the backward passes read, and of these what something depends on."""
 
     def __init__(self, frames: Frames, passes: Passes) -> None:
         super().__init__(frames)
         self._passes = passes
+        self._needed = Needed(self)
 
     def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
         found = super().readers(level, var)
-        if self._is_backward(level):
-            return found
-        return [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
+        if not self._is_backward(level):
+            found = [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
+        return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]
 
     def _is_backward(self, level: Level) -> bool:
         """Whether a level is inside the backward pass."""

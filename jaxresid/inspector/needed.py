@@ -1,0 +1,124 @@
+"""The eqns that the outputs of a jaxpr depend on, in its bodies as well.
+
+JAX leaves in a jaxpr what nothing reads, and drops it when it lowers the jaxpr; a carry of a loop
+that only the loop itself reads goes with all that computes it, of those loops that this JAX prunes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.nesting import Nest
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What of a jaxpr is needed: the ids of eqns, and the variables."""
+
+    eqns: frozenset[int]
+    variables: frozenset[Any]
+
+
+class Needed:
+    """Which eqns something depends on that the top returns. A checkpoint's body is needed whole:
+    JAX keeps all that a checkpoint is called with."""
+
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+        self._parts: dict[int, tuple[Level, _Part]] = {}
+        self._known: dict[tuple[int, frozenset[int]], _Part] = {}
+
+    def has(self, level: Level, eqn: Any) -> bool:
+        """Return whether an eqn of the level is needed."""
+        return id(eqn) in self._of(level).eqns
+
+    def _of(self, level: Level) -> _Part:
+        held = self._parts.get(id(level))
+        if held is not None:
+            return held[1]
+        jaxpr = level.jaxpr
+        if level.parent is None or level.nest is None:
+            found = self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
+        elif _in_checkpoint(level):
+            found = _whole(jaxpr)
+        else:
+            found = self._body(level.eqn, level.nest, self._of(level.parent).variables)
+        self._parts[id(level)] = level, found  # the level is held, so that its id stays its own
+        return found
+
+    def _body(self, eqn: Any, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
+        """The needed part of an eqn's body, given which variables are around the eqn."""
+        jaxpr = nest.jaxpr
+        if eqn.effects or not _jax.is_pruned(eqn):
+            return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
+        wanted = _asked(eqn, nest) | {
+            i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
+        }
+        while True:
+            found = self._back(jaxpr, frozenset(wanted))
+            carried = {
+                o for i, o in nest.carries.items() if jaxpr.invars[i] in found.variables
+            } - wanted
+            if not carried:
+                return found
+            wanted |= carried
+
+    def _back(self, jaxpr: Any, outputs: frozenset[int]) -> _Part:
+        """The needed part of a jaxpr, given which of its outputs are."""
+        key = id(jaxpr), outputs
+        if key not in self._known:
+            variables = {v for i in outputs if not _jax.is_literal(v := jaxpr.outvars[i])}
+            eqns = set()
+            for eqn in reversed(jaxpr.eqns):
+                if eqn.effects or any(v in variables for v in eqn.outvars):
+                    eqns.add(id(eqn))
+                    variables.update(self._operands(eqn, variables))
+            self._known[key] = _Part(frozenset(eqns), frozenset(variables))
+        return self._known[key]
+
+    def _operands(self, eqn: Any, variables: set[Any]) -> list[Any]:
+        """The operands that the needed results of an eqn depend on."""
+        needed = dict.fromkeys(range(len(eqn.invars)), True)
+        is_open = _jax.is_pruned(eqn) and _jax.primitive_name(eqn) != "remat"
+        bodies = self._levels.nests(eqn) if is_open else ()
+        needed.update({i: False for nest in bodies for i in nest.operands})
+        for nest in bodies:
+            inside = self._body(eqn, nest, variables).variables
+            for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
+                needed[i] = needed[i] or v in inside
+            needed.update({nest.operands[i]: True for i in _read_by_condition(eqn, nest)})
+        return [v for i, v in enumerate(eqn.invars) if needed[i] and not _jax.is_literal(v)]
+
+
+def _whole(jaxpr: Any) -> _Part:
+    made = (v for eqn in jaxpr.eqns for v in eqn.outvars)
+    return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *made)))
+
+
+def _in_checkpoint(level: Level) -> bool:
+    while level.parent is not None:
+        if _jax.primitive_name(level.eqn) == "remat":
+            return True
+        level = level.parent
+    return False
+
+
+def _read_by_condition(eqn: Any, nest: Nest) -> set[int]:
+    """The inner invars of a `while` that its condition reads."""
+    asked = _asked(eqn, nest)
+    return {i for i, o in nest.carries.items() if o in asked}
+
+
+def _asked(eqn: Any, nest: Nest) -> set[int]:
+    """The carries of a `while` that decide whether it goes on, by the outvar of its body."""
+    if nest.kind != "while":
+        return set()
+    params = _jax.params(eqn)
+    condition = _jax.open_jaxpr(params["cond_jaxpr"])
+    read = {v for inner in condition.eqns for v in inner.invars if not _jax.is_literal(v)}
+    read |= {v for v in condition.outvars if not _jax.is_literal(v)}
+    carried = condition.invars[params["cond_nconsts"] :]
+    return {i for i, v in enumerate(carried) if v in read}

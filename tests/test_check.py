@@ -587,7 +587,7 @@ def placing(fun=block.checkpointed):
 
 
 def finding(location):
-    return Finding("useless-checkpoint", "it is", location, "remove it", {"nbytes": 3})
+    return Finding("useless-checkpoint", "it is", Source(location), "remove it", {"nbytes": 3})
 
 
 @pytest.mark.parametrize("location", [None, Location(jnp.__file__, 3, 0, "dot")])

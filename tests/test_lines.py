@@ -13,6 +13,8 @@ import pytest
 from small import f32
 
 import jaxresid
+from jaxresid.inspector import Question, inspection
+from jaxresid.inspector.findings import findings
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.sites import body
 from jaxresid.model import Computed, Verdict
@@ -361,6 +363,49 @@ def test_linen(tmp_path, monkeypatch):
     assert block.location.line == 15
     assert (head.function, head.source.scope) == ("Dense", "Net/head")
     assert head.defined.file.endswith(os.path.join("flax", "linen", "linear.py"))
+
+
+SCANNED = """
+import flax.linen as nn
+import jax.numpy as jnp
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        h = nn.Dense(256)(nn.LayerNorm()(x))
+        return x + nn.Dense(64)(nn.gelu(h)), None
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        blocks = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=8)
+        x, _ = blocks(name="blocks")(x, None)
+        return nn.remat(nn.Dense)(64, name="head")(x)
+"""
+
+
+@pytest.mark.integration
+def test_findings_name_the_library_and_the_module(tmp_path, monkeypatch):
+    pytest.importorskip("flax.linen")
+    (tmp_path / "lines_scanned.py").write_text(SCANNED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    net = importlib.import_module("lines_scanned").Net()
+    x = jnp.zeros((32, 64))
+    args = net.init(jax.random.key(0), x), x
+
+    def loss(params, x):
+        return net.apply(params, x).sum()
+
+    found = inspection(Question(loss, args))
+    (loop,) = findings(found.report, found.trace, found.frames)
+    assert (loop.name, loop.location.line) == ("unwrapped-loop-body", line("x, _ =", SCANNED))
+    assert os.path.join("flax", "core") in loop.source.library.file
+    assert loop.source.scope == "Net"
+    said = {v.name: v.message for v in jaxresid.check(loss)(*args)}
+    assert os.path.join("flax", "core") in said["unwrapped-loop-body"]
+    assert said["unwrapped-loop-body"].endswith("; module Net)")
+    assert said["checkpointed-last-stage"].endswith(" (module Net/head)")
 
 
 @pytest.mark.integration

@@ -199,7 +199,7 @@ EARNING = dataclasses.replace(
         Finding(
             "saved-but-recomputed",
             "'h[0]' is saved, and the dot_general before it runs again",
-            at(41, "mlp", "h = gelu(x @ w)"),
+            Source(at(41, "mlp", "h = gelu(x @ w)")),
             "name the product instead",
             {"name": "h[0]", "recompute_flops": 17, "kept_nbytes": 3 * MIB},
         ),
@@ -603,7 +603,7 @@ saves nothing  loss  model.py:60  no policy
         )
 
     def test_a_finding_at_the_checkpoints_own_line(self):
-        finding = Finding("value-saved-twice", "h[0] is kept twice.", EARNING.location)
+        finding = Finding("value-saved-twice", "h[0] is kept twice.", EARNING.source)
         c = dataclasses.replace(EARNING, findings=(finding,))
         shown = block(dataclasses.replace(REPORT, checkpoints=(c,)), "1 checkpoint")
         assert shown.splitlines()[-1] == "  value-saved-twice: h[0] is kept twice"

@@ -68,10 +68,19 @@ class Placing:
         """
         entry = _ENTRIES[finding.name]
         location, message = finding.location, finding.message
-        if location is None or not self._is_users(location):
-            if location is not None:
-                where = f"{location.file}:{location.line} {location.function}"
-                message = f"{message} (in {where}, called from here)"
+        called = finding.source.library
+        if called is not None and self._kind(called) != "library":  # JAX's own, `jax.nn.gelu`
+            called = None
+        if location is None or self._kind(location) != "user":
+            called = location
+        notes = []
+        if called is not None:
+            notes.append(f"in {called.file}:{called.line} {called.function}, called from here")
+        if finding.source.scope:
+            notes.append(f"module {finding.source.scope}")
+        if notes:
+            message = f"{message} ({'; '.join(notes)})"
+        if location is None or location is called:
             location = self._target or Location(self._name, 1, None, self._name)
         file = self.file(self._absolute(location))
         node = None if file.facts is None else _node(file.facts, location)
@@ -96,8 +105,8 @@ class Placing:
             return location.file
         return os.path.normpath(os.path.join(self._frames.cwd, location.file))
 
-    def _is_users(self, location: Location) -> bool:
-        return bool(self._frames.kind(self._absolute(location), location.function) == "user")
+    def _kind(self, location: Location) -> str:
+        return self._frames.kind(self._absolute(location), location.function)
 
     def _shown(self, path: str) -> str:
         return path.removeprefix(self._frames.cwd)

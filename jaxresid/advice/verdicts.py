@@ -55,7 +55,7 @@ def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
     )
     is_undone = c.verdict == Verdict.UNDONE and c.prevent_cse
     help = undone_help() if is_undone else _HELP[name]
-    return Finding(name, message, c.location, help, _measured(c))
+    return Finding(name, message, c.source, help, _measured(c))
 
 
 def undone_help() -> str:

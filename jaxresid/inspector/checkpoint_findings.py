@@ -11,7 +11,7 @@ from jaxresid.inspector.peak import Places
 from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.program import Program, all_ops
 from jaxresid.inspector.verdicts import Facts, is_useless
-from jaxresid.model import Computed, Finding, Location, Mark, Residual
+from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes, format_flops
 
 _MATMULS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general", "ragged_dot"})
@@ -79,7 +79,7 @@ def _saved_in_vain(
                 f"{name!r} is saved ({format_bytes(nbytes)}), and the {again.name} that it is made"
                 f" from{at} is recomputed all the same ({format_flops(flops)}): what follows the"
                 " matmul is not linear, and its derivative needs the matmul's result",
-                named_at or facts.site.location,
+                Source(named_at) if named_at else facts.site.source,
                 help="name the result of the matmul, before the nonlinearity",
                 measured={"name": name, "nbytes": nbytes, "recompute_flops": flops},
             )
@@ -133,7 +133,7 @@ def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Findin
             "value-saved-twice",
             f"the {origin.primitive} {line} ({what}{format_bytes(r.nbytes)}) is kept although an"
             " earlier checkpoint keeps the same value",
-            origin.location or at,
+            origin.source if origin.location else facts.site.source,
             help="compute it once outside of the checkpoints, or checkpoint both uses together",
             measured={"nbytes": r.nbytes},
         )
@@ -156,7 +156,7 @@ def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
         "compiler-recomputes",
         f"of the {format_bytes(dropped)} that it drops the compiler recomputes the most by itself:"
         " in straight-line code it computes cheap elementwise values again where they are read",
-        site.location,
+        site.source,
         help="a checkpoint that saves the matmuls pays around a loop's body, or where sin, cos or"
         " erf are kept",
         measured={"nbytes": dropped},

@@ -59,7 +59,7 @@ def _free(report: Report) -> Iterator[Finding]:
             f"{format_bytes(nbytes)} of a {origin.primitive} that is made of constants alone are"
             f" kept for the backward loop, {nbytes / kept:.0%} of what is kept: it is cheaper to"
             " make again than to keep",
-            origin.location,
+            origin.source,
             help="make it in a checkpointed body, with a policy that saves what is dear",
             measured={"nbytes": nbytes, "share": nbytes / kept},
         )
@@ -87,7 +87,7 @@ def _widened(report: Report, traced: Trace, frames: Frames) -> Iterator[Finding]
             f"{format_bytes(total)} of {dtype} are kept of what was {made.dtype} until {made.by}"
             f" widened it: {format_bytes(more)} more than in {made.dtype}, {more / kept:.0%} of"
             " what is kept",
-            made.location,
+            made.source,
             help=f"compute it in {made.dtype}, or checkpoint it so that it is recomputed",
             measured={
                 "nbytes": total,

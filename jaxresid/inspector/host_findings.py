@@ -16,7 +16,7 @@ from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.sites import Site
 from jaxresid.inspector.transfers import PARTS, moves
-from jaxresid.model import Computed, Finding, Location, Mark, Residual
+from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes
 
 WITHOUT_EFFECT = "offload-without-effect"
@@ -106,7 +106,7 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
             WITHOUT_EFFECT,
             f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, and {which}"
             f" is in host memory: {because}",
-            offer.site.location,
+            offer.site.source,
             help=f"{better} 'pinned_host'",
             measured={"names": left, "device_nbytes": sum(staying)},
         )
@@ -117,10 +117,12 @@ class _Line:
     """The moves that one line makes; `reached` is what is made of what they moved.
 
     Attributes:
+      source: of the first of them.
       works: whether anything was computed of it since the last move.
       steps: the bytes of the moves between which nothing was.
     """
 
+    source: Source
     moved: list[Value] = field(default_factory=list)
     reached: set[Value] = field(default_factory=set)
     works: bool = True
@@ -148,14 +150,14 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
         for move in moves(op, frozenset()):
             where = places.location(op)
             if move.to == "device" and move.before in sources and where is not None:
-                line = lines.setdefault(where, _Line())
+                line = lines.setdefault(where, _Line(places.source(op)))
                 if line.works:
                     line.steps.append(0)
                 line.works = False
                 line.steps[-1] += move.nbytes
                 line.moved.append(move.after)
                 line.reached.add(move.after)
-    for where, line in lines.items():
+    for line in lines.values():
         # Two are no loop: a helper moves the parameters, and in the update the state.
         if len(line.steps) < 3:
             continue
@@ -166,7 +168,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
             f" {format_bytes(nbytes)} in all: in straight-line code a compiler starts the moves as"
             " early as memory allows, so that they are on the device at once and not"
             f" {format_bytes(max(line.steps))} at a time",
-            where,
+            line.source,
             help="stack them and scan over them, with the move inside a checkpointed body",
             measured={"nbytes": nbytes, "count": len(line.moved), "largest_nbytes": most},
         )
@@ -181,7 +183,7 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
     """
     sources = _sources(program)
     made: dict[Value, Op] = {}
-    found: dict[Location | None, dict[str, int]] = {}
+    found: dict[Location | None, tuple[Source, dict[str, int]]] = {}
     for op in program.block.ops:
         if op.name == "transpose" and op.operands[0] in sources and _reorders(op):
             made[op.results[0]] = op
@@ -192,16 +194,17 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
         for i in op.nest.slices:
             value = op.operands[op.nest.operands[i]]
             if value in made:
-                by_path = found.setdefault(places.location(made[value]), {})
+                source = places.source(made[value])
+                _, by_path = found.setdefault(source.location, (source, {}))
                 by_path[sources[value]] = value.nbytes
-    for where, by_path in found.items():
+    for source, by_path in found.values():
         nbytes = sum(by_path.values())
         yield Finding(
             "transposed-host-scan",
             f"{', '.join(by_path)} ({format_bytes(nbytes)} in host memory) is transposed before a"
             " loop takes it apart: what a trip moves to the device is no part of host memory in one"
             " piece; a compiler transposes all of it first, or gathers each part",
-            where,
+            source,
             help="keep it in host memory as the loop needs it, with the axis that it scans first",
             measured={"nbytes": nbytes, "paths": list(by_path)},
         )

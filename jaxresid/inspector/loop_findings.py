@@ -72,7 +72,7 @@ def unwrapped_bodies(
             f"the body of this loop of {trips} trips is not checkpointed: it stacks"
             f" {format_bytes(loop.nbytes)} of residuals, {loop.nbytes / kept:.0%} of what is kept,"
             f" where a checkpointed body keeps its carry, {format_bytes(carried)}",
-            location,
+            levels.source(loop.level, loop.eqn),
             help="checkpoint the body: lax.scan(jax.checkpoint(body, prevent_cse=False), ...)",
             measured={
                 "nbytes": loop.nbytes,

@@ -12,7 +12,7 @@ from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import answers, description, means_nothing, wanted
 from jaxresid.inspector.sites import Site, sites
-from jaxresid.model import Finding, Location, Report
+from jaxresid.model import Finding, Location, Report, Source
 from jaxresid.nearest import did_you_mean
 
 
@@ -78,7 +78,7 @@ def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Findin
             "undefined-checkpoint-name",
             f"the policy of the checkpoint of `{site.function}` saves {listed}, and no value in"
             f" this program has that name{did_you_mean(missing[0], sorted(defined))}",
-            site.location,
+            site.source,
             help="correct the name, or name the value with checkpoint_name",
             measured={"missing": missing, "defined": sorted(defined)},
         )
@@ -105,7 +105,7 @@ def _unused(
         yield Finding(
             "unused-checkpoint-name",
             f"the name {name!r} changes nothing: no policy in this program saves or mentions it",
-            location,
+            Source(location),
             help="add the name to a policy, or remove the call",
             measured={"name": name},
         )

@@ -16,7 +16,7 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import Level, Levels
 from jaxresid.inspector.tracing import Trace
-from jaxresid.model import Location
+from jaxresid.model import Source
 
 # How many eqns behind a residual are looked at; a normalisation is some ten long.
 _REACH = 64
@@ -37,12 +37,13 @@ class Widening:
     Attributes:
       dtype, itemsize: of what it was before.
       by: what did it, quoted: a function of JAX, or the line's code.
+      source: where.
     """
 
     dtype: str
     itemsize: int
     by: str
-    location: Location
+    source: Source
 
 
 def widened(traced: Trace, frames: Frames, var: Any) -> Widening | None:
@@ -103,4 +104,4 @@ def _told(levels: Levels, level: Level, eqn: Any) -> Widening | None:
     called, _ = levels.frames.library_calls(frames)
     dtype = eqn.invars[0].aval.dtype
     by = f"`{at.code}`" if called is None or called == at else f"jax's `{called.function}`"
-    return Widening(str(dtype), dtype.itemsize, by, at)
+    return Widening(str(dtype), dtype.itemsize, by, levels.source(level, eqn))

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jaxresid.model.values import NOWHERE, Location, Source
+from jaxresid.model.values import Location, Source
 
 
 class Verdict(enum.StrEnum):
@@ -28,18 +28,21 @@ class Finding:
     Attributes:
       name: the name of the rule that it is a case of, as in `jaxresid rules`.
       message: one or two sentences with the figures, without the remedy.
+      source: where it is, in the user's code and in a library's.
       help: the remedy.
-      location: where the user wrote it; None where no line is known.
       measured: the figures, by name; bytes in keys that end in `nbytes`.
-      source: of what it is about, where a library's line or a module says more.
     """
 
     name: str
     message: str
-    location: Location | None
+    source: Source
     help: str = ""
     measured: Mapping[str, object] = field(default_factory=dict, hash=False)
-    source: Source = NOWHERE
+
+    @property
+    def location(self) -> Location | None:
+        """The user's line; None where none is known."""
+        return self.source.location
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,9 +71,10 @@ def _known(nbytes: int | None) -> str:
 
 def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
     """`saved-but-recomputed, model.py:41: ...`; the place where it is not the checkpoint's own."""
-    elsewhere = finding.location is not None and finding.location != checkpoint.location
-    place = f", {place_text(finding.location)}" if elsewhere and finding.location else ""
-    place += "".join(f", {note}" for note in source_notes(finding.source))
+    place = ""
+    if finding.location is not None and finding.source != checkpoint.source:
+        notes = (place_text(finding.location), *source_notes(finding.source))
+        place = "".join(f", {note}" for note in notes)
     message = "; ".join(part.rstrip(".") for part in (finding.message, finding.help) if part)
     return f"{finding.name}{place}: {message}"
 

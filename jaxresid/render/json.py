@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from jaxresid.model import (
@@ -299,7 +298,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "name": finding.name,
         "message": finding.message,
         "help": finding.help,
-        **_source(replace(finding.source, location=finding.location)),
+        **_source(finding.source),
         "measured": dict(finding.measured),
     }
 

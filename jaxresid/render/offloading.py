@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.model import Finding, Offloading, Report, Row, Transfers
 from jaxresid.render.columns import bytes_unit
-from jaxresid.render.words import place_text
+from jaxresid.render.words import place_text, source_notes
 from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes
 
@@ -82,5 +82,8 @@ def _lines(found: Offloading) -> Iterator[tuple[int, str]]:
 
 
 def _finding(finding: Finding) -> Text:
-    where = f"{place_text(finding.location)}: " if finding.location is not None else ""
+    notes = source_notes(finding.source)
+    if finding.location is not None:
+        notes = (place_text(finding.location), *notes)
+    where = f"{', '.join(notes)}: " if notes else ""
     return Text(f"{where}{finding.message}", style="yellow")

@@ -11,16 +11,12 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
-from jaxresid.inspector import _jax
 from jaxresid.model import Verdict
 from tests.small import f32
 from tests.test_render import report_text, schema
 
 cp = jax.checkpoint_policies
 H, W = f32(4, 8), f32(8, 8)
-remat3 = pytest.mark.skipif(
-    _jax.flags().get("jax_remat3", False), reason="leaves no checkpoint in the backward pass"
-)
 
 
 def body(h, w):
@@ -76,10 +72,10 @@ def in_custom_vjp(f, h, w):
 
 
 AROUND = [
-    pytest.param(in_custom_root, marks=remat3),
-    pytest.param(in_custom_linear_solve, marks=remat3),
+    in_custom_root,
+    in_custom_linear_solve,
     in_gradient,
-    pytest.param(in_jvp, marks=remat3),
+    in_jvp,
     in_linearize,
     in_custom_jvp,
     in_custom_vjp,
@@ -113,10 +109,7 @@ def test_of_a_function_it_is_the_source_without(around):
     assert report.cost.total.flops - report.cost.recompute.flops == plain.cost.total.flops
 
 
-@pytest.mark.parametrize(
-    "around",
-    [pytest.param(each, marks=remat3) if each is in_custom_jvp else each for each in AROUND],
-)
+@pytest.mark.parametrize("around", AROUND)
 def test_of_a_step_it_is_the_source_without(around):
     report = jaxresid.inspect(step_of(loss_of(around, jax.checkpoint(body))), mode="step")(W, H)
     plain = jaxresid.inspect(step_of(loss_of(around, body)), mode="step")(W, H)
@@ -125,7 +118,6 @@ def test_of_a_step_it_is_the_source_without(around):
     assert site.peak_without_nbytes == plain.peak.nbytes
 
 
-@remat3
 def test_compare_and_plan_leave_it_and_say_so():
     loss = loss_of(in_custom_root, jax.checkpoint(body))
     compared = jaxresid.compare(loss, mode="function")(H, W)
@@ -297,8 +289,7 @@ def test_a_number_that_it_returns_stays_one(number):
     assert with_it.total.flops - with_it.recompute.flops == real.cost.total.flops
 
 
-@remat3
-def test_one_under_a_rule_of_the_users_stands_where_its_body_is_defined():
+def test_one_under_a_rule_of_the_users_stands_where_it_is_called():
     """JAX calls the rule while it differentiates a jaxpr, and what the rule does gets the traceback
     of the call in it."""
 
@@ -320,11 +311,10 @@ def test_one_under_a_rule_of_the_users_stands_where_its_body_is_defined():
     found = {site.function: site for site in jaxresid.inspect(loss)(H).checkpoints}
     assert found.keys() == {"outer", "inside"}
     lines = {name: site.location.line for name, site in found.items()}
-    assert lines["inside"] == inside.__code__.co_firstlineno
+    assert lines["inside"] == remat.__code__.co_firstlineno + 1
     assert lines["outer"] == loss.__code__.co_firstlineno + 1
 
 
-@remat3
 def test_one_that_only_the_backward_pass_shows_stands_where_it_is_called():
     def body(h, w):
         def matvec(v):

@@ -381,7 +381,10 @@ def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> M
     prim = bound.get("_prim")
     if prim is None:
         return {**bound, **changed}
-    return {**bound, "_prim": type(prim)(**{**prim.params, **changed})}
+    params = {**prim.params, **changed}
+    if "prevent_cse" not in inspect.signature(type(prim)).parameters:  # jax_remat3 of 0.10
+        params.pop("prevent_cse", None)
+    return {**bound, "_prim": type(prim)(**params)}
 
 
 def is_jaxpr(value: Any) -> bool:

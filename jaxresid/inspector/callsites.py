@@ -137,6 +137,12 @@ def contains_remat(jaxpr: Any) -> bool:
 def has_checkpoints(traced: Trace, frames: Frames) -> bool:
     """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
     trace."""
-    if contains_remat(traced.backward) or contains_remat(traced.forward):
+    return contains_remat(traced.backward) or may_hold_checkpoints(traced.forward, frames)
+
+
+def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:
+    """Whether a forward pass, or a step, shows checkpoints, or may have had some: jax_remat3 leaves
+    none in a forward pass, nor in a derivative."""
+    if contains_remat(jaxpr):
         return True
-    return _jax.flags().get("jax_remat3", False) and is_inlined(traced.forward, frames)
+    return _jax.flags().get("jax_remat3", False) and is_inlined(jaxpr, frames)

@@ -23,8 +23,8 @@ from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.levels import MARK, Level, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
-from jaxresid.inspector.sites import Call, Site, calls, prevents_cse
-from jaxresid.model import Location
+from jaxresid.inspector.sites import Call, Site, body, calls, prevents_cse
+from jaxresid.model import Location, Source
 
 _NUMBER = re.compile(MARK + r"(\d+)")
 
@@ -39,11 +39,13 @@ class Bound:
       body: the open jaxpr of the function.
       key: what is the same for all that one line makes of one function with one policy.
       location: that line; None where no line of the user's ran.
+      policy: of what is saved.
     """
 
     body: Any
     key: tuple[Any, ...]
     location: Location | None
+    policy: Any
 
 
 class Removal(Generic[T]):
@@ -161,6 +163,37 @@ class Removal(Generic[T]):
                 own[next(iter(same))].add(number)
         return {site: frozenset(found) for site, found in own.items()}
 
+    def unshown(self, found: Mapping[Site, frozenset[int]]) -> dict[Site, frozenset[int]]:
+        """The checkpoints that the function makes while it is traced and that no jaxpr shows,
+        with their numbers: with `jax_remat3` what a derivative that the function takes itself has
+        already taken apart.
+
+        Args:
+          found: the sites that are shown, with their numbers.
+        """
+        bound = self.bound()[: self._count]
+        known = {number for own in found.values() for number in own}
+        shown = [bound[number].key for number in known if number < len(bound)]
+        groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for number, made in enumerate(bound):
+            if number not in known and not any(_alike(made.key, key) for key in shown):
+                groups[made.key].append(number)
+        sites = {}
+        for numbers in groups.values():
+            first = bound[numbers[0]]
+            what = body(first.body, self._frames)
+            site = Site(
+                what,
+                Source(first.location or what.defined),
+                first.policy,
+                prevent_cse=first.key[3],
+                calls=(),
+                bodies=tuple(bound[number].body for number in numbers),
+                is_hidden=True,
+            )
+            sites[site] = frozenset(numbers)
+        return sites
+
     def without(self, gone: Iterable[int]) -> T:
         """The trace without those checkpoints.
 
@@ -199,7 +232,8 @@ class Removal(Generic[T]):
         where = user_line(self._frames)
         line = where and (where.file, where.line)
         policy, prevents = description(held["policy"]), prevents_cse(held)
-        return Bound(body, (_jax.traced_function(body), line, policy, prevents), where)
+        key = _jax.traced_function(body), line, policy, prevents
+        return Bound(body, key, where, held["policy"])
 
 
 _DIFFERS = (

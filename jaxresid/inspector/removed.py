@@ -48,9 +48,7 @@ class Removed:
         self.sites = self._shown
         if traced.again is not None and _may_hide(jaxpr, frames):
             with contextlib.suppress(JaxresidError):
-                known = set(self._shown)
-                hidden = [site for site in self._numbered()[1] if site not in known]
-                self.sites = (*self._shown, *hidden)
+                self.sites = tuple(self._numbered()[1])
 
     def without(self, gone: Iterable[Site]) -> Trace:
         """The trace without some sites.
@@ -99,6 +97,7 @@ class Removed:
         numbered = removal.numbered()
         shown = _jax.open_jaxpr(numbered.primal().jaxpr)
         found = removal.numbers_of(self._shown, removal.numbers(self._jaxpr, shown))
+        found = {_called(site, own, removal): own for site, own in found.items()}
         known = {number for own in found.values() for number in own}
         marks = removal.numbers(numbered.backward, numbered.backward)
         for site in sites(Levels(self._frames), Level(numbered.backward), backward=True):
@@ -110,7 +109,18 @@ class Removed:
                 where = removal.bound()[min(own)].location or hidden.location
                 source = replace(hidden.source, location=where)
                 found[replace(hidden, source=source)] = own
-        return removal, found
+        return removal, found | removal.unshown(found)
+
+
+def _called(site: Site, numbers: frozenset[int], removal: Removal[Trace]) -> Site:
+    """A site at the line that calls it, which is known from its making; in a derivative that the
+    function takes, JAX may give its eqn the traceback of what is around it."""
+    made = [removal.bound()[number].location for number in sorted(numbers)]
+    lines = {where and (where.file, where.line) for where in made}
+    where, shown = made[0] if len(lines) == 1 else None, site.location
+    if where is None or (shown and (shown.file, shown.line) in lines):
+        return site
+    return replace(site, source=replace(site.source, location=where))
 
 
 def _kept(traced: Trace) -> Counter[str]:

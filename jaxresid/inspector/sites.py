@@ -98,6 +98,7 @@ class Site:
       body: what it is of.
       source: where it is called, and the modules that it is.
       bodies: what it holds as written, open jaxprs.
+      is_hidden: whether no jaxpr shows it, so that it has no calls.
     """
 
     body: Body
@@ -106,6 +107,7 @@ class Site:
     prevent_cse: bool
     calls: tuple[Call, ...]
     bodies: tuple[Any, ...] = ()
+    is_hidden: bool = False
 
     @property
     def held(self) -> Iterator[Any]:
@@ -115,7 +117,7 @@ class Site:
     @property
     def is_as_written(self) -> bool:
         """See `Call.is_as_written`."""
-        return all(call.is_as_written for call in self.calls)
+        return not self.is_hidden and all(call.is_as_written for call in self.calls)
 
     @property
     def function(self) -> str:
@@ -137,11 +139,11 @@ class Site:
     @property
     def is_nested(self) -> bool:
         """Whether each of its calls stands inside another checkpoint."""
-        return all(call.around for call in self.calls)
+        return not self.is_hidden and all(call.around for call in self.calls)
 
     @property
     def in_loops(self) -> bool:
-        return all(call.loops for call in self.calls)
+        return not self.is_hidden and all(call.loops for call in self.calls)
 
     def __str__(self) -> str:
         if self.location is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.barriers import is_merged
-from jaxresid.inspector.callsites import contains_remat
+from jaxresid.inspector.callsites import may_hold_checkpoints
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
 from jaxresid.inspector.cost import jaxpr_cost
@@ -56,7 +56,7 @@ def step_worth(
       InputsError: a policy fails or gives no answer.
     """
     jaxpr, tagged = step.jaxpr, step_cost(step)
-    if not contains_remat(jaxpr):
+    if not may_hold_checkpoints(jaxpr, frames):
         return Worth((), tagged)
     removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), frames)
     figures = Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, jaxpr_cost(jaxpr))
@@ -125,7 +125,9 @@ def _numbered(
     """The checkpoints with what they hold as written, and the numbers of what they bind."""
     numbers = removal.numbers(step.jaxpr, removal.numbered().jaxpr)
     found = with_bodies(found, numbers, removal)
-    return found, removal.numbers_of(found, numbers)
+    own = removal.numbers_of(found, numbers)
+    hidden = removal.unshown(own)
+    return (*found, *hidden), own | hidden
 
 
 def _unknown(found: Sequence[Site], figures: Figures, tagged: Phases, reason: str) -> Worth:

@@ -11,6 +11,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
+from jaxresid.inspector import _jax
 from jaxresid.model import Verdict
 from tests.small import f32
 from tests.test_render import report_text, schema
@@ -357,3 +358,12 @@ def test_one_that_spares_work_recomputes_nothing():
     compared = jaxresid.compare(loss, mode="function")(H, W)
     assert all(row.recompute_flops >= 0 for row in compared.rows)
     assert jaxresid.plan(loss, budget="1GiB", mode="function")(H, W).recompute_flops >= 0
+
+
+def test_the_early_remat3_is_warned_of(monkeypatch):
+    flags = dict(_jax.flags())
+    monkeypatch.setattr(_jax, "flags", lambda: flags | {"jax_remat3": True})
+    for version, count in (("0.10.2", 1), ("0.11.2", 0)):
+        monkeypatch.setattr(_jax, "jax_version", lambda version=version: version)
+        warnings = jaxresid.inspect(lambda x: jnp.sum(jnp.sin(x)))(H).warnings
+        assert len([w for w in warnings if "early" in w]) == count

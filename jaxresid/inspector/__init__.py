@@ -238,6 +238,8 @@ def _traced_here(question: Question) -> Subject:
     chosen = profile_named(question.profile)
     if question.profile == "cpu" and (remark := not_measured(_jax.jaxlib_version())):
         warnings = (*warnings, remark)
+    if _jax.flags().get("jax_remat3") and _jax.jax_version().startswith("0.10."):
+        warnings = (*warnings, _EARLY_REMAT3)
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.meshed(question.mesh))
     given = (tuple(question.args), dict(question.kwargs))
@@ -282,6 +284,12 @@ def _traced_here(question: Question) -> Subject:
             warnings = (*warnings, *(_partly_dead(name, each) for each in lost(step, frames)))
         return Subject(fun, name, step, frames, chosen, warnings, is_dead)
     return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+
+
+_EARLY_REMAT3 = (
+    "JAX 0.10's jax_remat3 is an early one, in which not all checkpoints are found and modules are"
+    " not told apart; turn it off, or use JAX 0.11 or newer"
+)
 
 
 def _drops_gradients(traced: Trace) -> bool:

@@ -1,5 +1,6 @@
 """FLOPs and bytes of jaxprs, held against XLA's own counter, formulas and each other."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -24,7 +25,7 @@ from fixtures.inspect import stack8
 from jaxresid.inspector import _jax
 from jaxresid.inspector.cost import Costs, eqn_cost, flat_cost, jaxpr_cost
 from jaxresid.inspector.flops import RULES
-from jaxresid.model import Cost
+from jaxresid.model import Cost, Phases
 
 GF = 1e9
 
@@ -1132,3 +1133,54 @@ def test_sizes_may_be_numpys(name):
     plain, numpys = found(int), found(np.int64)
     assert numpys.cost == plain.cost
     assert json.loads(numpys.to_json())["cost"] == json.loads(plain.to_json())["cost"]
+
+
+amounts = st.builds(
+    Cost,
+    *[st.integers(0, 9)] * 5,
+    collectives=st.lists(st.integers(1, 9), max_size=2).map(
+        lambda n: tuple(zip("ab", n, strict=False))
+    ),
+)
+
+
+@given(amounts, amounts, amounts, amounts)
+def test_checkpoints_never_take_away(forward, backward, update, written):
+    """Phases add up to the program as it is written, whatever it costs without checkpoints."""
+    plain = Phases(forward, backward, Cost(), update)
+    total = written + Cost()
+    found = plain.checkpointed(total)
+    parts = (found.forward, found.backward, found.recompute, found.update)
+    assert found.total == total
+    for part in parts:
+        assert min(dataclasses.astuple(part)[:5]) >= 0
+        assert all(nbytes > 0 for _, nbytes in part.collectives)
+    for part, most in zip(parts, (forward, backward, total, update), strict=True):
+        assert part.least(most) == part
+    if plain.total.least(total) == plain.total:
+        assert parts == (forward, backward, total - plain.total, update)
+
+
+def test_a_loop_of_no_trips_recomputes_nothing():
+    """Out of it JAX moves what does not change from trip to trip, where no checkpoint stands."""
+
+    @jax.checkpoint
+    def body(h, key):
+        return h * jnp.where(jax.random.bernoulli(key, 0.5, h.shape), 2.0, 0.0)
+
+    @jax.custom_vjp
+    def own(h, key):
+        return body(h, key)
+
+    def backward(kept, g):
+        return *jax.vjp(lambda h: body(h, kept[1]), kept[0])[1](g), None
+
+    own.defvjp(lambda h, key: (body(h, key), (h, key)), backward)
+
+    def loss(h, key):
+        return jnp.sum(lax.scan(lambda h, x: (own(h, key), x), h, jnp.zeros((0,)))[0])
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    phases = jaxresid.inspect(loss)(f32(4, 8), key).cost
+    for part in (phases.forward, phases.backward, phases.recompute):
+        assert min(dataclasses.astuple(part)[:5]) >= 0

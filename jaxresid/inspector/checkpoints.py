@@ -137,8 +137,7 @@ def _cost(traced: Trace) -> Cost:
 
 def _phases(plain: Trace, total: Cost) -> Phases:
     """The cost in its three parts, from the trace without checkpoints and the total with them."""
-    forward, backward = passes_cost(plain)
-    return Phases(forward, backward, total - forward - backward)
+    return Phases(*passes_cost(plain), Cost()).checkpointed(total)
 
 
 def _tagged(traced: Trace, written: Program, total: Cost) -> Phases:

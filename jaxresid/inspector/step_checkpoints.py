@@ -110,8 +110,7 @@ def step_worth(
     except JaxresidError:
         phases = replace(tagged, recompute=tagged.recompute + TAGGED)
         return Worth(tuple(judged), phases, offered, is_known=False)
-    cost = step_cost(plain)
-    phases = replace(cost, recompute=figures.cost - cost.total)
+    phases = step_cost(plain).checkpointed(figures.cost)
     return Worth(tuple(judged), phases, offered, _kept(plain, frames))
 
 

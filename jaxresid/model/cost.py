@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,20 @@ class Cost:
             tuple((name, nbytes * trips) for name, nbytes in self.collectives),
         )
 
+    def least(self, other: Cost) -> Cost:
+        """Return the lesser of each figure, with what this one says besides."""
+        mine, theirs = dict(self.collectives), dict(other.collectives)
+        least = ((name, min(mine.get(name, 0), theirs.get(name, 0))) for name in mine | theirs)
+        return replace(
+            self,
+            matmul_flops=min(self.matmul_flops, other.matmul_flops),
+            conv_flops=min(self.conv_flops, other.conv_flops),
+            elementwise_flops=min(self.elementwise_flops, other.elementwise_flops),
+            transcendentals=min(self.transcendentals, other.transcendentals),
+            nbytes=min(self.nbytes, other.nbytes),
+            collectives=tuple(sorted((name, n) for name, n in least if n)),
+        )
+
     def _with(self, other: Cost, sign: int) -> Cost:
         return Cost(
             self.matmul_flops + sign * other.matmul_flops,
@@ -91,3 +105,23 @@ class Phases:
     @property
     def total(self) -> Cost:
         return self.forward + self.backward + self.recompute + self.update
+
+    def checkpointed(self, total: Cost) -> Phases:
+        """Return these phases of a program without checkpoints with what checkpoints add to them.
+
+        Nothing is recomputed less than never: where JAX writes the program without them a little
+        larger (out of a loop of no trips it moves what does not change from trip to trip), the
+        passes have what they cost with them.
+
+        Args:
+          total: the cost of the program with its checkpoints.
+        """
+        added = total - self.total
+        excess = Cost() - added.least(Cost())
+        phases = []
+        for phase in (self.backward, self.forward, self.update):
+            less = excess.least(phase)
+            phases.append(phase - less)
+            excess -= less
+        backward, forward, update = phases
+        return Phases(forward, backward, total - forward - backward - update, update)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxresid.errors import TargetError as TargetError
     from jaxresid.errors import TraceError as TraceError
     from jaxresid.inputs import Inputs as Inputs
-    from jaxresid.inspector import inspect as inspect
+    from jaxresid.inspector.report import inspect as inspect
     from jaxresid.linter import fix_source as fix_source
     from jaxresid.linter import lint_paths as lint_paths
     from jaxresid.linter import lint_source as lint_source
@@ -92,7 +92,7 @@ _PUBLIC = {
     "jaxresid.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
     "jaxresid.inputs": "Inputs",
-    "jaxresid.inspector": "inspect",
+    "jaxresid.inspector.report": "inspect",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
         "Argument Aval Checkpoint Collective Comparison Compiled CompiledBuffer "

@@ -22,9 +22,9 @@ import numpy as np
 
 from jaxresid import inspector
 from jaxresid.cli.running import run
-from jaxresid.inspector import Question
 from jaxresid.inspector.peak import Places, peak
 from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Residual
 from jaxresid.model.values import totals_of

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxresid.inspector import Question, _jax, alike, subject
+from jaxresid.inspector import _jax, alike
 from jaxresid.inspector.choices import Choice, everywhere
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
 
 

@@ -7,8 +7,9 @@ import psutil
 import pytest
 
 from fixtures.inspect import offload, train_step
-from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.xla import places
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job, Module

@@ -5,8 +5,9 @@ import pytest
 
 import jaxresid
 from fixtures.inspect import optimizer
-from jaxresid.inspector import Question, subject
 from jaxresid.inspector.lowering import lowered
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.model import Transfers
 from jaxresid.xla.job import Job
 from jaxresid.xla.process import execute

@@ -7,9 +7,10 @@ import pytest
 import jaxresid
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector import Question, inspection
 from jaxresid.inspector.abstract import from_function
 from jaxresid.inspector.changes import handed_through
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import inspection
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.steps import StepTrace
 

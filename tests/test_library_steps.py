@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxresid.inspector import Question, inspection
 from jaxresid.inspector.abstract import from_concrete, from_function
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import inspection
 from jaxresid.inspector.step_program import step_program
 
 optax = pytest.importorskip("optax")

@@ -13,9 +13,10 @@ import pytest
 from small import f32
 
 import jaxresid
-from jaxresid.inspector import Question, inspection
 from jaxresid.inspector.findings import findings
 from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import inspection
 from jaxresid.inspector.sites import body
 from jaxresid.model import Computed, Verdict
 from jaxresid.paths import folded, folded_scopes

@@ -7,12 +7,12 @@ import pytest
 from jax import lax
 
 import jaxresid
-from jaxresid.inspector import Question
 from jaxresid.inspector.kernels_accelerator import Kernel, kernels
 from jaxresid.inspector.layouts_accelerator import stored_nbytes
 from jaxresid.inspector.liveness import timeline
 from jaxresid.inspector.ops import Block, Value
 from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.tracing import arguments, trace
 

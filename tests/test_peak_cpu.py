@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxresid.inspector import Question, _jax
+from jaxresid.inspector import _jax
 from jaxresid.inspector.liveness import timeline
 from jaxresid.inspector.program import Role, value_and_gradients, whole
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.inspector.tracing import arguments, trace
 

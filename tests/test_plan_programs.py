@@ -19,11 +19,12 @@ from jaxresid.advice.promising import (
 )
 from jaxresid.advice.snippets import code
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import Question, subject
 from jaxresid.inspector.candidates import candidates, saving
 from jaxresid.inspector.choices import Choice
 from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.policies import description
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source

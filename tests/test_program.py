@@ -6,10 +6,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
-from jaxresid.inspector import Question, _jax
+from jaxresid.inspector import _jax
 from jaxresid.inspector.peak import peak_nbytes, profile_named
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program import Role, all_ops, value_and_gradients, whole
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.tracing import arguments, trace
 from tests import programs
 from tests.small import f32

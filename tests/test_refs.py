@@ -7,8 +7,9 @@ import pytest
 
 import jaxresid
 from jaxresid.errors import InputsError
-from jaxresid.inspector import Question, inspection
 from jaxresid.inspector.abstract import from_concrete, from_function
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import inspection
 from jaxresid.inspector.step_program import step_program
 
 MAKERS = [(jax, "new_ref"), (jax, "array_ref"), (jax.experimental, "array_ref")]

@@ -15,9 +15,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxresid.advice.chips import CHIPS, DEFAULT, chip
 from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
-from jaxresid.inspector import Question, _jax
+from jaxresid.inspector import _jax
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.program import Role, value_and_gradients, whole
+from jaxresid.inspector.question import Question
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.inspector.tracing import arguments, trace

@@ -21,9 +21,11 @@ from jaxresid.advice.chips import chip
 from jaxresid.advice.roofline import seconds
 from jaxresid.cli.running import run as command_line
 from jaxresid.errors import InputsError
-from jaxresid.inspector import Question, _jax, meshes, splits, subject
+from jaxresid.inspector import _jax, meshes, splits
 from jaxresid.inspector.peak import profile_named
 from jaxresid.inspector.program import Role, value_and_gradients, whole
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.inspector.sharding import Sharding
 from jaxresid.inspector.tracing import arguments
 

@@ -18,12 +18,15 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxresid
 from fixtures.inspect import train_step
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector import Frames, Question, _jax, subject
+from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import checkpoint_binding, heard, scan_binding
 from jaxresid.inspector.choices import Choice, everywhere
+from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.inspector.step_variants import StepVariants
 from tests.small import cp, f32
 

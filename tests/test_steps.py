@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from fixtures.inspect import train_step
-from jaxresid.inspector import Frames, Question, residuals, steps
+from jaxresid.inspector import steps
 from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.phases import phase_of
 from jaxresid.inspector.program import all_ops
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.roles import roles
 from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program

@@ -22,7 +22,7 @@ from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
 from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
+from jaxresid.inspector import _jax
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
@@ -30,8 +30,10 @@ from jaxresid.inspector.failures import summary
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.offloading import kept_by, offloading
 from jaxresid.inspector.policies import answers, description
-from jaxresid.inspector.question import in_two_calls
+from jaxresid.inspector.question import Question, in_two_calls
+from jaxresid.inspector.report import subject
 from jaxresid.inspector.running import runnable
+from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Comparison, Row
 from jaxresid.targets import load

@@ -11,14 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import (
-    Inspection,
-    Question,
-    Subject,
-    residuals,
-    subject,
-    uncollected,
-)
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.lowering import lowered
@@ -26,10 +18,13 @@ from jaxresid.inspector.matching import matched
 from jaxresid.inspector.peak import Places, peak
 from jaxresid.inspector.program import Program as TracedProgram
 from jaxresid.inspector.program import value_and_gradients
-from jaxresid.inspector.question import in_two_calls
+from jaxresid.inspector.question import Question, in_two_calls
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.subject import Inspection, Subject, uncollected
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.units import format_bytes

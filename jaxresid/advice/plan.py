@@ -25,13 +25,15 @@ from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
-from jaxresid.inspector import Question, Subject, _jax, subject, uncollected
+from jaxresid.inspector import _jax
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.nesting import eqns_in
-from jaxresid.inspector.question import in_two_calls
+from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.recompute import Graph, graph
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import format_bytes, parse_bytes

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from jaxresid.advice.rehearsing import UnrehearsedError, rehearsed
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import Question, Subject, subject, tracing
+from jaxresid.inspector import tracing
 from jaxresid.inspector.bindings import heard
 from jaxresid.inspector.choices import Variant, Variants, everywhere
+from jaxresid.inspector.question import Question
+from jaxresid.inspector.report import subject
 from jaxresid.inspector.steps import StepTrace, step_primal
+from jaxresid.inspector.subject import Subject
 from jaxresid.inspector.subjects import variants_of
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from jaxresid.advice.placing import definition
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.advice.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import Subject
+from jaxresid.inspector.subject import Subject
 from jaxresid.linter.diffing import unified_diff
 from jaxresid.linter.facts import Site
 from jaxresid.linter.writing import replace_content

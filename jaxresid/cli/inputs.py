@@ -23,7 +23,8 @@ from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.inputs import Inputs
-    from jaxresid.inspector import Inspection, Question, Subject
+    from jaxresid.inspector.question import Question
+    from jaxresid.inspector.subject import Inspection, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def inspected(options: TargetOptions) -> Inspection:
       JaxresidError: whatever is wrong with the target, its inputs or its trace.
     """
     asked = requested(options).question
-    from jaxresid.inspector import inspection
+    from jaxresid.inspector.report import inspection
     from jaxresid.xla.cache import Cache, default_directory
 
     # Only a mesh has something compiled.
@@ -192,7 +193,7 @@ def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
       JaxresidError: as `inspected`.
     """
     request = requested(options)
-    from jaxresid.inspector import subject
+    from jaxresid.inspector.report import subject
 
     return subject(request.question), request
 
@@ -224,7 +225,8 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
         from jaxresid.inspector import _jax
 
         _jax.import_jax()
-        from jaxresid.inspector import Question, abstract
+        from jaxresid.inspector import abstract
+        from jaxresid.inspector.question import Question
 
     mesh = None if axes is None else _jax.new_mesh(axes, explicit=options.mesh_mode == "explicit")
 

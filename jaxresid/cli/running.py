@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.errors import JaxresidError
+from jaxresid.home import FOLDER
 from jaxresid.interrupts import minded
 from jaxresid.shown import inert, lines, visible
 
@@ -95,7 +96,7 @@ def _unexpected(error: BaseException) -> str:
         first = ""
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    ours = FOLDER.rstrip(os.sep)
     others = [ours, *(os.path.abspath(sysconfig.get_path(n)) for n in ("stdlib", "purelib"))]
     if frames and not frames[-1].filename.startswith(
         ("<", *(f"{path}{os.sep}" for path in others))

@@ -21,7 +21,7 @@ from jaxresid.cli.running import EXIT_FAILED, rendered, tell, working, write
 from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
-    from jaxresid.inspector import Subject
+    from jaxresid.inspector.subject import Subject
 
 
 @click.command()
@@ -127,6 +127,6 @@ def _traced(options: TargetOptions, batch: int | None) -> Subject:
             kwarg=tuple(batches.sized_spec(spec, batch) for spec in options.kwarg),
         )
     asked = requested(options, batch).question
-    from jaxresid.inspector import subject
+    from jaxresid.inspector.report import subject
 
     return subject(asked)

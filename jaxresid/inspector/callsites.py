@@ -17,7 +17,6 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.nesting import eqns_in, nests
-from jaxresid.inspector.tracing import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +131,6 @@ def is_inlined(forward: Any, frames: Frames) -> bool:
 def contains_remat(jaxpr: Any) -> bool:
     """Whether a remat eqn stands anywhere in the jaxpr."""
     return any(_jax.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))
-
-
-def has_checkpoints(traced: Trace, frames: Frames) -> bool:
-    """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
-    trace."""
-    return contains_remat(traced.backward) or may_hold_checkpoints(traced.forward, frames)
 
 
 def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:

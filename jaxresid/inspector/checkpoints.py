@@ -20,9 +20,10 @@ from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.host_findings import Offer, offers
 from jaxresid.inspector.kept import kept
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.offers import Offer, offers
 from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.policies import answers

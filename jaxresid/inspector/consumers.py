@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.model import Consumer
 
 # Eqns that hand a value on as it is; who reads what they hand on is the consumer.

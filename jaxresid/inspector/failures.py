@@ -8,7 +8,8 @@ from typing import Any
 from jaxresid.errors import TraceError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frame, Frames, from_exception
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.tracing import CONCRETE, Arguments, BackwardError
 from jaxresid.model import Location
 

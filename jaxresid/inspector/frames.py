@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from jaxresid.home import FOLDER
 from jaxresid.inspector import _jax
 from jaxresid.model import Location
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# What calls the target.
+_ROOT = os.path.join(FOLDER, "inspector", "tracing.py")
 
 # The parts of jax that are a library of functions to call, not machinery that calls functions.
 _JAX_LIBRARY = tuple(
@@ -137,8 +139,8 @@ class Frames:
         )
 
     def _kind(self, file: str, function: str) -> str:
-        if file.startswith(_PACKAGE):
-            return "root" if file.endswith(f"inspector{os.sep}tracing.py") else "machinery"
+        if file.startswith(FOLDER):
+            return "root" if file == _ROOT else "machinery"
         if file.startswith(_jax_roots()):
             stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]
             transform = _TRANSFORMS.get((stem, function)) or _TRANSFORMS.get((stem, last))

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.offers import Offer
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
 from jaxresid.inspector.phases import BACKWARD, RECOMPUTE
-from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program
-from jaxresid.inspector.sites import Site
 from jaxresid.inspector.transfers import PARTS, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes
@@ -24,31 +21,6 @@ WITHOUT_EFFECT = "offload-without-effect"
 _WORTH_SAYING = 0.01
 # Of a policy that offloads, to a memory that is none as well.
 _MOVE = "device_put"
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it,
-    `primitives` what makes the rest."""
-
-    site: Site
-    names: tuple[str, ...]
-    primitives: frozenset[str] = frozenset()
-
-
-def offers(sites: Sequence[Site]) -> tuple[Offer, ...]:
-    """The checkpoints that offload; of nested ones the outermost decides."""
-    found = []
-    for site in sites:
-        if site.is_nested:
-            continue
-        eqns = [eqn for eqn in site.held if not nests(eqn)]
-        offered = [eqn for eqn in eqns if answers(site.policy, [eqn], str(site)).offloads]
-        if offered:
-            names = {str(_jax.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
-            primitives = {_jax.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}
-            found.append(Offer(site, tuple(sorted(names)), frozenset(primitives)))
-    return tuple(found)
 
 
 def host_findings(
@@ -72,10 +44,6 @@ def host_findings(
             if nbytes >= _WORTH_SAYING * peak_nbytes:
                 found.append(finding)
     return tuple(found)
-
-
-def _is_name(eqn: Any) -> bool:
-    return _jax.primitive_name(eqn) == "name"
 
 
 def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> Iterator[Finding]:

@@ -18,36 +18,13 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.frames import Frame, Frames, below, inside, is_module_method
+from jaxresid.inspector.level import Level
 from jaxresid.inspector.module_paths import ModulePaths
 from jaxresid.inspector.nesting import Nest, label, nests
 from jaxresid.model import Location, Source
 
 # Scopes that we put into a trace to find checkpoints again begin with it.
 MARK = "jaxresid_checkpoint_"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Level:
-    """A jaxpr and the way to it.
-
-    Attributes:
-      parent, eqn, nest: the level above, its eqn that holds this jaxpr, and how they line up.
-      frames: the stack of `eqn`, outermost first.
-      within: enclosing loops, calls and transforms, outermost first.
-      scope: name-stack scopes, joined.
-      primal: the same place in the primal jaxpr, where the checkpoints still stand.
-      inputs: of the top, the path in the arguments of each invar, as far as they are known.
-    """
-
-    jaxpr: Any
-    parent: Level | None = None
-    eqn: Any = None
-    nest: Nest | None = None
-    frames: tuple[Frame, ...] = ()
-    within: tuple[str, ...] = ()
-    scope: str = ""
-    primal: Any = None
-    inputs: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxresid.errors import InputsError
-from jaxresid.inspector import Inspection, _jax
+from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Equation, Listing, Split, Value
 

@@ -9,9 +9,10 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, Passes
-from jaxresid.inspector.provenance import TRANSPARENT
+from jaxresid.inspector.primitives import TRANSPARENT
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace, is_inexact
 from jaxresid.model import Computed, Finding, Report

@@ -9,7 +9,8 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.flows import described
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.model import Location

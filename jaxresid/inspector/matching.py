@@ -16,12 +16,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jaxresid.home import FOLDER
 from jaxresid.inspector.levels import scope_of
 from jaxresid.model import NOWHERE, CompiledBuffer, Computed, Location, Residual, Source
 from jaxresid.paths import folded, pattern
 from jaxresid.xla.job import Buffer
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = FOLDER
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 # Where gradients and what is computed again for them come from: `transpose(jvp(...))`.
 _BACKWARD = re.compile(r"\btranspose\(|rematted_computation")

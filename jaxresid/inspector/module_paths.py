@@ -13,15 +13,13 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.calls import CallMark, call_starts
-from jaxresid.inspector.frames import Frame, is_module_method
+from jaxresid.inspector.frames import Frame, Frames, is_module_method
+from jaxresid.inspector.level import Level
 from jaxresid.inspector.phases import BACKWARD, phase_of
-
-if TYPE_CHECKING:
-    from jaxresid.inspector.levels import Level, Levels
 
 # What hands a parameter on as another form of it.
 _FORMS = frozenset(
@@ -52,10 +50,27 @@ class _Eqn:
     is_transposed: bool
 
 
+class Position(Protocol):
+    """The stack of an eqn, outermost frame first."""
+
+    @property
+    def frames(self) -> tuple[Frame, ...]: ...
+
+
+class Descent(Protocol):
+    """What goes from a level into its eqns: `levels.Levels`."""
+
+    frames: Frames
+
+    def enter(self, level: Level, eqn: Any, which: int) -> Level: ...
+
+    def position(self, level: Level, eqn: Any) -> Position: ...
+
+
 class ModulePaths:
     """Finds the module that an eqn belongs to; caches by level."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: Descent) -> None:
         self._levels = levels
         self._found: dict[Level, dict[int, Path]] = {}
         self._known: dict[Level, dict[Any, Path]] = {}

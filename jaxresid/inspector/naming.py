@@ -18,8 +18,9 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frame, Frames, characters, inside
-from jaxresid.inspector.levels import Level, Levels
-from jaxresid.inspector.provenance import TRANSPARENT
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.primitives import TRANSPARENT
 from jaxresid.inspector.rewriting import rewritten
 from jaxresid.model import Expression
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.nesting import Nest
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.step_residuals import step_residuals

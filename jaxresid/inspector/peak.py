@@ -10,20 +10,21 @@ from dataclasses import replace
 from jaxresid import words
 from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of_value
-from jaxresid.inspector.callsites import CallSites, has_checkpoints
+from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.compiler_versions import cpu_compiler
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
 from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
+from jaxresid.inspector.primitives import TRANSPARENT
 from jaxresid.inspector.program import Program, all_ops
-from jaxresid.inspector.provenance import TRANSPARENT
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.tracing import Trace, has_checkpoints
 from jaxresid.model import NOWHERE, Live, Location, Peak, Source
 from jaxresid.paths import folded_scopes, pattern
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import answers, description, means_nothing, wanted
 from jaxresid.inspector.sites import Site, sites

@@ -16,8 +16,9 @@ from typing import Any
 from jaxresid.inspector import _jax
 from jaxresid.inspector.nesting import Nest, nests
 from jaxresid.inspector.ops import Block, Context, Op, Value
+from jaxresid.inspector.per_device import per_device
 from jaxresid.inspector.phases import BACKWARD, RECOMPUTE, phase_of
-from jaxresid.inspector.sharding import Sharding, per_device
+from jaxresid.inspector.sharding import Sharding
 from jaxresid.inspector.splits import Split
 from jaxresid.inspector.tracing import Trace
 

@@ -13,18 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.levels import Level, Levels, source_of
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels, source_of
+from jaxresid.inspector.primitives import TRANSPARENT
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
-# What such an eqn makes is its operand in another shape, type or memory.
-TRANSPARENT = frozenset(
-    {
-        *("reduce_precision", "convert_element_type", "bitcast_convert_type"),
-        *("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims"),
-        *("copy", "copy_p", "device_put", "stop_gradient", "sharding_constraint"),
-        *("pvary", "mesh_cast", "reshard", "layout_constraint"),
-    }
-)
 # Of these, those whose result is the very same value in the same memory space.
 _ALIASES = frozenset({"copy", "copy_p", "device_put", "stop_gradient", "sharding_constraint"})
 _FILLS = frozenset({"broadcast_in_dim", "empty", "empty2", "full", "zeros_like"})

@@ -20,7 +20,8 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.calls import CallMark, call_starts
 from jaxresid.inspector.frames import Frame
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import UPDATE, phase_of
 from jaxresid.model import Location

@@ -20,7 +20,8 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import checkpoint_binding, forget, heard, user_line
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import MARK, Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import MARK, Levels
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
 from jaxresid.inspector.sites import Call, Site, body, calls, prevents_cse

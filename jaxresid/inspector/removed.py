@@ -18,7 +18,8 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import without
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.removal import Removal, with_bodies
 from jaxresid.inspector.sites import Site, is_derived, sites

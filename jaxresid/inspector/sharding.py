@@ -1,14 +1,12 @@
-"""A program split over a mesh -> the program that one device runs."""
+"""How the variables of a trace are split over a mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.propagation import propagated
-from jaxresid.inspector.splits import Split, fitting, parts, shard, text
+from jaxresid.inspector.splits import Split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,91 +22,3 @@ class Sharding:
     sizes: Mapping[str, int]
     inputs: Mapping[Any, Split]
     known: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)
-
-
-def per_device(
-    block: Block,
-    pins: Mapping[Value, Split],
-    known: Mapping[Value, tuple[int, ...]],
-    sizes: Mapping[str, int],
-    local: frozenset[Op],
-) -> tuple[Block, Callable[[Value], Value]]:
-    """The block as one device of a mesh runs it, and what its values are there.
-
-    Collectives between ops are not in it, nor the copies that they need.
-
-    Args:
-      pins: how values are split, where something says so; of others it is found out (see
-        `propagation`), and what cannot be is whole.
-      known: shapes that a device holds of some values, by the compiler's account; but for the
-        block's inputs they count for more than pins.
-      sizes: the axes of the mesh.
-      local: ops whose types are one device's already, but for what comes in and goes out.
-    """
-    found = propagated(block, pins, sizes, local)
-    if known:
-        # A constraint may leave dims to the compiler; only what arrays come in as is settled.
-        settled = {v: pins[v] for v in block.inputs if v in pins}
-        pins = {**pins, **_fitted(known, settled, found, sizes)}
-        found = propagated(block, pins, sizes, local)
-    made = _Local({**found, **pins}, sizes, local)
-    return made.block(block), made.value
-
-
-def _fitted(
-    known: Mapping[Value, tuple[int, ...]],
-    pins: Mapping[Value, Split],
-    found: Mapping[Value, Split],
-    sizes: Mapping[str, int],
-) -> dict[Value, Split]:
-    splits: dict[Value, Split] = {}
-    for value, piece in known.items():
-        if value not in pins and value.literal is None:
-            likely = found.get(value, ((),) * len(value.shape))
-            split = fitting(value.shape, piece, sizes, likely)
-            if split is not None:
-                splits[value] = split
-    return splits
-
-
-class _Local:
-    def __init__(
-        self, splits: Mapping[Value, Split], sizes: Mapping[str, int], local: frozenset[Op]
-    ) -> None:
-        self._splits = splits
-        self._sizes = sizes
-        self._local = local
-        self._made: dict[Value, Value] = {}
-
-    def value(self, value: Value) -> Value:
-        split = self._splits.get(value)
-        if split is None or not any(split):
-            return value
-        made = self._made.get(value)
-        if made is None:
-            made = replace(
-                value,
-                shape=shard(value.shape, split, self._sizes),
-                whole=value.shape,
-                spec=text(split),
-            )
-            self._made[value] = made
-        return made
-
-    def block(self, block: Block) -> Block:
-        return Block(
-            tuple(map(self.value, block.inputs)),
-            tuple(map(self._op, block.ops)),
-            tuple(map(self.value, block.outputs)),
-        )
-
-    def _op(self, op: Op) -> Op:
-        arrays = [v for v in (*op.operands, *op.results) if v in self._splits]
-        axes = {axis for v in arrays for dim in self._splits[v] for axis in dim}
-        return replace(
-            op,
-            operands=tuple(map(self.value, op.operands)),
-            results=tuple(map(self.value, op.results)),
-            bodies=tuple(map(self.block, op.bodies)),
-            devices=1 if op in self._local else parts(axes, self._sizes),
-        )

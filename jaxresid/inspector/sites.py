@@ -25,7 +25,8 @@ from jaxresid.inspector.frames import (
     name_of,
     passes_on,
 )
-from jaxresid.inspector.levels import Level, Levels, scope_of, source_of
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels, scope_of, source_of
 from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.policies import description
 from jaxresid.model import Location, Source

@@ -18,8 +18,9 @@ from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.host_findings import offers
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.offers import offers
 from jaxresid.inspector.ops import Op
 from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.policies import answers

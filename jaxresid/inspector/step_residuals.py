@@ -20,7 +20,8 @@ from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.needed import Needed
 from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
 from jaxresid.inspector.program import Program

@@ -22,7 +22,8 @@ from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.failures import trace_error
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import without
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.naming import named
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import peak_nbytes

@@ -16,6 +16,8 @@ from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.inspector import _jax
+from jaxresid.inspector.callsites import contains_remat, may_hold_checkpoints
+from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.objects import (
     Flat,
     Layout,
@@ -855,3 +857,9 @@ def _nothing_to_differentiate(
     listed = ", ".join(describe(i) for i in range(min(len(found.paths), 6)))
     more = len(found.paths) - 6
     return which + (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")
+
+
+def has_checkpoints(traced: Trace, frames: Frames) -> bool:
+    """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
+    trace."""
+    return contains_remat(traced.backward) or may_hold_checkpoints(traced.forward, frames)

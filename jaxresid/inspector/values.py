@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from jaxresid.inspector import _jax
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 
 # Results that equal their operand, bit for bit.
 _SAME = frozenset({"name", "copy", "copy_p", "stop_gradient", "reduce_precision"})

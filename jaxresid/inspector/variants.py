@@ -19,7 +19,8 @@ from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import Inlining, flattened, without
 from jaxresid.inspector.kept import kept
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.naming import expressed, named
 from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.peak import peak_nbytes

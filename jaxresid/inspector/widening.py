@@ -14,7 +14,8 @@ from typing import Any
 
 from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.levels import Level, Levels
+from jaxresid.inspector.level import Level
+from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Source
 

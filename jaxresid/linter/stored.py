@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jaxresid.decoding import decoded
+from jaxresid.home import FOLDER
 from jaxresid.violations import Linted, Violation
 
 
@@ -44,10 +45,9 @@ def code_fingerprint() -> str:
     """A hash of the linter's own files: an edited rule, in development, must not be answered from
     the cache."""
     digest = hashlib.blake2b(digest_size=16)
-    here = os.path.dirname(os.path.abspath(__file__))
-    for directory in (here, os.path.join(here, "rules")):
-        for entry in sorted(os.scandir(directory), key=lambda e: e.name):
-            if entry.name.endswith(".py"):
-                stat = entry.stat()
-                digest.update(f"{entry.name} {stat.st_mtime_ns} {stat.st_size}\n".encode())
+    for folder, _, names in sorted(os.walk(os.path.join(FOLDER, "linter"))):
+        for name in sorted(names):
+            if name.endswith(".py"):
+                stat = os.stat(os.path.join(folder, name))
+                digest.update(f"{name} {stat.st_mtime_ns} {stat.st_size}\n".encode())
     return digest.hexdigest()

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from jaxresid import regular
 from jaxresid.decoding import decoded
+from jaxresid.home import FOLDER
 from jaxresid.xla.job import Compilation, Job
 
 LIMIT_NBYTES = 256 << 20
@@ -249,8 +250,8 @@ def _of_this_version(compiler: str) -> bool:
 def _versions() -> tuple[str, ...]:
     """Of the compilers, without loading them, and of the code whose results are kept."""
     digest = hashlib.sha256()
-    package = Path(__file__).parent
-    for file in (*sorted(package.glob("*.py")), package.parent / "inspector" / "_jax.py"):
+    package = Path(FOLDER)
+    for file in (*sorted((package / "xla").rglob("*.py")), package / "inspector" / "_jax.py"):
         with suppress(OSError):
             digest.update(file.read_bytes())
     return (*(f"{p} {_version(p)}" for p in _COMPILERS), digest.hexdigest())

@@ -1,0 +1,33 @@
+"""One jaxpr in the nest of jaxprs, and the way to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector.frames import Frame
+from jaxresid.inspector.nesting import Nest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A jaxpr and the way to it.
+
+    Attributes:
+      parent, eqn, nest: the level above, its eqn that holds this jaxpr, and how they line up.
+      frames: the stack of `eqn`, outermost first.
+      within: enclosing loops, calls and transforms, outermost first.
+      scope: name-stack scopes, joined.
+      primal: the same place in the primal jaxpr, where the checkpoints still stand.
+      inputs: of the top, the path in the arguments of each invar, as far as they are known.
+    """
+
+    jaxpr: Any
+    parent: Level | None = None
+    eqn: Any = None
+    nest: Nest | None = None
+    frames: tuple[Frame, ...] = ()
+    within: tuple[str, ...] = ()
+    scope: str = ""
+    primal: Any = None
+    inputs: tuple[str | None, ...] = ()

@@ -1,0 +1,41 @@
+"""Which checkpoints offload something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.inspector import _jax
+from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.policies import answers
+from jaxresid.inspector.sites import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it,
+    `primitives` what makes the rest."""
+
+    site: Site
+    names: tuple[str, ...]
+    primitives: frozenset[str] = frozenset()
+
+
+def offers(sites: Sequence[Site]) -> tuple[Offer, ...]:
+    """The checkpoints that offload; of nested ones the outermost decides."""
+    found = []
+    for site in sites:
+        if site.is_nested:
+            continue
+        eqns = [eqn for eqn in site.held if not nests(eqn)]
+        offered = [eqn for eqn in eqns if answers(site.policy, [eqn], str(site)).offloads]
+        if offered:
+            names = {str(_jax.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
+            primitives = {_jax.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}
+            found.append(Offer(site, tuple(sorted(names)), frozenset(primitives)))
+    return tuple(found)
+
+
+def _is_name(eqn: Any) -> bool:
+    return _jax.primitive_name(eqn) == "name"

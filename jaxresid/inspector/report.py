@@ -1,0 +1,417 @@
+"""From a question to a report: tracing, and all that is said of a trace."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector import _jax, meshes, steps
+from jaxresid.inspector.changes import changes, drops_gradients, made_by_function
+from jaxresid.inspector.checkpoints import Worth, check_policies, worth
+from jaxresid.inspector.compiler_versions import not_measured
+from jaxresid.inspector.cost import passes_cost
+from jaxresid.inspector.failures import needs_static, trace_error
+from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
+from jaxresid.inspector.lost import Lost, lost
+from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
+from jaxresid.inspector.peak import Places, peak, profile_named
+from jaxresid.inspector.program import Program, value_and_gradients
+from jaxresid.inspector.question import Question, in_two_calls
+from jaxresid.inspector.residuals import residuals
+from jaxresid.inspector.step_checkpoints import step_worth
+from jaxresid.inspector.step_cost import step_cost
+from jaxresid.inspector.step_program import step_program
+from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.subject import (
+    Inspection,
+    Subject,
+    dead_gradients,
+    differentiated_in,
+    uncollected,
+)
+from jaxresid.inspector.tracing import (
+    Arguments,
+    Trace,
+    arguments,
+    has_checkpoints,
+    primal_trace,
+    trace,
+    without_changed,
+)
+from jaxresid.model import (
+    Cost,
+    Finding,
+    Mesh,
+    Offloading,
+    Peak,
+    Phases,
+    Report,
+    Residual,
+    Target,
+)
+from jaxresid.words import Mode, Profile
+
+if TYPE_CHECKING:
+    from jaxresid.xla.cache import Cache
+
+
+@in_two_calls
+def inspect(
+    fun: Callable[..., Any],
+    *,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    mode: Mode = "auto",
+    profile: Profile = "accelerator",
+    mesh: Any = None,
+) -> Callable[..., Report]:
+    """What the backward pass of `fun` keeps, costs and takes.
+
+    `jaxresid.inspect(fun)(*args, **kwargs)`: as with `jax.make_jaxpr`, options go into the first
+    call and the function's own arguments, whatever they are called, into the second. Those are
+    arrays or `jax.ShapeDtypeStruct`s, in any pytree; bools, integers, strings, None and callables
+    are static; arrays and floats are traced. Nothing is computed and nothing allocated.
+
+    Args:
+      fun: a function that JAX can differentiate.
+      argnums: positional arguments to differentiate; None: every float or complex leaf of all
+        arguments, as `jax.ad_checkpoint.print_saved_residuals` does.
+      has_aux: `fun` returns `(output, auxiliary data)`.
+      mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
+        gradients that it computes itself; `auto` tells from what it does.
+      profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
+      mesh: what it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of axes and
+        their sizes, as many of this process's CPU devices; arguments without a sharding are on all
+        of it. None: the mesh of the arguments' own shardings. Bytes are then one device's. Where
+        the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see how the
+        residuals are split.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Report`.
+
+    Raises:
+      InputsError: the options or the arguments do not fit, or nothing can be differentiated.
+      TraceError: the function fails to trace.
+      MissingJaxError: jax is missing or older than 0.7.
+    """
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
+    )
+
+    def inspected(*args: Any, **kwargs: Any) -> Report:
+        return inspection(question.of(args, kwargs)).report
+
+    return inspected
+
+
+def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
+    """As `inspect`, keeping the jaxprs.
+
+    Args:
+      cache: of what is compiled for a mesh.
+    """
+    with uncollected():
+        found = _traced_subject(question)
+        with found.tracing():
+            return _inspected(found, cache)
+
+
+def subject(question: Question) -> Subject:
+    """Traces as `inspection` does, and leaves it at that."""
+    with uncollected():
+        return _traced_subject(question)
+
+
+def _traced_subject(question: Question) -> Subject:
+    """Traces as it is. What fails and asked about devices is traced again as on a GPU: so does code
+    that needs one only while it is traced, cuDNN's attention say."""
+    _jax.import_jax()
+    with _jax.gpu_questions() as asked:
+        try:
+            return _traced_here(question)
+        except JaxresidError as e:
+            if not asked:
+                raise
+            failed = e
+    try:
+        with _jax.as_on_gpu():
+            found = _traced_here(question)
+    except JaxresidError:
+        raise failed from failed.__cause__
+    assumed = (
+        f"traced as for {_jax.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
+        " no device was asked"
+    )
+    traced = found.trace
+    if isinstance(traced, Trace):
+        traced = replace(traced, primal=_jax.as_on_gpu()(traced.primal))
+    return replace(found, trace=traced, warnings=(*found.warnings, assumed), assumes_gpu=True)
+
+
+def _traced_here(question: Question) -> Subject:
+    jax = _jax.import_jax()
+    fun, name, warnings = question.fun, question.called, tuple(question.warnings)
+    chosen = profile_named(question.profile)
+    if question.profile == "cpu" and (remark := not_measured(_jax.jaxlib_version())):
+        warnings = (*warnings, remark)
+    if _jax.flags().get("jax_remat3") and _jax.jax_version().startswith("0.10."):
+        warnings = (*warnings, _EARLY_REMAT3)
+    frames = Frames(own=own_code(fun))
+    call = arguments(question, meshes.meshed(question.mesh))
+    given = (tuple(question.args), dict(question.kwargs))
+    if remark := meshes.undecided(call, jax.tree.leaves(given)):
+        warnings = (*warnings, remark)
+    mode, has_aux = question.mode, question.has_aux
+    may_be_step = mode != "function" and not has_aux and question.argnums is None
+    step, given_call = None, call
+    if mode == "step":
+        step = _step_of(fun, call, name, frames, required=True)
+    elif call.is_mutable:
+        # What is changed in place is no parameter of a function, and may make it a step.
+        step, call = _with_changes(fun, call, may_be_step)
+    if step is None:
+        if call.changing is None:
+            call = replace(call, changing=frozenset())
+        try:
+            call, traced, more = _traced(fun, call, has_aux, name, frames)
+        except JaxresidError:
+            # Of many a step no derivative can be taken, of integers or through a kernel of its own.
+            if may_be_step:
+                step = _step_of(fun, given_call, name, frames, required=False)
+            if step is None:
+                raise
+        else:
+            # Of a jitted function that is differentiated JAX drops what nothing depends on.
+            if steps.may_be_step(traced) or steps.is_jitted(fun):
+                if may_be_step:
+                    step = _step_of(fun, given_call, name, frames, required=False)
+                elif _drops_gradients(traced):
+                    more = (*more, dead_gradients(name))
+    if step is not None:
+        if not steps.holds_gradient(step.jaxpr):
+            raise InputsError(
+                f"{name} holds no gradient of its own, so it is no training step; without --mode"
+                " step it is differentiated as a function"
+            )
+        is_dead = steps.is_dead(step)
+        if is_dead:
+            warnings = (*warnings, dead_gradients(name))
+        else:
+            warnings = (*warnings, *(_partly_dead(name, each) for each in lost(step, frames)))
+        return Subject(fun, name, step, frames, chosen, warnings, is_dead)
+    return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+
+
+_EARLY_REMAT3 = (
+    "JAX 0.10's jax_remat3 is an early one, in which not all checkpoints are found and modules are"
+    " not told apart; turn it off, or use JAX 0.11 or newer"
+)
+
+
+def _drops_gradients(traced: Trace) -> bool:
+    """Whether a function takes gradients itself and does nothing with them."""
+    primal = _jax.open_jaxpr(traced.primal().jaxpr)
+    return steps.holds_gradient(primal) and drops_gradients(primal)
+
+
+def _partly_dead(name: str, found: Lost) -> str:
+    what = f"gradients of {', '.join(found.inputs[:5])}" if found.inputs else "gradients"
+    more = f" and {len(found.inputs) - 5} more" if len(found.inputs) > 5 else ""
+    line = found.location
+    where = f" (of what begins at {line.file}:{line.line})" if line else ""
+    return (
+        f"{name} takes {what}{more}{where} that nothing it returns or changes depends on, beside"
+        " others that are used: compilers leave that backward pass out, and what it would keep;"
+        " return or use them, or take no gradient there"
+    )
+
+
+def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
+    traced, frames, profile = subject.trace, subject.frames, subject.profile
+    if isinstance(traced, StepTrace):
+        return _step(subject, traced)
+    mesh = subject.mesh
+    if mesh is not None and mesh.mode == "auto" and mesh.size > 1:
+        traced, reason = meshes.split_by_compiler(traced, cache)
+        if reason is None:
+            mesh = replace(mesh, source="compiler")
+        else:
+            subject = replace(subject, warnings=(*subject.warnings, reason))
+        subject = replace(subject, trace=traced)
+    program = value_and_gradients(traced)
+    found = residuals(traced, frames, program)
+    estimate = peak(program, profile, Places(frames, traced))
+    if has_checkpoints(traced, frames):
+        worths = worth(traced, frames, profile, found, program, estimate)
+    else:
+        worths = Worth((), Phases(*passes_cost(traced), Cost()))
+    return _inspection(subject, subject.target, found, worths, program, estimate, mesh)
+
+
+def _step_of(
+    fun: Callable[..., Any], call: Arguments, name: str, frames: Frames, *, required: bool
+) -> StepTrace | None:
+    """The function as a training step. Without `required`, None if it is none or fails."""
+    try:
+        primal, call = steps.step_settled(fun, call)
+    except JaxresidError:
+        raise
+    except Exception as e:
+        if required:
+            raise trace_error(e, name, frames, call) from e
+        return None
+    if not required and not steps.is_step(primal, call):
+        return None
+    return steps.step_trace(primal, call)
+
+
+def _with_changes(
+    fun: Callable[..., Any], call: Arguments, may_be_step: bool
+) -> tuple[StepTrace | None, Arguments]:
+    """The function as a training step, if it is one; and its arguments, of which no gradient is
+    taken of what it changes itself, running means say. Those of a function that fails to trace are
+    as they were."""
+    try:
+        primal, call = steps.step_settled(fun, call)
+    except Exception:  # differentiating it says what is wrong
+        return None, call
+    if may_be_step and steps.is_step(primal, call):
+        return steps.step_trace(primal, call), call
+    return None, without_changed(call, [c.path for c in made_by_function(changes(primal, call))])
+
+
+def _step(subject: Subject, step: StepTrace) -> Inspection:
+    """The inspection of a training step."""
+    program = step_program(step)
+    found = step_residuals(step, subject.frames, program)
+    estimate = peak(program, subject.profile, Places(subject.frames, step))
+    if subject.is_dead:
+        worths = Worth((), step_cost(step))
+    else:
+        worths = step_worth(
+            subject.fun, step, subject.frames, subject.profile, found, program, estimate
+        )
+    target = Target(subject.name, differentiated_in(program), "step")
+    return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
+
+
+def _inspection(
+    subject: Subject,
+    target: Target,
+    found: tuple[Residual, ...],
+    worths: Worth,
+    program: Program,
+    estimate: Peak,
+    mesh: Mesh | None,
+) -> Inspection:
+    frames = subject.frames
+    places = Places(frames, subject.trace)
+    said = host_findings(found, program, worths.offers, places, estimate.nbytes)
+    report = Report(
+        target=target,
+        jax=subject.jax,
+        residuals=found,
+        cost=worths.cost,
+        peak=estimate,
+        checkpoints=worths.checkpoints,
+        warnings=subject.warnings,
+        offloading=_offloading(found, worths, program, frames, said),
+        findings=said,
+        mesh=mesh,
+    )
+    return Inspection(subject.fun, report, subject.trace, frames, subject.is_dead)
+
+
+def _offloading(
+    found: tuple[Residual, ...],
+    worths: Worth,
+    program: Program,
+    frames: Frames,
+    said: Sequence[Finding],
+) -> Offloading | None:
+    """Where the residuals are; None where nothing is in host memory, nor meant to be."""
+    kept, plain = kept_of(found), worths.plain
+    if not worths.is_known:
+        return None
+    without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
+    if isinstance(plain, int):
+        return total_offloading(program, kept, plain, without_effect=without_effect)
+    return offloading(
+        program,
+        lambda: kept,
+        lambda: kept if plain is None else kept_by(plain, frames, value_and_gradients(plain)),
+        without_effect=without_effect,
+    )
+
+
+def _traced(
+    fun: Callable[..., Any],
+    call: Arguments,
+    has_aux: bool,
+    name: str,
+    frames: Frames,
+) -> tuple[Arguments, Trace, tuple[str, ...]]:
+    """Traces; Python floats whose value the function needs are held static, which is said."""
+    try:
+        return call, trace(fun, call, has_aux), ()
+    except JaxresidError:
+        raise
+    except Exception as e:
+        held = _floats_held(call)
+        if needs_static(e) and held != call and held.having("differentiated"):
+            which = [
+                p for p, a, b in zip(call.paths, call.roles, held.roles, strict=True) if a != b
+            ]
+            warning = f"held static, since the function needs its value: {', '.join(which)}"
+            try:
+                return held, trace(fun, held, has_aux), (warning,)
+            except JaxresidError:
+                raise
+            except Exception as again:
+                raise trace_error(again, name, frames, held) from again
+        _blame_policy(fun, call, has_aux, frames)
+        raise trace_error(e, name, frames, call) from e
+
+
+def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:
+    """Differentiation asks the checkpoints' policies, and one that fails does so deep in JAX."""
+    try:
+        primal = primal_trace(fun, call, has_aux)
+    except Exception:  # then it is not the policy
+        return
+    check_policies(primal, frames)
+
+
+def _floats_held(call: Arguments) -> Arguments:
+    roles = tuple(
+        "static" if isinstance(leaf, float | complex) else role
+        for leaf, role in zip(call.leaves, call.roles, strict=True)
+    )
+    return replace(call, roles=roles)
+
+
+def own_code(fun: Any) -> tuple[str, ...]:
+    """The directories whose code counts as the user's even inside site-packages: the package that
+    the target is defined in, for a bound method or a callable object that of its class."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    try:
+        owner = getattr(fun, "__self__", None)
+        home = fun if owner is None or isinstance(owner, ModuleType) else type(owner)
+        name = getattr(home, "__module__", None)
+    except Exception:  # a callable object may raise what it likes when it is asked
+        name = None
+    if not isinstance(name, str):
+        name = type(fun).__module__
+    package = sys.modules.get(name.partition(".")[0])
+    if package is None or not hasattr(package, "__path__") or not package.__file__:
+        return ()
+    return (os.path.dirname(os.path.abspath(package.__file__)),)

@@ -66,6 +66,6 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def barriers_hold(monkeypatch):
     """Has the estimate of XLA:CPU take jaxlib for one that keeps checkpoints' barriers."""
-    from jaxresid.inspector import _jax
+    from jaxresid import jax_compat
 
-    monkeypatch.setattr(_jax, "jaxlib_version", lambda: "0.12.0.1")
+    monkeypatch.setattr(jax_compat, "jaxlib_version", lambda: "0.12.0.1")

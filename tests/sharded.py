@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 
 POLICIES = {
     "none": None,
@@ -38,7 +38,7 @@ class Case:
     args: tuple[Any, ...]
 
     def mesh(self) -> Any:
-        return _jax.new_mesh(self.axes, explicit=self.explicit)
+        return jax_compat.new_mesh(self.axes, explicit=self.explicit)
 
     def inputs(self, mesh: Any) -> tuple[Any, ...]:
         def struct(array: Array) -> Any:

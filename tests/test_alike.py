@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxresid.inspector import _jax, alike
+from jaxresid import jax_compat
+from jaxresid.inspector import alike
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
@@ -28,7 +29,7 @@ def powered(x, w, power):
 
 
 def keyed(fun, *args):
-    return alike.key(_jax.open_jaxpr(jax.make_jaxpr(fun)(*args)))
+    return alike.key(jax_compat.open_jaxpr(jax.make_jaxpr(fun)(*args)))
 
 
 def twice(fun, one, other):
@@ -70,9 +71,9 @@ def test_layers_in_a_loop_have_one_body():
     place = next(p for p in variants.places() if p.kind == "call" and p.calls == 4)
     made = variants.trace({place: everywhere(place, Choice(None))})
     bodies = [
-        _jax.open_jaxpr(_jax.params(eqn)["jaxpr"])
-        for eqn in _jax.open_jaxpr(made.primal().jaxpr).eqns
-        if _jax.primitive_name(eqn) == "remat"
+        jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
+        for eqn in jax_compat.open_jaxpr(made.primal().jaxpr).eqns
+        if jax_compat.primitive_name(eqn) == "remat"
     ]
     assert len(bodies) == 4
     assert len({id(body) for body in bodies}) == 1

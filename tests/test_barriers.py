@@ -6,9 +6,9 @@ import pytest
 from jax import lax
 
 import jaxresid
+from jaxresid import jax_compat
 from jaxresid.advice.compare import WRITTEN
 from jaxresid.advice.verdicts import verdict_finding
-from jaxresid.inspector import _jax
 from jaxresid.inspector.compiler_versions import MEASURED, cpu_compiler, not_measured
 from jaxresid.inspector.peak import profile_named
 from jaxresid.model import Verdict
@@ -76,7 +76,7 @@ def jaxlib(monkeypatch):
     """Has jaxresid take jaxlib for another version."""
 
     def pretend(version):
-        monkeypatch.setattr(_jax, "jaxlib_version", lambda: version)
+        monkeypatch.setattr(jax_compat, "jaxlib_version", lambda: version)
 
     return pretend
 
@@ -88,7 +88,7 @@ def test_the_table_says_what_this_compiler_does(name):
     asked_plain, made_plain, _ = barriers.figures(jax, *build(barriers.no_checkpoint))
     assert (asked - asked_plain)["dot"] == 2 * barriers.LAYERS
     again = (made - made_plain)["dot"]
-    keeps = cpu_compiler(_jax.jaxlib_version()).keeps_barriers
+    keeps = cpu_compiler(jax_compat.jaxlib_version()).keeps_barriers
     assert again == (2 * barriers.LAYERS if keeps else 0)
 
 
@@ -201,7 +201,7 @@ def test_a_version_that_was_not_measured_is_said(jaxlib):
 
 
 def test_the_profile_follows_the_installed_jaxlib():
-    installed = cpu_compiler(_jax.jaxlib_version())
+    installed = cpu_compiler(jax_compat.jaxlib_version())
     assert bool(profile_named("cpu").removes_barriers) != installed.keeps_barriers
     assert not profile_named("accelerator").removes_barriers
     assert len({row.jaxlib for row in MEASURED}) == len(MEASURED)

@@ -19,12 +19,12 @@ from test_render_compare import COMPARISON
 
 import jaxresid
 from fixtures.inspect import block, stack8
+from jaxresid import jax_compat
 from jaxresid.advice import compile as compile_module
 from jaxresid.advice.compile import Program, Settings, compiled_rows, row
 from jaxresid.cli import compiling
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
@@ -292,7 +292,7 @@ def test_every_policy_of_a_comparison_is_compiled(pool, monkeypatch):
     """With its own checkpoints, seen in what is lowered."""
 
     def lowered(trace, platform):
-        primal = _jax.open_jaxpr(trace.primal().jaxpr)
+        primal = jax_compat.open_jaxpr(trace.primal().jaxpr)
         return Module(f"{contains_remat(primal)}".encode(), platform)
 
     monkeypatch.setattr(compile_module, "lowered", lowered)

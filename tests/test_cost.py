@@ -22,7 +22,7 @@ from small import f32, i32
 
 import jaxresid
 from fixtures.inspect import stack8
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.cost import Costs, eqn_cost, flat_cost, jaxpr_cost
 from jaxresid.inspector.flops import RULES
 from jaxresid.model import Cost, Phases
@@ -35,7 +35,7 @@ def traced(fun, *args):
 
 
 def opened(fun, *args):
-    return _jax.open_jaxpr(traced(fun, *args).jaxpr)
+    return jax_compat.open_jaxpr(traced(fun, *args).jaxpr)
 
 
 def cost(fun, *args):
@@ -56,11 +56,11 @@ def ours(fun, *args):
 
 def eqns_of(jaxpr):
     """All eqns, those of nested jaxprs too."""
-    for eqn in _jax.open_jaxpr(jaxpr).eqns:
+    for eqn in jax_compat.open_jaxpr(jaxpr).eqns:
         yield eqn
         values = [v for p in eqn.params.values() for v in (p if isinstance(p, tuple) else (p,))]
         for value in values:
-            if _jax.is_jaxpr(value):
+            if jax_compat.is_jaxpr(value):
                 yield from eqns_of(value)
 
 
@@ -724,7 +724,7 @@ def test_every_rule_is_met_by_a_test():
     for fun, args in cases:
         for eqn in eqns_of(traced(fun, *args).jaxpr):
             assert flat_cost(eqn) is not None, eqn
-            met.add(RULES.get(_jax.primitive_name(eqn)))
+            met.add(RULES.get(jax_compat.primitive_name(eqn)))
     assert {r.__name__ for r in set(RULES.values()) - met} == absent
 
 

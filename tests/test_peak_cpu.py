@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.liveness import timeline
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.question import Question
@@ -26,7 +26,7 @@ def array(*shape, dtype=F32):
 def stored(fun, *args):
     """Temporaries of a function at its peak, in arrays of 128 x 128 floats."""
     closed = jax.make_jaxpr(fun)(*args)
-    jaxpr = _jax.open_jaxpr(closed)
+    jaxpr = jax_compat.open_jaxpr(closed)
     inputs = [Role("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
     program = whole(jaxpr, inputs, [Role("output")] * len(jaxpr.outvars))
     return round(timeline(program, Cpu()).peak_nbytes / UNIT, 1)

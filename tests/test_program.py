@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.peak import peak_nbytes, profile_named
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program import Role, all_ops, value_and_gradients, whole
@@ -24,7 +24,7 @@ def program(fun, *args):
 
 
 def plain(fun, *args, **options):
-    jaxpr = _jax.open_jaxpr(jax.jit(fun).trace(*args).jaxpr)
+    jaxpr = jax_compat.open_jaxpr(jax.jit(fun).trace(*args).jaxpr)
     inputs = options.pop("inputs", [Role("argument")] * len(jaxpr.invars))
     return whole(jaxpr, inputs, [Role("output")] * len(jaxpr.outvars), **options)
 

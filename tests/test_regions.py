@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, assume, given, settings
 
 import jaxresid
 from fixtures.inspect import gpt
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.level import Level
@@ -50,7 +50,7 @@ def marks(jaxpr, name):
     """The first eqn of each call of a function that marks itself, and that after its last."""
     calls = {}
     for i, eqn in enumerate(jaxpr.eqns):
-        for mark in re.findall(rf"\b{name}_call\d+\b", _jax.name_stack(eqn)):
+        for mark in re.findall(rf"\b{name}_call\d+\b", jax_compat.name_stack(eqn)):
             start, _ = calls.get(mark, (i, i))
             calls[mark] = start, i + 1
     return list(calls.values())
@@ -58,7 +58,7 @@ def marks(jaxpr, name):
 
 def searched(fun, *args, **options):
     found = subject(Question(fun, args, **options))
-    jaxpr = _jax.open_jaxpr(found.trace.primal().jaxpr)
+    jaxpr = jax_compat.open_jaxpr(found.trace.primal().jaxpr)
     return jaxpr, regions(jaxpr, Levels(found.frames), Level(jaxpr))
 
 
@@ -115,7 +115,7 @@ def test_layers_may_be_jitted(wrap):
     jaxpr, (region,) = searched(fun, WS, X)
     found = [jaxpr.eqns[r.start] for r in region.runs]
     assert [r.stop - r.start for r in region.runs] == [1] * LAYERS
-    assert {_jax.primitive_name(eqn) for eqn in found} == {"jit"}
+    assert {jax_compat.primitive_name(eqn) for eqn in found} == {"jit"}
     assert region.function == "block"
     assert region.location.code == "x = jitted(w, x)"
 
@@ -300,7 +300,7 @@ def test_a_lambda_that_computes_is_the_function():
 
     jaxpr, (region,) = searched(fun, WS, X)
     assert region.function == "<lambda>"
-    starts = [i for i, e in enumerate(jaxpr.eqns) if _jax.primitive_name(e) == "dot_general"]
+    starts = [i for i, e in enumerate(jaxpr.eqns) if jax_compat.primitive_name(e) == "dot_general"]
     assert [run.start for run in region.runs] == starts
 
 
@@ -667,13 +667,15 @@ def extracted(jaxpr, runs):
     def as_call(eqns, start, stop):
         inside = eqns[start:stop]
         outvars = {v for eqn in inside for v in eqn.outvars}
-        read = [v for eqn in inside for v in eqn.invars if not _jax.is_literal(v)]
+        read = [v for eqn in inside for v in eqn.invars if not jax_compat.is_literal(v)]
         later = [*(v for eqn in eqns[stop:] for v in eqn.invars), *jaxpr.outvars]
         invars = list(dict.fromkeys(v for v in read if v not in outvars))
-        made = dict.fromkeys(v for v in later if not _jax.is_literal(v))
+        made = dict.fromkeys(v for v in later if not jax_compat.is_literal(v))
         made = [v for v in made if v in outvars]
         body = jaxpr.replace(invars=invars, constvars=[], outvars=made, eqns=inside)
-        return _jax.as_call(inside[0].replace(invars=invars, outvars=made), _jax.callee(body))
+        return jax_compat.as_call(
+            inside[0].replace(invars=invars, outvars=made), jax_compat.callee(body)
+        )
 
     return regroup
 
@@ -682,7 +684,7 @@ def check_regions(fun, args):
     """What holds of the regions of every program."""
     found = subject(Question(fun, args, mode="function"))
     traced = found.trace.primal()
-    jaxpr = _jax.open_jaxpr(traced.jaxpr)
+    jaxpr = jax_compat.open_jaxpr(traced.jaxpr)
     regions_found = regions(jaxpr, Levels(found.frames), Level(jaxpr))
     by_jaxpr = {}
     for region in regions_found:
@@ -698,23 +700,23 @@ def check_regions(fun, args):
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
         for run in runs:
             inside = run.jaxpr.eqns[run.start : run.stop]
-            assert all(_jax.primitive_name(eqn) != "remat" for eqn in inside)
+            assert all(jax_compat.primitive_name(eqn) != "remat" for eqn in inside)
             assert not any(contains_remat(n.jaxpr) for eqn in inside for n in nests(eqn))
             path = [run.jaxpr]
             while path[-1] is not jaxpr:  # only jitted calls are around it
                 eqn = next(e for e in eqns_in(jaxpr) for n in nests(e) if n.jaxpr is path[-1])
-                assert _jax.primitive_name(eqn) == "jit"
+                assert jax_compat.primitive_name(eqn) == "jit"
                 holder = [jaxpr, *(n.jaxpr for e in eqns_in(jaxpr) for n in nests(e))]
                 path.append(next(j for j in holder if any(e is eqn for e in j.eqns)))
     if not by_jaxpr:
         return 0
     regroups = {key: extracted(runs[0].jaxpr, runs) for key, runs in by_jaxpr.items()}
-    rebuilt = _jax.with_jaxpr(traced.jaxpr, rewritten(jaxpr, {}, regroups))
+    rebuilt = jax_compat.with_jaxpr(traced.jaxpr, rewritten(jaxpr, {}, regroups))
     leaves = jax.tree.leaves(args)
     order = [leaves[i] for i in found.trace.arguments.dynamic]
     # Compiled: by itself, an inner call rounds to bfloat16 where a fusion does not.
-    expected = jax.jit(_jax.as_function(traced.jaxpr))(*order)
-    for a, b in zip(expected, jax.jit(_jax.as_function(rebuilt))(*order), strict=True):
+    expected = jax.jit(jax_compat.as_function(traced.jaxpr))(*order)
+    for a, b in zip(expected, jax.jit(jax_compat.as_function(rebuilt))(*order), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
     return len(regions_found)
 

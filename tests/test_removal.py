@@ -11,7 +11,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.model import Verdict
 from tests.small import f32
 from tests.test_render import report_text, schema
@@ -361,9 +361,9 @@ def test_one_that_spares_work_recomputes_nothing():
 
 
 def test_the_early_remat3_is_warned_of(monkeypatch):
-    flags = dict(_jax.flags())
-    monkeypatch.setattr(_jax, "flags", lambda: flags | {"jax_remat3": True})
+    flags = dict(jax_compat.flags())
+    monkeypatch.setattr(jax_compat, "flags", lambda: flags | {"jax_remat3": True})
     for version, count in (("0.10.2", 1), ("0.11.2", 0)):
-        monkeypatch.setattr(_jax, "jax_version", lambda version=version: version)
+        monkeypatch.setattr(jax_compat, "jax_version", lambda version=version: version)
         warnings = jaxresid.inspect(lambda x: jnp.sum(jnp.sin(x)))(H).warnings
         assert len([w for w in warnings if "early" in w]) == count

@@ -12,10 +12,10 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from jaxresid import jax_compat
 from jaxresid.advice.chips import CHIPS, DEFAULT, chip
 from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.question import Question
@@ -34,7 +34,7 @@ def array(*shape, dtype=BF16):
 
 
 def jaxpr(fun, *args):
-    return _jax.open_jaxpr(jax.jit(fun).trace(*args).jaxpr)
+    return jax_compat.open_jaxpr(jax.jit(fun).trace(*args).jaxpr)
 
 
 def took(fun, *args, on=V5P, profile=None):

@@ -17,11 +17,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxresid
+from jaxresid import jax_compat
 from jaxresid.advice.chips import chip
 from jaxresid.advice.roofline import seconds
 from jaxresid.cli.running import run as command_line
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax, meshes, splits
+from jaxresid.inspector import meshes, splits
 from jaxresid.inspector.peak import profile_named
 from jaxresid.inspector.program import Role, value_and_gradients, whole
 from jaxresid.inspector.question import Question
@@ -89,7 +90,7 @@ def test_a_likely_split_is_taken_if_it_fits():
 
 def spread(fun, args, given):
     """The split of each result, in words."""
-    jaxpr = _jax.open_jaxpr(jax.make_jaxpr(fun)(*args))
+    jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(fun)(*args))
     inputs = dict(zip(jaxpr.invars, given, strict=True))
     roles = [Role("argument")] * len(jaxpr.invars), [Role("output")] * len(jaxpr.outvars)
     program = whole(jaxpr, *roles, sharding=Sharding(AXES, inputs))
@@ -182,7 +183,7 @@ def test_the_inputs_stay_as_they_are_split():
     def fun(x, y):
         return x + y
 
-    jaxpr = _jax.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4), f32(8, 4)))
+    jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4), f32(8, 4)))
     given = dict(zip(jaxpr.invars, [(D, W), (W, W)], strict=True))
     roles = [Role("argument")] * 2, [Role("output")]
     program = whole(jaxpr, *roles, sharding=Sharding(AXES, given))
@@ -190,7 +191,7 @@ def test_the_inputs_stay_as_they_are_split():
 
 
 def test_a_shape_that_the_compiler_told_is_taken():
-    jaxpr = _jax.open_jaxpr(jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(x)))(f32(8, 4)))
+    jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(x)))(f32(8, 4)))
     inner = jaxpr.eqns[0].outvars[0]
     given = {jaxpr.invars[0]: (W, W)}
     sharding = Sharding(AXES, given, {inner: (8, 2)})
@@ -205,7 +206,7 @@ def test_the_compiler_splits_what_a_constraint_leaves_open():
     def fun(x):
         return jnp.sin(jax.lax.with_sharding_constraint(jnp.cos(x), open_rows))
 
-    jaxpr = _jax.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4)))
+    jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4)))
     inner = jaxpr.eqns[0].outvars[0]
     sharding = Sharding(AXES, {jaxpr.invars[0]: (D, W)}, {inner: (2, 2)})
     program = whole(jaxpr, [Role("argument")], [Role("output")], sharding=sharding)
@@ -215,9 +216,9 @@ def test_the_compiler_splits_what_a_constraint_leaves_open():
 
 def test_what_is_left_to_the_compiler_is_no_split():
     """And not a dim that is whole, which would be spread to others."""
-    assert _jax.split_of(NamedSharding(AUTO, P("data")), 2) == (("data",), ())
-    assert _jax.split_of(NamedSharding(AUTO, P(P.UNCONSTRAINED, "data")), 2) is None
-    assert _jax.split_of(object(), 2) is None
+    assert jax_compat.split_of(NamedSharding(AUTO, P("data")), 2) == (("data",), ())
+    assert jax_compat.split_of(NamedSharding(AUTO, P(P.UNCONSTRAINED, "data")), 2) is None
+    assert jax_compat.split_of(object(), 2) is None
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_residuals_are_those_of_the_types(name):
     case = next(c for c in sharded.CASES if c.name == name)
     mesh, args = explicit(case.args)
     found = jaxresid.inspect(case.under("none"), mesh=mesh)(*args)
-    with _jax.in_mesh(mesh):
+    with jax_compat.in_mesh(mesh):
         _, vjp = jax.jit(lambda *a: jax.vjp(case.under("none"), *a)).trace(*args).out_info
     leaves = jax.tree.leaves(vjp)
     assert sorted(r.nbytes for r in found.residuals) == sorted(map(shard_nbytes, leaves))

@@ -17,8 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from fixtures.inspect import train_step
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import checkpoint_binding, heard, scan_binding
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.frames import Frames
@@ -306,7 +306,9 @@ def test_places_are_those_of_the_report(name):
         key(c.function, c.location, c.trips) for c in expected
     }
     policies = {p.location.line: description(p.policy) for p in found}
-    if not _jax.flags().get("jax_remat3"):  # there the outer one's policy holds for the inner one
+    if not jax_compat.flags().get(
+        "jax_remat3"
+    ):  # there the outer one's policy holds for the inner one
         assert policies == {c.location.line: c.policy for c in expected}
     if name not in ("jitted layers", "inner"):  # what JAX traces once is one call
         assert [p.calls for p in found] == [c.calls for c in expected]
@@ -334,7 +336,7 @@ def test_outer_before_inner():
     outer, inner = of_kind(variants(step, WS, X), "checkpoint")
     if NAMES_OUTER:
         # In a step, jax_remat3 forgets the function that the outer one of two wraps.
-        known = "a function" if _jax.flags().get("jax_remat3") else "<lambda>"
+        known = "a function" if jax_compat.flags().get("jax_remat3") else "<lambda>"
         assert (outer.function, inner.function) == (known, "layer")
     assert (outer.calls, outer.trips, inner.trips) == (4, 4, 4)
 
@@ -447,13 +449,13 @@ def test_body():
     outer, inner = of_kind(found, "checkpoint")
     for place, dots in ((outer, 2), (inner, 2)):
         body = found.body(place)
-        eqns = Counter(_jax.primitive_name(eqn) for eqn in eqns_in(body))
+        eqns = Counter(jax_compat.primitive_name(eqn) for eqn in eqns_in(body))
         assert eqns["dot_general"] == dots
         assert eqns["remat"] == 0
         assert [v.aval.shape for v in body.invars] == [(8, 16), (16, 32)]
     in_scan = variants(scans_of_all_kinds, STACKED, X)
     body = in_scan.body(of_kind(in_scan, "scan")[1])
-    assert Counter(_jax.primitive_name(e) for e in eqns_in(body))["remat"] == 0
+    assert Counter(jax_compat.primitive_name(e) for e in eqns_in(body))["remat"] == 0
     assert [v.aval.shape for v in body.outvars] == [(8, 16)]
 
 
@@ -551,7 +553,7 @@ def test_the_compiler_is_not_told():
 
     found = variants(training(loss), STACKED, X)
     made = changed(found, only(found), Choice(cp.dots_saveable))
-    lowered = jax.jit(_jax.as_function(made.trace.closed)).lower(STACKED, X).as_text()
+    lowered = jax.jit(jax_compat.as_function(made.trace.closed)).lower(STACKED, X).as_text()
     assert "sine" in lowered
     assert "jaxresid" not in lowered
     assert "frontend_attributes" not in lowered

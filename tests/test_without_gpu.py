@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
+from jaxresid import jax_compat
 from jaxresid.errors import TraceError
-from jaxresid.inspector import _jax
 
 B, T, N, H = 2, 256, 4, 64
 W = jax.ShapeDtypeStruct((N * H, N * H), jnp.bfloat16)
@@ -73,11 +73,11 @@ def leaves_of_vjp(fun, *args):
     def run(*args):
         return jax.tree.leaves(jax.vjp(fun, *args)[1])
 
-    with _jax.as_on_gpu():
+    with jax_compat.as_on_gpu():
         closed = jax.make_jaxpr(run)(*args)
-    jaxpr = _jax.open_jaxpr(closed)
+    jaxpr = jax_compat.open_jaxpr(closed)
     given = set(jaxpr.invars)
-    kept = [v for v in jaxpr.outvars if not _jax.is_literal(v) and v not in given]
+    kept = [v for v in jaxpr.outvars if not jax_compat.is_literal(v) and v not in given]
     return sum(v.aval.size * v.aval.dtype.itemsize for v in kept)
 
 

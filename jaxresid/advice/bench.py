@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxresid import jax_compat
 from jaxresid.advice import agreement
 from jaxresid.advice.drawing import Draw, drawn
-from jaxresid.inspector import _jax
 
 # What is shorter is run again until it adds up to this; XLA:CPU's dispatch takes about 20 µs.
 _SHORTEST_S = 5e-3
@@ -32,7 +32,7 @@ class Bench:
 
     def device(self) -> str:
         """What the programs run on."""
-        device = _jax.import_jax().devices()[0]
+        device = jax_compat.import_jax().devices()[0]
         if device.platform != "cpu":
             return str(device.device_kind)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -75,7 +75,7 @@ class Bench:
     def seconds(self, label: str) -> float:
         """How long one run takes, after a first one that does not count."""
         run = self._programs[label]
-        block_until_ready = _jax.import_jax().block_until_ready
+        block_until_ready = jax_compat.import_jax().block_until_ready
         if label not in self._warm:
             block_until_ready(run(self._inputs))
             self._warm.add(label)
@@ -90,7 +90,7 @@ class Bench:
 
     def _results(self, label: str) -> list[np.ndarray]:
         """The float and complex results of one run, in host memory."""
-        jax = _jax.import_jax()
+        jax = jax_compat.import_jax()
         results = jax.block_until_ready(self._programs[label](self._inputs))
         self._warm.add(label)
         inexact = [r for r in results if jax.numpy.issubdtype(r.dtype, jax.numpy.inexact)]

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.advice.bench import Bench
 from jaxresid.advice.drawing import Draw
-from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
 from jaxresid.units import format_bytes
 from jaxresid.xla import child
@@ -40,7 +40,7 @@ class BenchProcess:
         Raises:
           FailedError, DiedError: the inputs cannot be made there.
         """
-        x64 = bool(_jax.flags().get("jax_enable_x64"))
+        x64 = bool(jax_compat.flags().get("jax_enable_x64"))
         self._child = Child(_START, {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(x64))})
         try:
             self._child.ask((tuple(draws), seed))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.tracing import Static
 from jaxresid.model import PlannedSite
 
@@ -63,7 +63,7 @@ def target_given(arguments: Any) -> Given:
     Args:
       arguments: an `inspector.tracing.Arguments`.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     roles = [
         _Role(role, leaf.value if isinstance(leaf, Static) else leaf)
         for leaf, role in zip(arguments.leaves, arguments.roles, strict=True)
@@ -85,13 +85,13 @@ def _of_roles(argument: Any) -> Kind:
         if argument.role != "static":
             return "traced"
         return "static" if _has_hash(argument.leaf) else "closed"
-    leaves = _jax.import_jax().tree.leaves(argument)
+    leaves = jax_compat.import_jax().tree.leaves(argument)
     return "closed" if any(leaf.role == "static" for leaf in leaves) else "traced"
 
 
 def kind_of(value: Any) -> Kind:
     """What an argument is."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     try:
         leaves = jax.tree.leaves(value)
     except Exception:  # keys that cannot be sorted

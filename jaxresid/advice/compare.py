@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.advice import frontier
 from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.compile import (
@@ -22,7 +23,6 @@ from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
 from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
@@ -112,7 +112,7 @@ def compare(
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         found = subject(question.of(args, kwargs))
-        leaves = _jax.import_jax().tree.leaves((args, kwargs)) if measure else ()
+        leaves = jax_compat.import_jax().tree.leaves((args, kwargs)) if measure else ()
         settings = Settings(cache=Cache(default_directory()))
         return comparison(
             found,
@@ -270,10 +270,10 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """The checkpoint_names at the places, in program order."""
         found = dict.fromkeys(
-            str(_jax.params(eqn)["name"])
+            str(jax_compat.params(eqn)["name"])
             for place in self._where.places
             for eqn in eqns_in(self._made.body(place))
-            if _jax.primitive_name(eqn) == "name"
+            if jax_compat.primitive_name(eqn) == "name"
         )
         return tuple(found)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 
 # The names that key dtypes print -> the names that `jax.random.key` knows.
 _IMPLEMENTATIONS = {
@@ -77,7 +77,7 @@ def drawn(made: Sequence[Draw], seed: int, *, nudged: bool = False) -> list[Any]
 
 def spec(draw: Draw) -> Any:
     """The leaf as a struct to trace with; a number as it is."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     if draw.kind == "number":
         return draw.value
     if draw.kind in ("key", "keys"):
@@ -89,7 +89,7 @@ def spec(draw: Draw) -> Any:
 
 
 def _draw(leaf: Any) -> Draw | None:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     if isinstance(leaf, int | float | complex) and not hasattr(leaf, "dtype"):
         return Draw("number", value=leaf)
     shape = tuple(leaf.shape)
@@ -117,14 +117,14 @@ def _draw(leaf: Any) -> Draw | None:
 
 
 def _described(leaf: Any) -> str:
-    is_float0 = leaf.dtype == _jax.import_jax().dtypes.float0
+    is_float0 = leaf.dtype == jax_compat.import_jax().dtypes.float0
     kind = "float0" if is_float0 else str(leaf.dtype)
     reason = " of unknown range" if "int" in kind else ""
     return f"{kind}{list(leaf.shape)}{reason}"
 
 
 def _leaf(draw: Draw, seed: list[int], nudged: bool) -> Any:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     if draw.kind == "number":
         return draw.value
     if draw.kind == "keys":
@@ -139,7 +139,7 @@ def _leaf(draw: Draw, seed: list[int], nudged: bool) -> Any:
 
 
 def _array(draw: Draw, seed: list[int]) -> np.ndarray:
-    dtype = _jax.import_jax().numpy.dtype(draw.dtype)
+    dtype = jax_compat.import_jax().numpy.dtype(draw.dtype)
     random = np.random.default_rng(seed)
     if draw.kind == "bool":
         return random.integers(0, 2, draw.shape).astype(bool)
@@ -163,7 +163,7 @@ def _scale(shape: tuple[int, ...]) -> float:
 
 def _nudged(array: np.ndarray, seed: list[int]) -> np.ndarray:
     """Every finite element other than 0 replaced by one of its two neighbours."""
-    if not _jax.import_jax().numpy.issubdtype(array.dtype, np.inexact):
+    if not jax_compat.import_jax().numpy.issubdtype(array.dtype, np.inexact):
         return array
     if array.dtype.kind == "c":
         parts = array[..., None].view(array.real.dtype)
@@ -177,6 +177,6 @@ def _nudged(array: np.ndarray, seed: list[int]) -> np.ndarray:
 
 def _host() -> Any:
     """Host memory, as the kind of sharding that the inspector gives structs in it."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     mesh = jax.sharding.Mesh(jax.devices()[:1], "device")
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind="pinned_host")

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jaxresid import jax_compat
 from jaxresid.advice.bench import Bench
 from jaxresid.advice.bench_process import BenchProcess, DiedError, FailedError, reason
 from jaxresid.advice.drawing import Draw, draws, spec
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.model import Timing
 
@@ -81,7 +81,7 @@ def measured(
     """
     made = draws(leaves, paths)
     if isolated is None:
-        isolated = _jax.import_jax().default_backend() == "cpu"
+        isolated = jax_compat.import_jax().default_backend() == "cpu"
     if isolated and importlib.util.find_spec("flatbuffers") is None:
         raise JaxresidError(
             "measuring needs flatbuffers to hand functions to another process:"
@@ -127,7 +127,7 @@ class _Session:
         isolated: bool,
         progress: Callable[[str], None],
     ) -> None:
-        self._funs = {run.label: _jax.import_jax().jit(run.fun) for run in runs}
+        self._funs = {run.label: jax_compat.import_jax().jit(run.fun) for run in runs}
         self._baseline = baseline
         self._made = made
         self._specs = [spec(draw) for draw in made]
@@ -147,10 +147,10 @@ class _Session:
         """Runs each once and compares its results with the baseline's."""
         bench = self._running()
         self._device = bench.call("device")
-        platform = _jax.import_jax().default_backend()
+        platform = jax_compat.import_jax().default_backend()
         with self._attempt(self._baseline):
             traced = _failing(self._funs[self._baseline].trace, self._specs)
-            self._tolerance = tolerance(_jax.open_jaxpr(traced.jaxpr), platform)
+            self._tolerance = tolerance(jax_compat.open_jaxpr(traced.jaxpr), platform)
             self._progress(f"{self._baseline}: compiling and running")
             self._refer()
         for label in self._left():
@@ -306,7 +306,7 @@ def tolerance(jaxpr: Any, platform: str) -> float:
     Accelerators round the operands of a float32 matmul to fewer bits by default: GPUs to those of
     float16 (TF32), TPUs to those of bfloat16.
     """
-    jnp = _jax.import_jax().numpy
+    jnp = jax_compat.import_jax().numpy
     found = (
         jnp.finfo(var.aval.dtype).nmant
         for eqn in eqns_in(jaxpr)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.advice.calling import Calls, Given, calls_of, observed, target_given
 from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.libraries import library_of
@@ -25,7 +26,6 @@ from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
@@ -405,10 +405,10 @@ def _graph(
 def _names(variants: Variants, places: Sequence[Place]) -> list[str]:
     """The checkpoint_names inside places, in program order."""
     found = dict.fromkeys(
-        str(_jax.params(eqn)["name"])
+        str(jax_compat.params(eqn)["name"])
         for place in places
         for eqn in eqns_in(variants.body(place))
-        if _jax.primitive_name(eqn) == "name"
+        if jax_compat.primitive_name(eqn) == "name"
     )
     return list(found)
 
@@ -438,7 +438,7 @@ def _library(place: Place, variants: Variants) -> str | None:
     """The installed package whose function a place's is; None for the user's own."""
     if place.kind == "whole":
         return None
-    where = _jax.traced_function(variants.body(place)) or ""
+    where = jax_compat.traced_function(variants.body(place)) or ""
     return library_of(where.partition(" at ")[2].rpartition(":")[0])
 
 

@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.advice.chips import Chip
-from jaxresid.inspector import _jax, contractions
+from jaxresid.inspector import contractions
 from jaxresid.inspector.collectives import COLLECTIVES
 from jaxresid.inspector.cost import eqn_cost
 from jaxresid.inspector.flops import RULES
@@ -92,7 +93,7 @@ def eqn_seconds(eqn: Any, chip: Chip) -> float:
     cost = eqn_cost(eqn)
     matmul = 0.0
     if cost.matmul_flops or cost.conv_flops:
-        factors = _factors(_jax.primitive_name(eqn), eqn.invars, eqn.outvars)
+        factors = _factors(jax_compat.primitive_name(eqn), eqn.invars, eqn.outvars)
         wider = max((v.aval.dtype for v in factors), key=lambda dtype: dtype.itemsize)
         matmul = _matmul_seconds(eqn, cost, wider.name, chip) or 0.0
     return max(matmul, _vector_seconds(_vector_ops(cost), chip), cost.nbytes / chip.hbm_rate)
@@ -117,7 +118,7 @@ def _factors(name: str, operands: Sequence[Any], results: Sequence[Any]) -> Sequ
 def _precision(eqn: Any) -> int:
     """0, 1, 2 for DEFAULT, HIGH, HIGHEST of `jax.lax.Precision`, or the nearest of its algorithms;
     JAX uses the more precise of the two operands'."""
-    asked = _jax.params(eqn).get("precision")
+    asked = jax_compat.params(eqn).get("precision")
     each = asked if isinstance(asked, tuple) else (asked,)
     return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in each)
 

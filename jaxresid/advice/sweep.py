@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid._version import __version__
 from jaxresid.advice.chips import DEFAULT
 from jaxresid.advice.compare import NONE, WRITTEN, Table, described, load_policy
@@ -18,7 +19,6 @@ from jaxresid.advice.results import Results
 from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
-from jaxresid.inspector import _jax
 from jaxresid.inspector.candidates import candidates
 from jaxresid.inspector.choices import Choice, Variant
 from jaxresid.inspector.failures import summary
@@ -395,7 +395,7 @@ def _lowered(variant: Variant, platform: str) -> Module | str:
 def _program_key(job: Job) -> str:
     """What tells a compile from others but for the lines that it comes from: they move with every
     edit above them."""
-    text = _jax.without_locations(job.module.code)
+    text = jax_compat.without_locations(job.module.code)
     return key(replace(job, module=replace(job.module, code=text.encode())))
 
 
@@ -416,7 +416,7 @@ def _written(policy: str) -> str:
     """
     if policy in (NONE, WRITTEN) or ":" in policy or "(" in policy:
         return policy
-    value = getattr(_jax.import_jax().checkpoint_policies, policy, None)
+    value = getattr(jax_compat.import_jax().checkpoint_policies, policy, None)
     name = description(value) if callable(value) else None
     if name not in builtins():
         raise _unknown(policy, builtins())

@@ -77,11 +77,11 @@ def compare(
     places = places_here(ons, measure=measure)
     with working(f"tracing {options.target}") as say:
         found, request = subject_of(options)
+        from jaxresid import jax_compat
         from jaxresid.advice.compare import Compile, Measure, comparison, dynamic, load_policy
-        from jaxresid.inspector import _jax
 
         asked = request.question
-        leaves = _jax.import_jax().tree.leaves((asked.args, asked.kwargs)) if measure else []
+        leaves = jax_compat.import_jax().tree.leaves((asked.args, asked.kwargs)) if measure else []
         result = comparison(
             found,
             at=at,

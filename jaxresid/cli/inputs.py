@@ -222,20 +222,24 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
     if axes is not None:
         _make_room(axes)
     with held():
-        from jaxresid.inspector import _jax
+        from jaxresid import jax_compat
 
-        _jax.import_jax()
+        jax_compat.import_jax()
         from jaxresid.inspector import abstract
         from jaxresid.inspector.question import Question
 
-    mesh = None if axes is None else _jax.new_mesh(axes, explicit=options.mesh_mode == "explicit")
+    mesh = (
+        None
+        if axes is None
+        else jax_compat.new_mesh(axes, explicit=options.mesh_mode == "explicit")
+    )
 
     with _minding_devices():
         loaded = load(options.target)
     fun: Callable[..., Any] = loaded.fun
     make: Callable[[], Any] | None = None
     warnings: list[str] = []
-    with _minding_devices(), _jax.in_mesh(mesh):
+    with _minding_devices(), jax_compat.in_mesh(mesh):
         if options.build:
             make = batches.sized(loaded.fun, batch)
             fun, inputs = abstract.from_build(make, options.target)
@@ -291,14 +295,14 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
     Raises:
       InputsError: the inputs are split over another one.
     """
-    from jaxresid.inspector import _jax
+    from jaxresid import jax_compat
     from jaxresid.inspector.tracing import mesh_of
 
-    own = mesh_of(_jax.import_jax().tree.leaves((inputs.args, inputs.kwargs)))
+    own = mesh_of(jax_compat.import_jax().tree.leaves((inputs.args, inputs.kwargs)))
     if mesh is None or own is None:
         return mesh
-    if _jax.axes_of(own) != _jax.axes_of(mesh):
-        axes = ",".join(f"{name}={size}" for name, size in _jax.axes_of(own).items())
+    if jax_compat.axes_of(own) != jax_compat.axes_of(mesh):
+        axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(own).items())
         raise InputsError(
             f"--mesh {options.mesh} is not the mesh that the inputs are split over, {axes}; leave"
             " it out, or give that one"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import NOT_CAUGHT, InputsError
 from jaxresid.inputs import Inputs
-from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.objects import Layout, flattened
 from jaxresid.inspector.tracing import CONCRETE, Static, is_array
@@ -38,7 +38,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
     Raises:
       InputsError: `make` cannot be traced, or returns something that is no set of inputs.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     carried: list[Any] = []
     layouts: list[Layout] = []
     refs: list[int] = []
@@ -50,12 +50,12 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         refs.clear()
         found = []
         for leaf in flat.leaves:
-            if isinstance(leaf, jax.core.Tracer) and _jax.is_ref(leaf):
+            if isinstance(leaf, jax.core.Tracer) and jax_compat.is_ref(leaf):
                 carried.append(None)
                 found.append(leaf[...])
                 refs.append(len(carried) - 1)
             elif is_array(leaf) and not (
-                isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_ref(leaf)
+                isinstance(leaf, jax.ShapeDtypeStruct) or jax_compat.is_ref(leaf)
             ):
                 carried.append(None)
                 found.append(leaf)
@@ -75,7 +75,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         raise InputsError(f"{name}() cannot be traced: {summary(e)}\n  {CONCRETE}") from e
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
     for i in refs:
-        leaves[i] = _jax.abstract_ref(leaves[i])
+        leaves[i] = jax_compat.abstract_ref(leaves[i])
     args, kwargs = layouts[-1].made(leaves)
     return Inputs(args, kwargs)
 
@@ -164,7 +164,7 @@ def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
 
 
 def _struct(spec: ArraySpec, mesh: Any, warnings: list[str]) -> Any:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     entries = [axes or None for axes in spec.split]
     sharding = None
     if mesh is not None:

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ def key(jaxpr: Any) -> Hashable:
     numbers: dict[Any, int] = {}
 
     def var(v: Any) -> Hashable:
-        if _jax.is_literal(v):
+        if jax_compat.is_literal(v):
             # Since 0.8 a literal may be an array.
             return v.aval, _Itself(v.val) if v.aval.shape else repr(v.val)
         return v.aval, numbers.setdefault(v, len(numbers))
@@ -50,7 +50,7 @@ def key(jaxpr: Any) -> Hashable:
                 tuple((name, _hashable(value)) for name, value in eqn.params.items()),
                 frozenset(eqn.effects),
                 _hashable(eqn.ctx),
-                _jax.traceback(eqn),
+                jax_compat.traceback(eqn),
             )
             for eqn in jaxpr.eqns
         ),

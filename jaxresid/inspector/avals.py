@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.ops import Value
 from jaxresid.model import Aval
 
@@ -21,7 +21,9 @@ def aval_of(var: Any) -> Aval:
         return Aval(str(aval), (), 0)
     name, itemsize = _dtype(dtype)
     shape = tuple(int(d) for d in aval.shape)
-    return Aval(name, shape, itemsize, "host" if _jax.memory_space(aval) == "host" else "device")
+    return Aval(
+        name, shape, itemsize, "host" if jax_compat.memory_space(aval) == "host" else "device"
+    )
 
 
 def aval_on(values: Mapping[Any, Value], var: Any) -> Aval:
@@ -31,7 +33,7 @@ def aval_on(values: Mapping[Any, Value], var: Any) -> Aval:
       values: of the variables on a mesh, see `program.Program.values`; without one there are none.
     """
     aval = aval_of(var)
-    value = None if _jax.is_literal(var) else values.get(var)
+    value = None if jax_compat.is_literal(var) else values.get(var)
     if value is None or value.whole is None:
         return aval
     return replace(aval, shard=value.shape, spec=value.spec)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.frames import Frame, Frames
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.model import Location
@@ -44,19 +44,19 @@ class Binding:
 
 def checkpoint_binding() -> Binding:
     """Of `jax.checkpoint`, with the implementation that is switched on."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     return _binding(lambda: jax.checkpoint(lambda x: x + x))
 
 
 def scan_binding() -> Binding:
     """Of `lax.scan`."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     return _binding(lambda: lambda x: jax.lax.scan(lambda c, _: (c + c, None), x, None, length=2))
 
 
 def _binding(make: Callable[[], Callable[..., Any]]) -> Binding:
-    jax = _jax.import_jax()
-    primitive = _jax.open_jaxpr(jax.make_jaxpr(make())(1.0)).eqns[0].primitive
+    jax = jax_compat.import_jax()
+    primitive = jax_compat.open_jaxpr(jax.make_jaxpr(make())(1.0)).eqns[0].primitive
     seen: list[tuple[CodeType, ...]] = []
 
     def listen(plain: Callable[..., Any], args: Any, params: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.nesting import eqns_in, nests
 
@@ -61,12 +61,12 @@ class CallSites:
     def _match(self, primal: Any, forward: Any, above: tuple[Frame, ...]) -> dict[int, Site]:
         twins: dict[_Key, list[Site]] = defaultdict(list)
         by_frames: dict[tuple[Frame, ...], list[Site]] = defaultdict(list)
-        eqns = [(e, self._frames.of(e).frames, _jax.primitive_name(e)) for e in forward.eqns]
+        eqns = [(e, self._frames.of(e).frames, jax_compat.primitive_name(e)) for e in forward.eqns]
         # Of a checkpoint within a checkpoint, the inner one still stands in the forward jaxpr.
         standing = {self._frames.of(e) for e, _, name in eqns if name == "remat"}
         for site in self._flat(primal, above, _NONE, standing):
             frames = self._frames.of(site.twin).frames
-            twins[frames, _jax.primitive_name(site.twin)].append(site)
+            twins[frames, jax_compat.primitive_name(site.twin)].append(site)
             by_frames[frames].append(site)
         seen: dict[_Key, Iterator[Site]] = {}
         count: dict[_Key, int] = defaultdict(int)
@@ -100,9 +100,9 @@ class CallSites:
         but for those that stand."""
         for eqn in jaxpr.eqns:
             stack = self._frames.of(eqn)
-            if _jax.primitive_name(eqn) == "remat" and stack not in standing:
+            if jax_compat.primitive_name(eqn) == "remat" and stack not in standing:
                 frames = around.frames + below(stack, above + around.frames, jaxpr)
-                is_mapped = "vmap(" in _jax.name_stack(eqn) and "vmap" not in around.labels
+                is_mapped = "vmap(" in jax_compat.name_stack(eqn) and "vmap" not in around.labels
                 labels = ("vmap", "remat") if is_mapped else ("remat",)
                 for nest in nests(eqn):
                     inner = Site(around.labels + labels, frames, nest.jaxpr)
@@ -130,7 +130,7 @@ def is_inlined(forward: Any, frames: Frames) -> bool:
 
 def contains_remat(jaxpr: Any) -> bool:
     """Whether a remat eqn stands anywhere in the jaxpr."""
-    return any(_jax.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))
+    return any(jax_compat.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))
 
 
 def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:
@@ -138,4 +138,4 @@ def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:
     none in a forward pass, nor in a derivative."""
     if contains_remat(jaxpr):
         return True
-    return _jax.flags().get("jax_remat3", False) and is_inlined(jaxpr, frames)
+    return jax_compat.flags().get("jax_remat3", False) and is_inlined(jaxpr, frames)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.policies import builtins
 
 # Of so many names each subset is tried; of more each alone, all but each, and all.
@@ -39,14 +39,14 @@ def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
 
 def saving(names: Sequence[str]) -> Candidate:
     """`save_only_these_names` of these."""
-    policies = _jax.import_jax().checkpoint_policies
+    policies = jax_compat.import_jax().checkpoint_policies
     listed = ", ".join(map(repr, names))
     return Candidate(f"save_only_these_names({listed})", policies.save_only_these_names(*names))
 
 
 def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> Candidate:
     """`save_and_offload_only_these_names`, to pinned host memory."""
-    policies = _jax.import_jax().checkpoint_policies
+    policies = jax_compat.import_jax().checkpoint_policies
     given = {
         "names_which_can_be_saved": list(saved),
         "names_which_can_be_offloaded": list(offloaded),
@@ -70,7 +70,7 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _names_and_dots(names: Sequence[str]) -> Candidate:
-    policies = _jax.import_jax().checkpoint_policies
+    policies = jax_compat.import_jax().checkpoint_policies
     named = saving(names)
     dots = "dots_with_no_batch_dims_saveable"
     return Candidate(
@@ -80,7 +80,7 @@ def _names_and_dots(names: Sequence[str]) -> Candidate:
 
 
 def _offloading(names: Sequence[str]) -> Iterator[Candidate]:
-    policies = _jax.import_jax().checkpoint_policies
+    policies = jax_compat.import_jax().checkpoint_policies
     yield Candidate(
         "offload_dot_with_no_batch_dims('device', 'pinned_host')",
         policies.offload_dot_with_no_batch_dims("device", "pinned_host"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.flows import Flows
 from jaxresid.inspector.nesting import nests
 from jaxresid.inspector.objects import entries, is_variable
@@ -38,8 +38,8 @@ class Change:
 
 def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
     """What a traced function (a `tracing.primal_trace`) changes."""
-    jax = _jax.import_jax()
-    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    jax = jax_compat.import_jax()
+    jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     result, (aux, (held, loose, _)) = primal.out_info
     start = len(jax.tree.leaves((result, aux)))
     if not held and not loose:
@@ -69,9 +69,9 @@ def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Argumen
     if not arguments.owners and not arguments.reached and not unknown:
         return primal, arguments
     _, (_, (held, _, moved)) = primal.out_info
-    jaxpr = _jax.open_jaxpr(primal.jaxpr)
-    read = {v for eqn in jaxpr.eqns for v in eqn.invars if not _jax.is_literal(v)}
-    read |= {v for v in jaxpr.outvars if not _jax.is_literal(v)}
+    jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
+    read = {v for eqn in jaxpr.eqns for v in eqn.invars if not jax_compat.is_literal(v)}
+    read |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
     inputs = [arguments.paths[i] for i in arguments.dynamic]
     used = {
         path
@@ -118,7 +118,7 @@ def handed_through(jaxpr: Any, var: Any) -> int | None:
     """The number of the invar that an outvar is, whatever it was handed through; None: of none."""
     makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     places = {v: i for i, v in enumerate(jaxpr.invars)}
-    while not _jax.is_literal(var):
+    while not jax_compat.is_literal(var):
         if var in places:
             return places[var]
         eqn = makers.get(var)
@@ -139,7 +139,7 @@ def handed_through(jaxpr: Any, var: Any) -> int | None:
                 return None
             operands.add(nest.operands[inner])
         found = [eqn.invars[i] for i in operands]
-        if any(_jax.is_literal(v) or v is not found[0] for v in found):
+        if any(jax_compat.is_literal(v) or v is not found[0] for v in found):
             return None
         var = found[0]
     return None
@@ -147,7 +147,7 @@ def handed_through(jaxpr: Any, var: Any) -> int | None:
 
 def paths_of(tree: Any) -> tuple[str, ...]:
     """The paths of a tree's leaves; the value of an NNX Variable has that of the Variable."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
     found: list[str] = []
     for path, leaf in with_paths:

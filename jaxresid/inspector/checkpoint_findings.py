@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.cost import eqn_cost
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
@@ -87,7 +87,7 @@ def _saved_in_vain(
 
 
 def _identity(op: Op) -> tuple[object, ...]:
-    return (op.name, _jax.traceback(op.eqn), tuple(v.shape for v in op.results))
+    return (op.name, jax_compat.traceback(op.eqn), tuple(v.shape for v in op.results))
 
 
 def _named_at(residual: Residual) -> Location | None:

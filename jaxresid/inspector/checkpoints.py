@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import passes_cost
@@ -76,7 +76,7 @@ def worth(
     Raises:
       InputsError: a policy fails or gives no answer.
     """
-    jaxpr = _jax.open_jaxpr(traced.primal().jaxpr)
+    jaxpr = jax_compat.open_jaxpr(traced.primal().jaxpr)
     removed = Removed(traced, jaxpr, frames)
     found = removed.sites
     figures = Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, _cost(traced))
@@ -127,7 +127,7 @@ def check_policies(primal: Any, frames: Frames) -> None:
     Raises:
       InputsError: a policy fails or gives no answer.
     """
-    for site in sites(Levels(frames), Level(_jax.open_jaxpr(primal.jaxpr))):
+    for site in sites(Levels(frames), Level(jax_compat.open_jaxpr(primal.jaxpr))):
         answers(site.policy, site.held, str(site))
 
 

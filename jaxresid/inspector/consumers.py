@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels
 from jaxresid.model import Consumer
@@ -27,7 +27,7 @@ def _read(levels: Levels, level: Level, var: Any, seen: set[tuple[int, Any]]) ->
         return
     seen.add((id(level), var))
     for eqn, i in levels.readers(level, var):
-        primitive = _jax.primitive_name(eqn)
+        primitive = jax_compat.primitive_name(eqn)
         if primitive in _HANDS_ON:
             out = eqn.outvars[i if primitive == "optimization_barrier" else 0]
             yield from _read(levels, level, out, seen)
@@ -69,6 +69,6 @@ def _recomputes(level: Level, eqn: Any) -> bool:
 
     The tag stands on each recomputed eqn, or with jax_remat3 on the remat eqn around them.
     """
-    if "rematted_computation" in _jax.name_stack(eqn):
+    if "rematted_computation" in jax_compat.name_stack(eqn):
         return True
     return level.parent is not None and _recomputes(level.parent, level.eqn)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.collectives import COLLECTIVES
 from jaxresid.inspector.extents import nbytes, size
 from jaxresid.inspector.flops import RULES
@@ -73,7 +73,7 @@ def flat_cost(eqn: Any) -> Cost | None:
 
     None if the primitive is unknown.
     """
-    name = _jax.primitive_name(eqn)
+    name = jax_compat.primitive_name(eqn)
     rule = RULES.get(name)
     if rule is not None:
         cost = rule(eqn)
@@ -94,7 +94,7 @@ class Costs:
     def of_jaxpr(self, jaxpr: Any, wanted: Wanted = None) -> Cost:
         """What one run of a jaxpr takes, when of its results only those of the `wanted` numbers
         are read (None: all)."""
-        jaxpr = _jax.open_jaxpr(jaxpr)
+        jaxpr = jax_compat.open_jaxpr(jaxpr)
         key = (id(jaxpr), wanted)
         met = self._costs.get(key)
         if met is None:
@@ -107,11 +107,11 @@ class Costs:
 
     def of_eqn(self, eqn: Any, wanted: Wanted = None) -> Cost:
         """What one run of an eqn takes, with everything inside it times its trips."""
-        name = _jax.primitive_name(eqn)
+        name = jax_compat.primitive_name(eqn)
         rule = RULES.get(name)
         if rule is not None:
             return flat_cost(eqn) or Cost()
-        params = _jax.params(eqn)
+        params = jax_compat.params(eqn)
         if name in _APPLIED:
             return self._applied(eqn, name, params)
         if name in _RUNS:
@@ -138,7 +138,7 @@ class Costs:
         uncosted: set[str] = set()
         notes: dict[str, None] = {}
         for eqn, wanted in eqns:
-            name = _jax.primitive_name(eqn)
+            name = jax_compat.primitive_name(eqn)
             rule = RULES.get(name)
             if rule is None:
                 cost = self.of_eqn(eqn, wanted)
@@ -187,18 +187,18 @@ class Costs:
         read = {
             v
             for i, v in enumerate(jaxpr.outvars)
-            if (wanted is None or i in wanted) and not _jax.is_literal(v)
+            if (wanted is None or i in wanted) and not jax_compat.is_literal(v)
         }
         eqns: list[tuple[Any, Wanted]] = []
         for eqn in reversed(jaxpr.eqns):
             if not eqn.effects and read.isdisjoint(eqn.outvars):
                 continue
             results, operands = None, None
-            if not eqn.effects and _jax.primitive_name(eqn) not in RULES:
+            if not eqn.effects and jax_compat.primitive_name(eqn) not in RULES:
                 results = frozenset(i for i, v in enumerate(eqn.outvars) if v in read)
                 operands = self._operands(eqn, results)
             for i, v in enumerate(eqn.invars):
-                if (operands is None or i in operands) and not _jax.is_literal(v):
+                if (operands is None or i in operands) and not jax_compat.is_literal(v):
                     read.add(v)
             eqns.append((eqn, results))
         eqns.reverse()
@@ -233,7 +233,7 @@ class Costs:
 
 
 def _holds_known(eqn: Any) -> bool:
-    name = _jax.primitive_name(eqn)
+    name = jax_compat.primitive_name(eqn)
     return name in _APPLIED or name in _RUNS
 
 
@@ -252,7 +252,7 @@ def _with_traffic(cost: Cost, eqn: Any) -> Cost:
 
 def _exchanged(eqn: Any) -> tuple[tuple[str, int], ...]:
     """A collective with the bytes of its results."""
-    return ((_jax.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
+    return ((jax_compat.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
 
 def _dearer(branches: list[Cost]) -> Cost:

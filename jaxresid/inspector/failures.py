@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import TraceError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frame, Frames, from_exception
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels
@@ -76,7 +76,7 @@ def _while_loops(forward: Any, frames: Frames) -> list[Location | None]:
     while todo:
         level = todo.pop()
         for eqn in level.jaxpr.eqns:
-            if _jax.primitive_name(eqn) == "while":
+            if jax_compat.primitive_name(eqn) == "while":
                 found.append(levels.location(level, eqn))
             todo += [levels.enter(level, eqn, i) for i in range(len(levels.nests(eqn)))]
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.loop_findings import unwrapped_bodies
 from jaxresid.inspector.policy_findings import policy_findings
@@ -31,7 +31,7 @@ def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple
     if isinstance(traced, StepTrace):
         written = traced.jaxpr
     else:
-        written = _jax.open_jaxpr(traced.primal().jaxpr)
+        written = jax_compat.open_jaxpr(traced.primal().jaxpr)
     found += policy_findings(report, written, frames)
     found += unwrapped_bodies(report, traced, written, frames)
     if isinstance(traced, Trace):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.nesting import Nest, nests
 from jaxresid.inspector.phases import BACKWARD, FORWARD, Passes
 
@@ -57,7 +57,7 @@ def described(var: Any) -> tuple[Any, Any]:
 
 
 def is_inexact(var: Any) -> bool:
-    jnp = _jax.import_jax().numpy
+    jnp = jax_compat.import_jax().numpy
     dtype = getattr(var.aval, "dtype", None)
     return dtype is None or bool(jnp.issubdtype(dtype, jnp.inexact))
 
@@ -92,9 +92,9 @@ class Flows:
         """What comes together in each outvar of a jaxpr called with `given`, constants first."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
         for eqn in jaxpr.eqns:
-            operands = [NOTHING if _jax.is_literal(v) else env[v] for v in eqn.invars]
+            operands = [NOTHING if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
             env.update(zip(eqn.outvars, self._results(eqn, operands), strict=True))
-        return [NOTHING if _jax.is_literal(v) else env[v] for v in jaxpr.outvars]
+        return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
     def _results(self, eqn: Any, operands: Sequence[Flow]) -> Sequence[Flow]:
         together = NOTHING
@@ -108,7 +108,7 @@ class Flows:
             return self._made(eqn, replace(together, inputs=0, is_gradient=False, is_seen=True))
         if phase == BACKWARD:
             return self._made(eqn, Flow(is_after=True, is_gradient=True))
-        if _jax.primitive_name(eqn) in _SIDE_BY_SIDE:
+        if jax_compat.primitive_name(eqn) in _SIDE_BY_SIDE:
             return [replace(flow, is_gradient=False) for flow in operands]
         found = nests(eqn)
         if not found:

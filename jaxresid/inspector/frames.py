@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.home import FOLDER
-from jaxresid.inspector import _jax
 from jaxresid.model import Location
 
 # What calls the target.
@@ -93,7 +93,7 @@ class Frames:
 
     def of(self, eqn: Any) -> Stack:
         """The stack of an eqn, as JAX recorded it."""
-        tb = _jax.traceback(eqn)
+        tb = jax_compat.traceback(eqn)
         return EMPTY if tb is None else self.stack(tb)
 
     def innermost_user(self, frames: Iterable[Frame]) -> Location | None:
@@ -281,7 +281,7 @@ def inside(stack: Stack, jaxpr: Any) -> tuple[Frame, ...]:
     """
     if not stack.whole:
         return stack.frames
-    name, _, where = (_jax.traced_function(jaxpr) or "").partition(" at ")
+    name, _, where = (jax_compat.traced_function(jaxpr) or "").partition(" at ")
     file, _, line = where.rpartition(":")
     for i, frame in enumerate(stack.frames):
         code = frame.code
@@ -316,7 +316,7 @@ def _position(code: CodeType, lasti: int) -> tuple[int, int | None]:
 
 @functools.cache
 def _jax_roots() -> tuple[str, ...]:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     import jaxlib
 
     return tuple(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.offers import Offer
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
@@ -181,7 +181,7 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
 def _reorders(op: Op) -> bool:
     """Whether a transpose moves more than dims of size one, so that elements change places."""
     shape = op.operands[0].shape
-    order = [dim for dim in _jax.params(op.eqn)["permutation"] if shape[dim] != 1]
+    order = [dim for dim in jax_compat.params(op.eqn)["permutation"] if shape[dim] != 1]
     return order != sorted(order)
 
 

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.rewriting import rewritten, with_inner
 
 
@@ -25,11 +25,11 @@ class Inlining:
         self._callees: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, eqn: Any) -> Any:
-        body = _jax.open_jaxpr(_jax.params(eqn)["jaxpr"])
+        body = jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
         found = self._callees.get(id(body))
         if found is None:
-            found = self._callees[id(body)] = body, _jax.callee(body)
-        return _jax.as_removed(eqn, found[1])
+            found = self._callees[id(body)] = body, jax_compat.callee(body)
+        return jax_compat.as_removed(eqn, found[1])
 
 
 def without(jaxpr: Any, removed: Iterable[int]) -> Any:
@@ -62,19 +62,21 @@ class _Flattening:
         stands_for: dict[Any, Any] = {}
         eqns: list[Any] = []
         for eqn in jaxpr.eqns:
-            under = is_inside or _jax.primitive_name(eqn) == "remat"
+            under = is_inside or jax_compat.primitive_name(eqn) == "remat"
             made = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
             made = _reading(made, stands_for)
-            if is_inside and _jax.is_removed(eqn):
+            if is_inside and jax_compat.is_removed(eqn):
                 eqns += _inlined(made, stands_for)
             elif made is not eqn and _is_conversion(made):
                 (var,) = eqn.outvars
-                stands_for[var] = _jax.converted(made.invars[0], var)
+                stands_for[var] = jax_compat.converted(made.invars[0], var)
             else:
-                if _jax.is_removed(eqn):
-                    results = _jax.open_jaxpr(_jax.params(made)["jaxpr"]).outvars
+                if jax_compat.is_removed(eqn):
+                    results = jax_compat.open_jaxpr(jax_compat.params(made)["jaxpr"]).outvars
                     pairs = zip(eqn.outvars, results, strict=True)
-                    stands_for |= {v: result for v, result in pairs if _jax.is_literal(result)}
+                    stands_for |= {
+                        v: result for v, result in pairs if jax_compat.is_literal(result)
+                    }
                 eqns.append(made)
         if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
             return jaxpr
@@ -84,8 +86,8 @@ class _Flattening:
 def _is_conversion(eqn: Any) -> bool:
     """Whether an eqn only gives a number another type. Of a number that a function returns JAX
     writes none; where a checkpoint returned it, it did."""
-    name = _jax.primitive_name(eqn)
-    return name == "convert_element_type" and _jax.is_literal(eqn.invars[0])
+    name = jax_compat.primitive_name(eqn)
+    return name == "convert_element_type" and jax_compat.is_literal(eqn.invars[0])
 
 
 def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
@@ -94,11 +96,11 @@ def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
     Args:
       stands_for: gets what each result of the call is.
     """
-    body = _jax.open_jaxpr(_jax.params(call)["jaxpr"])
+    body = jax_compat.open_jaxpr(jax_compat.params(call)["jaxpr"])
     inner = dict(zip(body.invars, call.invars, strict=True))
     eqns = []
     for eqn in body.eqns:
-        outvars = [v if _jax.is_dropped(v) else _jax.like(v) for v in eqn.outvars]
+        outvars = [v if jax_compat.is_dropped(v) else jax_compat.like(v) for v in eqn.outvars]
         eqns.append(_reading(eqn, inner).replace(outvars=outvars))
         inner |= zip(eqn.outvars, outvars, strict=True)
     results = (_value(v, inner) for v in body.outvars)
@@ -108,10 +110,10 @@ def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
 
 def _reading(eqn: Any, stands_for: Mapping[Any, Any]) -> Any:
     """The eqn with other operands."""
-    if not any(not _jax.is_literal(v) and v in stands_for for v in eqn.invars):
+    if not any(not jax_compat.is_literal(v) and v in stands_for for v in eqn.invars):
         return eqn
     return eqn.replace(invars=[_value(v, stands_for) for v in eqn.invars])
 
 
 def _value(var: Any, stands_for: Mapping[Any, Any]) -> Any:
-    return var if _jax.is_literal(var) else stands_for.get(var, var)
+    return var if jax_compat.is_literal(var) else stands_for.get(var, var)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.frames import Frame, Frames, below, inside, is_module_method
 from jaxresid.inspector.level import Level
@@ -87,7 +87,7 @@ class Levels:
             index = self._readers[id(jaxpr)] = {}
             for eqn in jaxpr.eqns:
                 for i, v in enumerate(eqn.invars):
-                    if not _jax.is_literal(v):
+                    if not jax_compat.is_literal(v):
                         index.setdefault(v, []).append((eqn, i))
         return index.get(var, [])
 
@@ -134,7 +134,7 @@ class Levels:
             if site.jaxpr is not None:
                 under = site.frames + inside(stack, site.jaxpr)
         within += [t for t in stack.transforms if t not in level.within]
-        names = _jax.name_stack(eqn)
+        names = jax_compat.name_stack(eqn)
         if "vmap(" in names and (site is None or "vmap" not in site.labels):
             within.append("vmap")
         scope = scope_of(names)
@@ -153,7 +153,7 @@ class Levels:
             index = self._functions[id(level.jaxpr)] = {}
             for eqn in level.jaxpr.eqns:
                 for nest in self.nests(eqn):
-                    for key in {_jax.traced_function(nest.jaxpr), *self._starts(eqn, nest)}:
+                    for key in {jax_compat.traced_function(nest.jaxpr), *self._starts(eqn, nest)}:
                         index.setdefault(key, []).append(self.frames.of(eqn).frames)
         code = start.code
         traced = f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
@@ -163,7 +163,7 @@ class Levels:
     def _starts(self, eqn: Any, nest: Nest) -> Iterator[CodeType]:
         """The function that JAX called for the body of a checkpoint: not always the one that it
         says, which is what a library wrapped."""
-        if _jax.primitive_name(eqn) == "remat":
+        if jax_compat.primitive_name(eqn) == "remat":
             for inner in nest.jaxpr.eqns:
                 stack = self.frames.of(inner)
                 if stack.frames and not stack.whole:

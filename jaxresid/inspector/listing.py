@@ -7,8 +7,8 @@ import string
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.level import Level
@@ -40,7 +40,7 @@ def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
         )
     ahead: dict[Any, int] = {}
     for i, var in enumerate(trace.kept):
-        if not _jax.is_literal(var):
+        if not jax_compat.is_literal(var):
             ahead.setdefault(var, i)
     back = {var: i for i, var in enumerate(trace.read)}
     frames = inspection.frames
@@ -85,18 +85,19 @@ class _Lister:
                 inside = {
                     var: residuals[eqn.invars[operand]]
                     for var, operand in zip(nest.jaxpr.invars, nest.operands, strict=True)
-                    if not _jax.is_literal(eqn.invars[operand]) and eqn.invars[operand] in residuals
+                    if not jax_compat.is_literal(eqn.invars[operand])
+                    and eqn.invars[operand] in residuals
                 } | {
                     var: residuals[eqn.outvars[result]]
                     for var, result in zip(nest.jaxpr.outvars, nest.results, strict=True)
                     if result is not None
-                    and not _jax.is_literal(var)
+                    and not jax_compat.is_literal(var)
                     and eqn.outvars[result] in residuals
                 }
                 inner.append(self.listing(child, inside, depth + 1))
         return Equation(
-            primitive=_jax.primitive_name(eqn),
-            params=tuple(_shown_params(_jax.params(eqn))),
+            primitive=jax_compat.primitive_name(eqn),
+            params=tuple(_shown_params(jax_compat.params(eqn))),
             inputs=inputs,
             outputs=outputs,
             location=self.levels.location(level, eqn),
@@ -105,9 +106,9 @@ class _Lister:
         )
 
     def value(self, var: Any, residuals: Mapping[Any, int]) -> Value:
-        if _jax.is_literal(var):
-            return Value(_jax.literal_text(var), aval_of(var))
-        if _jax.is_dropped(var):
+        if jax_compat.is_literal(var):
+            return Value(jax_compat.literal_text(var), aval_of(var))
+        if jax_compat.is_dropped(var):
             return Value("_", aval_of(var))
         name = self.names.get(var)
         if name is None:
@@ -128,7 +129,7 @@ def _shown_params(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             continue
         text = str(value)
         is_plain = isinstance(value, bool | int | float | str | tuple) or hasattr(value, "itemsize")
-        if _jax.is_jaxpr(value) or not is_plain or "\n" in text or len(text) > _PARAM_LENGTH:
+        if jax_compat.is_jaxpr(value) or not is_plain or "\n" in text or len(text) > _PARAM_LENGTH:
             continue
         if any(mark in text for mark in (" at 0x", "UnspecifiedValue", "Sharding", "jaxpr")):
             continue

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.level import Level
@@ -114,7 +114,7 @@ def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
             for eqn in level.jaxpr.eqns
             if passes.of(eqn) == BACKWARD
             for v in eqn.invars
-            if not _jax.is_literal(v)
+            if not jax_compat.is_literal(v)
         }
         for eqn in level.jaxpr.eqns:
             phase, nests = passes.of(eqn), levels.nests(eqn)
@@ -130,7 +130,7 @@ def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
 
 def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None:
     """The scan of several trips that stacks a residual."""
-    while not _jax.is_literal(var):
+    while not jax_compat.is_literal(var):
         made = levels.producer(level, var)
         if made is None:
             return None
@@ -141,7 +141,7 @@ def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None
             if i in nest.stacked and (nest.length or 1) > 1:
                 return level, eqn
             level, var = levels.enter(level, eqn, 0), nest.jaxpr.outvars[nest.results.index(i)]
-        elif _jax.primitive_name(eqn) in TRANSPARENT | {"name", "optimization_barrier"}:
+        elif jax_compat.primitive_name(eqn) in TRANSPARENT | {"name", "optimization_barrier"}:
             var = eqn.invars[i if len(eqn.outvars) > 1 else 0]
         else:
             return None
@@ -157,7 +157,7 @@ def _wrapped(primal: Any, frames: Frames) -> set[tuple[str, int]]:
         """Whether a checkpoint stands in this jaxpr."""
         holds = False
         for eqn in level.jaxpr.eqns:
-            name = _jax.primitive_name(eqn)
+            name = jax_compat.primitive_name(eqn)
             within = inside or name == "remat"
             below = [
                 walk(levels.enter(level, eqn, which), within)

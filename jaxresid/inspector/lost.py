@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.flows import described
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.level import Level
@@ -33,7 +33,7 @@ def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
     """The backward passes that no output of a step depends on; what is left out of one that is
     used, such as the gradients of frozen layers, is none."""
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
-    live = {v for v in step.jaxpr.outvars if not _jax.is_literal(v)}
+    live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
     return tuple(_lost(Levels(frames), Passes(), Level(step.jaxpr), live, names))
 
 
@@ -48,16 +48,16 @@ def _lost(
         eqn = eqns[at]
         if eqn.effects or any(v in used for v in eqn.outvars):
             alive[at] = True
-            used.update(v for v in eqn.invars if not _jax.is_literal(v))
+            used.update(v for v in eqn.invars if not jax_compat.is_literal(v))
     phases = [passes.of(eqn) for eqn in eqns]
     for group in _gradients(eqns, phases):
         backward = [at for at in group if phases[at] == BACKWARD]
         if not backward or any(alive[at] for at in backward):
             continue
-        inside = {v for at in backward for v in eqns[at].invars if not _jax.is_literal(v)}
+        inside = {v for at in backward for v in eqns[at].invars if not jax_compat.is_literal(v)}
         made = {described(v) for at in backward for v in eqns[at].outvars if v not in inside}
         forward = [at for at in group if phases[at] == FORWARD]
-        read = {v for at in forward for v in eqns[at].invars if not _jax.is_literal(v)}
+        read = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}
         inputs = [path for v, path in names.items() if v in read and described(v) in made]
         location = levels.location(level, eqns[forward[0]]) if forward else None
         yield Lost(tuple(inputs), location)
@@ -68,15 +68,17 @@ def _lost(
             inner = {
                 v
                 for at, v in enumerate(nest.jaxpr.outvars)
-                if not _jax.is_literal(v)
+                if not jax_compat.is_literal(v)
                 and (at in nest.carries.values() or _is_used(eqn, nest.results[at], used))
             }
             if eqn.effects:
-                inner |= {v for v in nest.jaxpr.outvars if not _jax.is_literal(v)}
+                inner |= {v for v in nest.jaxpr.outvars if not jax_compat.is_literal(v)}
             outer = {
                 v: eqn.invars[i] for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True)
             }
-            known = {v: names[o] for v, o in outer.items() if not _jax.is_literal(o) and o in names}
+            known = {
+                v: names[o] for v, o in outer.items() if not jax_compat.is_literal(o) and o in names
+            }
             yield from _lost(levels, passes, levels.enter(level, eqn, which), inner, known)
 
 
@@ -99,7 +101,7 @@ def _gradients(eqns: list[Any], phases: list[str]) -> list[list[int]]:
         if phase not in (FORWARD, BACKWARD):
             continue
         for v in eqn.invars:
-            if not _jax.is_literal(v) and v in makers:
+            if not jax_compat.is_literal(v) and v in makers:
                 first[root(makers[v])] = root(at)
         makers.update(dict.fromkeys(eqn.outvars, at))
     found: dict[int, list[int]] = {}

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import TraceError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.running import runnable
 from jaxresid.inspector.steps import StepTrace
@@ -50,7 +50,7 @@ def lowered_forward(traced: Trace, platform: str) -> Module:
     """
     forward, held = _without_constants(traced.forward)
     leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
-    run = _jax.as_function(held)
+    run = jax_compat.as_function(held)
     return _module(
         lambda operands: run(*operands),
         _operands(forward, leaves),
@@ -62,7 +62,7 @@ def lowered_forward(traced: Trace, platform: str) -> Module:
 
 def _step(traced: StepTrace, platform: str) -> Module:
     closed = _as_jitted(traced.closed)
-    jaxpr, run = _jax.open_jaxpr(closed), _jax.as_function(closed)
+    jaxpr, run = jax_compat.open_jaxpr(closed), jax_compat.as_function(closed)
     leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
     inputs, outputs = _jitted_with(jaxpr)
     operands = [
@@ -88,7 +88,7 @@ def _module(
       mesh: what it was traced in; None: nothing.
       outputs: the sharding of each output; None: the compiler's choice.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     jitted = jax.jit(
         lambda *operands: list(run(operands)),
         out_shardings=list(outputs),
@@ -96,11 +96,11 @@ def _module(
         keep_unused=True,
     )
     try:
-        with warnings.catch_warnings(), _jax.in_mesh(mesh):
+        with warnings.catch_warnings(), jax_compat.in_mesh(mesh):
             # What is given away and cannot be used is said when the step itself is run.
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             lowered = jitted.trace(*operands).lower(lowering_platforms=(platform,))
-        code, devices = _jax.bytecode(lowered)
+        code, devices = jax_compat.bytecode(lowered)
     except Exception as e:
         raise TraceError(f"JAX cannot lower this for {platform}: {_reason(e)}") from e
     return Module(code, platform, devices)
@@ -109,15 +109,15 @@ def _module(
 def _as_jitted(closed: Any) -> Any:
     """A closed jaxpr that is one call of a jitted function returning all that this one does, in its
     order: `nnx.jit` returns what it is given whether or not it changed."""
-    jaxpr = _jax.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 1 or _jax.primitive_name(jaxpr.eqns[0]) != "jit":
+    jaxpr = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":
         return closed
     (eqn,) = jaxpr.eqns
-    known = {v for v in jaxpr.outvars if not _jax.is_literal(v)}
-    made = [v if v in known else _jax.like(v) for v in eqn.outvars]
-    rest = [v for v in jaxpr.outvars if _jax.is_literal(v) or v not in made]
+    known = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    made = [v if v in known else jax_compat.like(v) for v in eqn.outvars]
+    rest = [v for v in jaxpr.outvars if jax_compat.is_literal(v) or v not in made]
     outputs = [*made, *rest]
-    return _jax.with_jaxpr(
+    return jax_compat.with_jaxpr(
         closed,
         jaxpr.replace(
             eqns=[eqn.replace(outvars=made)],
@@ -146,11 +146,11 @@ def _operands(jaxpr: Any, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _struct(aval: Any) -> Any:
-    return _jax.import_jax().ShapeDtypeStruct(aval.shape, aval.dtype)
+    return jax_compat.import_jax().ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _with_sharding(leaf: Any, sharding: Any) -> Any:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(
         jax.numpy.shape(leaf), jax.dtypes.result_type(leaf), sharding=sharding, weak_type=weak
@@ -163,13 +163,13 @@ def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
     if jaxpr.constvars and not hasattr(jaxpr, "consts"):
         inputs = [*jaxpr.constvars, *jaxpr.invars]
         jaxpr = jaxpr.replace(constvars=[], invars=inputs)
-    return jaxpr, _jax.callee(jaxpr)
+    return jaxpr, jax_compat.callee(jaxpr)
 
 
 def _split(leaf: Any) -> Any | None:
     """The sharding of an argument over several devices, for a compiler that may choose others.
     Explicit axes are in the types."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.mesh.size == 1:
         return None
@@ -181,23 +181,23 @@ def _split(leaf: Any) -> Any | None:
 def _jitted_with(jaxpr: Any) -> tuple[list[Any], list[Any]]:
     """The shardings of inputs and outputs that a jitted function was given, by invar and outvar of
     the jaxpr of which it is all; None where it was given none."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     inputs, outputs = [None] * len(jaxpr.invars), [None] * len(jaxpr.outvars)
-    if len(jaxpr.eqns) != 1 or _jax.primitive_name(jaxpr.eqns[0]) != "jit":
+    if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":
         return inputs, outputs
     (eqn,) = jaxpr.eqns
-    inside = _jitted_with(_jax.open_jaxpr(eqn.params["jaxpr"]))
+    inside = _jitted_with(jax_compat.open_jaxpr(eqn.params["jaxpr"]))
     given = (eqn.params["in_shardings"], eqn.params["out_shardings"])
 
     def asked(which: int, position: int) -> Any | None:
         own = given[which][position]
         return own if isinstance(own, jax.sharding.Sharding) else inside[which][position]
 
-    read = {v: i for i, v in enumerate(eqn.invars) if not _jax.is_literal(v)}
+    read = {v: i for i, v in enumerate(eqn.invars) if not jax_compat.is_literal(v)}
     made = {v: i for i, v in enumerate(eqn.outvars)}
     for i, var in enumerate(jaxpr.invars):
         inputs[i] = asked(0, read[var]) if var in read else None
     for i, var in enumerate(jaxpr.outvars):
-        if not _jax.is_literal(var) and var in made:
+        if not jax_compat.is_literal(var) and var in made:
             outputs[i] = asked(1, made[var])
     return inputs, outputs

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.tracing import Arguments, Trace
 from jaxresid.model import Mesh
 from jaxresid.units import format_bytes
@@ -33,23 +33,27 @@ def meshed(mesh: Any) -> Any | None:
     if mesh is None:
         return None
     if isinstance(mesh, Mapping):
-        return _jax.new_mesh(mesh, explicit=False)
+        return jax_compat.new_mesh(mesh, explicit=False)
     if not hasattr(mesh, "axis_types") or not hasattr(mesh, "shape"):
         raise InputsError(
             f"mesh must be a jax.sharding.Mesh, an AbstractMesh or a dict of axes and their sizes,"
             f" not {type(mesh).__name__}"
         )
-    if mesh.empty or isinstance(mesh, _jax.import_jax().sharding.Mesh) or _jax.is_explicit(mesh):
+    if (
+        mesh.empty
+        or isinstance(mesh, jax_compat.import_jax().sharding.Mesh)
+        or jax_compat.is_explicit(mesh)
+    ):
         return None if mesh.empty else mesh
-    return _jax.new_mesh(_jax.axes_of(mesh), explicit=False)
+    return jax_compat.new_mesh(jax_compat.axes_of(mesh), explicit=False)
 
 
 def described(mesh: Any) -> Mesh | None:
     """A mesh as reports say it, before any compiler was asked."""
     if mesh is None:
         return None
-    axes = tuple(_jax.axes_of(mesh).items())
-    if _jax.is_explicit(mesh):
+    axes = tuple(jax_compat.axes_of(mesh).items())
+    if jax_compat.is_explicit(mesh):
         return Mesh(axes, "explicit", "types")
     return Mesh(axes, "auto", "propagated")
 
@@ -61,7 +65,7 @@ def undecided(call: Arguments, given: Sequence[Any]) -> str | None:
     Args:
       given: the leaves of the call as they were given.
     """
-    if call.mesh is None or _jax.is_explicit(call.mesh):
+    if call.mesh is None or jax_compat.is_explicit(call.mesh):
         return None
     sizes = {call.paths[i]: _nbytes(call.leaves[i]) for i in call.dynamic}
     bare = sorted(call.paths[i] for i in call.dynamic if _split(given[i]) is None)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.calls import CallMark, call_starts
 from jaxresid.inspector.frames import Frame, Frames, is_module_method
 from jaxresid.inspector.level import Level
@@ -127,11 +127,13 @@ class ModulePaths:
         elif (above := self._inputs(level.parent)) and level.nest is not None:
             for var, operand in zip(level.jaxpr.invars, level.nest.operands, strict=False):
                 outer = level.eqn.invars[operand]
-                if not _jax.is_literal(outer) and outer in above:
+                if not jax_compat.is_literal(outer) and outer in above:
                     known[var] = above[outer]
         if known:
             for eqn in level.jaxpr.eqns:
-                if _jax.primitive_name(eqn) in _FORMS and not _jax.is_literal(eqn.invars[0]):
+                if jax_compat.primitive_name(eqn) in _FORMS and not jax_compat.is_literal(
+                    eqn.invars[0]
+                ):
                     path = known.get(eqn.invars[0])
                     if path is not None:
                         known[eqn.outvars[0]] = path
@@ -140,13 +142,13 @@ class ModulePaths:
     def _eqn(self, level: Level, eqn: Any) -> _Eqn:
         known = self._inputs(level)
         frames = self._levels.position(level, eqn).frames[len(level.frames) :]
-        reads = [known[v] for v in eqn.invars if not _jax.is_literal(v) and v in known]
+        reads = [known[v] for v in eqn.invars if not jax_compat.is_literal(v) and v in known]
         return _Eqn(
             frames,
             tuple(i for i, frame in enumerate(frames) if is_module_method(frame)),
             tuple(path for path in reads if len(path) > 1),
-            _jax.primitive_name(eqn),
-            phase_of(_jax.name_stack(eqn)) == BACKWARD,
+            jax_compat.primitive_name(eqn),
+            phase_of(jax_compat.name_stack(eqn)) == BACKWARD,
         )
 
 

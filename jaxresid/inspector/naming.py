@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frame, Frames, characters, inside
 from jaxresid.inspector.level import Level
@@ -100,7 +100,7 @@ def named(
             if value is None:
                 made.append(eqn)
                 continue
-            label = _jax.as_name(value.var, wanted[value.expression])
+            label = jax_compat.as_name(value.var, wanted[value.expression])
             outvars = list(eqn.outvars)
             outvars[value.index] = label.invars[0]
             made.append(eqn.replace(outvars=outvars))
@@ -125,7 +125,7 @@ def _levels(
     seen.add(id(level.jaxpr))
     yield from _at(levels, level)
     for eqn in level.jaxpr.eqns:
-        if _jax.primitive_name(eqn) in entered:
+        if jax_compat.primitive_name(eqn) in entered:
             for which in range(len(levels.nests(eqn))):
                 yield from _levels(levels, levels.enter(level, eqn, which), entered, seen)
 
@@ -137,12 +137,12 @@ def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
     names: dict[Any, str] = {}
     for i, eqn in enumerate(jaxpr.eqns):
         for v in eqn.invars:
-            if not _jax.is_literal(v):
+            if not jax_compat.is_literal(v):
                 last_read[v] = i
-        if _jax.primitive_name(eqn) == "name":
-            names[eqn.invars[0]] = str(_jax.params(eqn)["name"])
+        if jax_compat.primitive_name(eqn) == "name":
+            names[eqn.invars[0]] = str(jax_compat.params(eqn)["name"])
     for v in jaxpr.outvars:
-        if not _jax.is_literal(v):
+        if not jax_compat.is_literal(v):
             last_read[v] = len(jaxpr.eqns)
     known: dict[Any, int] = {}
     executions = list(_executions(levels, level))
@@ -154,7 +154,7 @@ def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
     }
     for start, stop, frames in executions:
         last = jaxpr.eqns[stop - 1]
-        is_named = _jax.primitive_name(last) == "name"
+        is_named = jax_compat.primitive_name(last) == "name"
         leaving = [
             (eqn, index)
             for eqn in jaxpr.eqns[start:stop]
@@ -163,7 +163,7 @@ def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
         ]
         if is_named:
             expression = _expression(frames, levels.frames)
-            yield Nameable(str(_jax.params(last)["name"]), expression, jaxpr, last, 0)
+            yield Nameable(str(jax_compat.params(last)["name"]), expression, jaxpr, last, 0)
             known[last.outvars[0]] = _nbytes(last.outvars[0])
             continue
         if len(leaving) != 1:
@@ -184,10 +184,10 @@ def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
 
 def _is_view(eqn: Any, known: Mapping[Any, int]) -> bool:
     """Whether a value is a known one in another form, of no fewer bytes."""
-    if _jax.primitive_name(eqn) not in TRANSPARENT:
+    if jax_compat.primitive_name(eqn) not in TRANSPARENT:
         return False
     source = eqn.invars[0]
-    if _jax.is_literal(source):
+    if jax_compat.is_literal(source):
         return True
     return source in known and known[source] <= _nbytes(eqn.outvars[0])
 
@@ -207,7 +207,7 @@ def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[
         if eqn is not None:
             frames = _frames(levels, level, eqn)
             key = _down_to_user(frames)
-            mark = (frames, _jax.primitive_name(eqn), _jax.traceback(eqn))
+            mark = (frames, jax_compat.primitive_name(eqn), jax_compat.traceback(eqn))
         if i > start and (key != current or mark == first):
             if current:
                 yield start, i, current

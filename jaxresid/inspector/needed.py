@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.nesting import Nest
@@ -53,7 +53,7 @@ class Needed:
     def _body(self, eqn: Any, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
         """The needed part of an eqn's body, given which variables are around the eqn."""
         jaxpr = nest.jaxpr
-        if eqn.effects or not _jax.is_pruned(eqn):
+        if eqn.effects or not jax_compat.is_pruned(eqn):
             return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
         wanted = _asked(eqn, nest) | {
             i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
@@ -71,7 +71,7 @@ class Needed:
         """The needed part of a jaxpr, given which of its outputs are."""
         key = id(jaxpr), outputs
         if key not in self._known:
-            variables = {v for i in outputs if not _jax.is_literal(v := jaxpr.outvars[i])}
+            variables = {v for i in outputs if not jax_compat.is_literal(v := jaxpr.outvars[i])}
             eqns = set()
             for eqn in reversed(jaxpr.eqns):
                 if eqn.effects or any(v in variables for v in eqn.outvars):
@@ -83,7 +83,7 @@ class Needed:
     def _operands(self, eqn: Any, variables: set[Any]) -> list[Any]:
         """The operands that the needed results of an eqn depend on."""
         needed = dict.fromkeys(range(len(eqn.invars)), True)
-        is_open = _jax.is_pruned(eqn) and _jax.primitive_name(eqn) != "remat"
+        is_open = jax_compat.is_pruned(eqn) and jax_compat.primitive_name(eqn) != "remat"
         bodies = self._levels.nests(eqn) if is_open else ()
         needed.update({i: False for nest in bodies for i in nest.operands})
         for nest in bodies:
@@ -91,7 +91,7 @@ class Needed:
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
                 needed[i] = needed[i] or v in inside
             needed.update({nest.operands[i]: True for i in _read_by_condition(eqn, nest)})
-        return [v for i, v in enumerate(eqn.invars) if needed[i] and not _jax.is_literal(v)]
+        return [v for i, v in enumerate(eqn.invars) if needed[i] and not jax_compat.is_literal(v)]
 
 
 def _whole(jaxpr: Any) -> _Part:
@@ -101,7 +101,7 @@ def _whole(jaxpr: Any) -> _Part:
 
 def _in_checkpoint(level: Level) -> bool:
     while level.parent is not None:
-        if _jax.primitive_name(level.eqn) == "remat":
+        if jax_compat.primitive_name(level.eqn) == "remat":
             return True
         level = level.parent
     return False
@@ -117,9 +117,9 @@ def _asked(eqn: Any, nest: Nest) -> set[int]:
     """The carries of a `while` that decide whether it goes on, by the outvar of its body."""
     if nest.kind != "while":
         return set()
-    params = _jax.params(eqn)
-    condition = _jax.open_jaxpr(params["cond_jaxpr"])
-    read = {v for inner in condition.eqns for v in inner.invars if not _jax.is_literal(v)}
-    read |= {v for v in condition.outvars if not _jax.is_literal(v)}
+    params = jax_compat.params(eqn)
+    condition = jax_compat.open_jaxpr(params["cond_jaxpr"])
+    read = {v for inner in condition.eqns for v in inner.invars if not jax_compat.is_literal(v)}
+    read |= {v for v in condition.outvars if not jax_compat.is_literal(v)}
     carried = condition.invars[params["cond_nconsts"] :]
     return {i for i, v in enumerate(carried) if v in read}

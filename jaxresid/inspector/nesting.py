@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 
 # Results and operands line up one to one with the inner jaxpr's.
 _CALLS = {
@@ -59,8 +59,8 @@ class Nest:
 
 def nests(eqn: Any) -> tuple[Nest, ...]:
     """The inner jaxprs of an eqn with their alignment; empty for a plain primitive."""
-    name = _jax.primitive_name(eqn)
-    params = _jax.params(eqn)
+    name = jax_compat.primitive_name(eqn)
+    params = jax_compat.params(eqn)
     if name == "scan":
         return (_scan(eqn, params),)
     if name == "while":
@@ -68,7 +68,7 @@ def nests(eqn: Any) -> tuple[Nest, ...]:
     if name == "cond":
         return tuple(_branch(eqn, branch) for branch in params["branches"])
     if name in _CALLS and _CALLS[name] in params:
-        return (_call(eqn, _jax.open_jaxpr(params[_CALLS[name]])),)
+        return (_call(eqn, jax_compat.open_jaxpr(params[_CALLS[name]])),)
     return () if eqn.primitive.name in _PLAIN else tuple(_unknown(eqn, params))
 
 
@@ -101,7 +101,7 @@ def _call(eqn: Any, jaxpr: Any) -> Nest:
 
 
 def _branch(eqn: Any, branch: Any) -> Nest:
-    jaxpr = _jax.open_jaxpr(branch)
+    jaxpr = jax_compat.open_jaxpr(branch)
     return Nest(
         jaxpr,
         "branch",
@@ -115,7 +115,7 @@ def _branch(eqn: Any, branch: Any) -> Nest:
 
 def _scan(eqn: Any, params: Any) -> Nest:
     # Told apart by rank, not by params: 0.12 replaced num_consts and num_carry by ft_in and ft_out.
-    jaxpr = _jax.open_jaxpr(params["jaxpr"])
+    jaxpr = jax_compat.open_jaxpr(params["jaxpr"])
     stacked = frozenset(
         i
         for i, (inner, outer) in enumerate(zip(jaxpr.outvars, eqn.outvars, strict=True))
@@ -141,7 +141,7 @@ def _scan(eqn: Any, params: Any) -> Nest:
 
 
 def _while(eqn: Any, params: Any) -> Nest:
-    jaxpr = _jax.open_jaxpr(params["body_jaxpr"])
+    jaxpr = jax_compat.open_jaxpr(params["body_jaxpr"])
     cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
     return Nest(
         jaxpr,
@@ -156,7 +156,7 @@ def _while(eqn: Any, params: Any) -> Nest:
 
 
 def _unknown(eqn: Any, params: Any) -> Iterator[Nest]:
-    inner = [_jax.open_jaxpr(v) for v in params.values() if _jax.is_jaxpr(v)]
+    inner = [jax_compat.open_jaxpr(v) for v in params.values() if jax_compat.is_jaxpr(v)]
     if not inner:
         _PLAIN.add(eqn.primitive.name)
     elif len(inner) == 1 and _lines_up(inner[0], eqn):
@@ -183,8 +183,8 @@ def _shape(var: Any) -> tuple[int, ...]:
 def label(eqn: Any) -> str | None:
     """How the eqn reads as an enclosure: `scan ×48`, `jit f`, `cond`; None for those that only
     carry a body and mean nothing to a user."""
-    name = _jax.primitive_name(eqn)
-    params = _jax.params(eqn)
+    name = jax_compat.primitive_name(eqn)
+    params = jax_compat.params(eqn)
     if name == "scan":
         return f"scan ×{params['length']}"
     if name == "jit":

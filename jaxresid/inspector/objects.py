@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 
 # Attributes of a Variable in which its value is, newest Flax first (0.12, until 0.11).
 _VALUES = ("_raw_value", "raw_value")
@@ -64,7 +64,7 @@ class Layout:
     def made(self, leaves: Sequence[Any]) -> Any:
         """The tree of these leaves; its Variables are new ones, but for those outside, which are
         given them."""
-        jax = _jax.import_jax()
+        jax = jax_compat.import_jax()
         found: list[Any] = []
         for slot in self.slots:
             if slot.first is not None:
@@ -106,7 +106,7 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
     Args:
       outside: objects that are used themselves, not made again.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     kept = {id(each) for each in outside}
     with_paths, outer = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
     owners = _owners(tree)
@@ -120,7 +120,7 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
     for number, (path, leaf) in enumerate(with_paths):
         start = len(leaves)
         if not is_variable(leaf):
-            is_ref = _jax.is_ref(leaf)
+            is_ref = jax_compat.is_ref(leaf)
             known = first.setdefault(id(leaf), number) if is_ref else number
             if known != number:
                 again[start] = slots[known].start
@@ -183,7 +183,7 @@ def _flax(name: str) -> Any:
 
 def _owners(tree: Any) -> set[tuple[Any, ...]]:
     """The paths of a tree's outermost NNX modules."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     if _flax("Variable") is None:
         return set()
     with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_module)
@@ -259,7 +259,7 @@ def _restore(owner: Any, found: dict[Any, Any]) -> None:
 def _leaves(value: Any) -> list[Any]:
     """Return the leaves of a tree; of one that JAX cannot flatten, itself."""
     try:
-        return list(_jax.import_jax().tree.leaves(value))
+        return list(jax_compat.import_jax().tree.leaves(value))
     except Exception:  # of keys that cannot be sorted, say
         return [value]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.nesting import nests
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.sites import Site
@@ -31,11 +31,11 @@ def offers(sites: Sequence[Site]) -> tuple[Offer, ...]:
         eqns = [eqn for eqn in site.held if not nests(eqn)]
         offered = [eqn for eqn in eqns if answers(site.policy, [eqn], str(site)).offloads]
         if offered:
-            names = {str(_jax.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
-            primitives = {_jax.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}
+            names = {str(jax_compat.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
+            primitives = {jax_compat.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}
             found.append(Offer(site, tuple(sorted(names)), frozenset(primitives)))
     return tuple(found)
 
 
 def _is_name(eqn: Any) -> bool:
-    return _jax.primitive_name(eqn) == "name"
+    return jax_compat.primitive_name(eqn) == "name"

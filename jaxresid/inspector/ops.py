@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.nesting import Nest
 
 
@@ -88,7 +88,7 @@ class Op:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        return {} if self.name == "barrier" else _jax.params(self.eqn)
+        return {} if self.name == "barrier" else jax_compat.params(self.eqn)
 
     @property
     def is_loop(self) -> bool:

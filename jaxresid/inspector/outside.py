@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.objects import entries, is_module, is_variable
 
 _MOST = 50_000  # objects looked at
@@ -65,7 +65,7 @@ class _Search:
         if is_variable(value):
             self.variables.append((path, value))
             return
-        if _jax.is_ref(value):
+        if jax_compat.is_ref(value):
             self.refs.append((path, value))
             return
         if type(value) in (dict, list):
@@ -126,7 +126,7 @@ def inner_path(path: str, owner: Any, key: Any) -> str:
 
 def _children(value: Any) -> Sequence[tuple[str, Any]]:
     """What a registered pytree holds directly."""
-    tree_util = _jax.import_jax().tree_util
+    tree_util = jax_compat.import_jax().tree_util
     try:
         found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
     except Exception:  # a user's class, which may do as it likes

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid import words
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat, words
 from jaxresid.inspector.avals import aval_of_value
 from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.compiler_versions import cpu_compiler
@@ -64,7 +63,7 @@ class Places:
             primal = None
             if has_checkpoints(traced, frames):
                 self._levels = Levels(frames, CallSites(frames))
-                primal = _jax.open_jaxpr(traced.primal().jaxpr)
+                primal = jax_compat.open_jaxpr(traced.primal().jaxpr)
             forward = Level(traced.forward, primal=primal, inputs=traced.inputs)
             backward = Level(traced.backward, inputs=traced.backward_inputs)
             self._tops = {id(level.jaxpr): level for level in (forward, backward)}
@@ -99,7 +98,7 @@ def profile_named(name: words.Profile) -> Profile:
     """Return what a compiler of this profile, as it is installed here, materialises."""
     if name != "cpu":
         return Accelerator()
-    jaxlib = _jax.jaxlib_version()
+    jaxlib = jax_compat.jaxlib_version()
     is_kept = cpu_compiler(jaxlib).keeps_barriers
     return Cpu("" if is_kept else f"XLA:CPU of jaxlib {jaxlib}")
 

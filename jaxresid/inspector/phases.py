@@ -13,7 +13,7 @@ import functools
 import re
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.nesting import nests
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "update"
@@ -49,7 +49,7 @@ class Passes:
     def of(self, eqn: Any) -> str:
         """`forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn
         with both passes inside: a jitted gradient, a loop over microbatches."""
-        phase = phase_of(_jax.name_stack(eqn))
+        phase = phase_of(jax_compat.name_stack(eqn))
         if phase != UPDATE:
             return FORWARD if phase == FORWARD else BACKWARD
         found: frozenset[str] = frozenset()

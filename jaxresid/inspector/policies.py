@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
 
 # Factories whose names are those to save or offload; the others' are exceptions.
@@ -83,7 +83,11 @@ def answers(policy: Any, eqns: Iterable[Any], site: str) -> Answers:
     names, saved = set(), set()
     saves = offloads = False
     for eqn in eqns:
-        name = str(_jax.params(eqn)["name"]) if _jax.primitive_name(eqn) == "name" else None
+        name = (
+            str(jax_compat.params(eqn)["name"])
+            if jax_compat.primitive_name(eqn) == "name"
+            else None
+        )
         answer = False if policy is None else _ask(policy, eqn, site)
         if name is not None:
             names.add(name)
@@ -94,7 +98,7 @@ def answers(policy: Any, eqns: Iterable[Any], site: str) -> Answers:
 
 
 def _ask(policy: Any, eqn: Any, site: str) -> Any:
-    primitive, params = _jax.as_policies_see(eqn)
+    primitive, params = jax_compat.as_policies_see(eqn)
     try:
         answer = policy(primitive, *(v.aval for v in eqn.invars), **params)
     except Exception as e:
@@ -141,14 +145,14 @@ def _identity(policy: Any) -> Any:
 
 def builtins() -> dict[str, Any]:
     """JAX's policies that need no parameters, by name, each once."""
-    policies = _jax.import_jax().checkpoint_policies
+    policies = jax_compat.import_jax().checkpoint_policies
     return {name: getattr(policies, name) for name in dict.fromkeys(_builtins().values())}
 
 
 @functools.cache
 def _builtins() -> dict[Any, str]:
     found: dict[Any, str] = {}
-    policies = _jax.import_jax().checkpoint_policies
+    policies = jax_compat.import_jax().checkpoint_policies
     for name in dir(policies):
         value = getattr(policies, name)
         is_policy = callable(value) and not isinstance(value, type)  # 0.11 has classes there
@@ -165,7 +169,7 @@ def _builtins() -> dict[Any, str]:
 @functools.cache
 def _factories() -> frozenset[str]:
     """The names in jax.checkpoint_policies that make policies."""
-    names = dir(_jax.import_jax().checkpoint_policies)
+    names = dir(jax_compat.import_jax().checkpoint_policies)
     return frozenset(n for n in names if n.startswith(("save_", "offload_")))
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels
@@ -25,8 +25,8 @@ def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Findi
     """
     is_step = report.target.mode == "step"
     eqns = tuple(eqns_in(written))
-    named = [eqn for eqn in eqns if _jax.primitive_name(eqn) == "name"]
-    has_sites = any(_jax.primitive_name(eqn) == "remat" for eqn in eqns)
+    named = [eqn for eqn in eqns if jax_compat.primitive_name(eqn) == "name"]
+    has_sites = any(jax_compat.primitive_name(eqn) == "remat" for eqn in eqns)
     if not named and not has_sites:
         return ()
     levels, top = Levels(frames), Level(written)
@@ -42,8 +42,8 @@ def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
 
     def walk(level: Level) -> None:
         for eqn in level.jaxpr.eqns:
-            if _jax.primitive_name(eqn) == "name":
-                defined.setdefault(str(_jax.params(eqn)["name"]), levels.location(level, eqn))
+            if jax_compat.primitive_name(eqn) == "name":
+                defined.setdefault(str(jax_compat.params(eqn)["name"]), levels.location(level, eqn))
             for which, nest in enumerate(levels.nests(eqn)):
                 if _holds_unknown(nest.jaxpr, holding, defined):
                     walk(levels.enter(level, eqn, which))
@@ -57,9 +57,9 @@ def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, A
     if holding.get(id(jaxpr)) is False:
         return False
     holding[id(jaxpr)] = any(
-        str(_jax.params(eqn)["name"]) not in defined
+        str(jax_compat.params(eqn)["name"]) not in defined
         for eqn in eqns_in(jaxpr)
-        if _jax.primitive_name(eqn) == "name"
+        if jax_compat.primitive_name(eqn) == "name"
     )
     return holding[id(jaxpr)]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.nesting import Nest, nests
 from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.per_device import per_device
@@ -92,7 +92,7 @@ def value_and_gradients(traced: Trace) -> Program:
                 record.pins[gradient] = sharding.inputs[var]
         block, values = _of_one_device(block, record, sharding, inputs)
         pairs = zip(traced.kept, kept, strict=True)
-        kept = [made if _jax.is_literal(v) else values[v] for v, made in pairs]
+        kept = [made if jax_compat.is_literal(v) else values[v] for v, made in pairs]
     roles = [Role("constant") if path is None else Role("argument", path) for path in paths]
     return Program(
         block=pruned(block),
@@ -142,7 +142,7 @@ def _of_one_device(
     for var, value in record.values.items():
         split = sharding.inputs.get(var)
         if split is None:
-            split = _jax.typed_split(var.aval)
+            split = jax_compat.typed_split(var.aval)
         if split is not None and value.literal is None and len(split) == len(value.shape):
             pins.setdefault(value, split)
     for value in inputs:
@@ -187,21 +187,21 @@ class _Builder:
         """Adds the ops of a jaxpr called with `given` (constants first); its results."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
         for eqn in jaxpr.eqns:
-            operands = [_literal(v) if _jax.is_literal(v) else env[v] for v in eqn.invars]
+            operands = [_literal(v) if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
             for var, made in zip(eqn.outvars, self._results(eqn, operands, context), strict=True):
                 env[var] = made
         if self._record is not None:
             for var, made in env.items():
                 self._record.values.setdefault(var, made)
-        return [_literal(v) if _jax.is_literal(v) else env[v] for v in jaxpr.outvars]
+        return [_literal(v) if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
     def _results(self, eqn: Any, operands: list[Value], context: Context) -> Sequence[Value]:
-        name = _jax.primitive_name(eqn)
+        name = jax_compat.primitive_name(eqn)
         if name == "name" and self._as_written:
             return self._plain(name, eqn, operands, context)
         if name in _SAME or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn)):
             if name == "sharding_constraint" and self._record is not None:
-                self._pin(operands[0], _jax.params(eqn)["sharding"])
+                self._pin(operands[0], jax_compat.params(eqn)["sharding"])
             return operands[:1]
         if name == "optimization_barrier":
             return self._barrier(eqn, operands, context, (True,) * len(operands))
@@ -213,7 +213,7 @@ class _Builder:
         return self._bodies(name, eqn, inner, operands, context)
 
     def _pin(self, value: Value, sharding: Any) -> None:
-        split = _jax.split_of(sharding, len(value.shape))
+        split = jax_compat.split_of(sharding, len(value.shape))
         if split is not None and value.literal is None and self._record is not None:
             self._record.pins.setdefault(value, split)
 
@@ -240,7 +240,7 @@ class _Builder:
             if not eqn.effects:
                 # What a primitive makes follows from its operands and params, which it orders.
                 try:
-                    found = (name, *_jax.params(eqn).items())
+                    found = (name, *jax_compat.params(eqn).items())
                     hash(found)
                 except TypeError:
                     found = None
@@ -277,11 +277,11 @@ class _Builder:
 
     def _moved(self, eqn: Any, made: list[Value], context: Context) -> list[Value]:
         """The results of a jit eqn, moved where its out_shardings put them in host memory."""
-        for i in _jax.host_results(eqn):
+        for i in jax_compat.host_results(eqn):
             before = made[i]
             if before.memory == "device" and before.literal is None:
                 made[i] = replace(before, memory="host")
-                put = _jax.as_host_put(eqn.outvars[i], eqn)
+                put = jax_compat.as_host_put(eqn.outvars[i], eqn)
                 phase = _phase(eqn, context)
                 self._add(Op("device_put", (before,), (made[i],), put, context, phase))
         return made
@@ -290,17 +290,17 @@ class _Builder:
         self, eqn: Any, nest: Nest, given: list[Value], context: Context, record: _Record
     ) -> list[Value]:
         """The body of a `shard_map`: its types are of one device, those around it of all."""
-        params = _jax.params(eqn)
+        params = jax_compat.params(eqn)
         start = len(self.ops)
         for value, spec in zip(given[-len(nest.operands) :], params["in_specs"], strict=True):
             if value.literal is None:
-                record.pins.setdefault(value, _jax.spec_split(spec, len(value.shape)))
+                record.pins.setdefault(value, jax_compat.spec_split(spec, len(value.shape)))
         results = self.inline(nest.jaxpr, given, context)
         around: dict[Value, Value] = {}
         made = {v for op in self.ops[start:] for v in op.results}
         for inner, var, spec in zip(results, eqn.outvars, params["out_specs"], strict=True):
             outer = around.setdefault(inner, _value(var)) if inner in made else _value(var)
-            record.pins.setdefault(outer, _jax.spec_split(spec, len(outer.shape)))
+            record.pins.setdefault(outer, jax_compat.spec_split(spec, len(outer.shape)))
             # An input that is handed on is that input; as a residual it is split as it comes out.
             record.values.setdefault(var, outer)
         for i in range(start, len(self.ops)):
@@ -324,7 +324,7 @@ class _Builder:
         for which, nest in enumerate(inner):
             blocks.append(self._body(nest.jaxpr, _entered(context, eqn, which)))
         if name == "while":
-            cond = _jax.open_jaxpr(_jax.params(eqn)["cond_jaxpr"])
+            cond = jax_compat.open_jaxpr(jax_compat.params(eqn)["cond_jaxpr"])
             blocks.append(self._body(cond, _entered(context, eqn, 0)))
         results = tuple(_value(v) for v in eqn.outvars)
         loop = inner[0] if inner[0].kind in ("scan", "while") else None
@@ -347,12 +347,12 @@ def _body(build: _Builder, jaxpr: Any, context: Context) -> Block:
 
 
 def _entered(context: Context, eqn: Any, which: int) -> Context:
-    is_remat = _jax.primitive_name(eqn) == "remat"
+    is_remat = jax_compat.primitive_name(eqn) == "remat"
     return Context(
         parent=context,
         eqn=eqn,
         which=which,
-        tags=f"{context.tags}/{_jax.name_stack(eqn)}",
+        tags=f"{context.tags}/{jax_compat.name_stack(eqn)}",
         remats=(*context.remats, eqn) if is_remat else context.remats,
         top=context.top,
     )
@@ -364,7 +364,7 @@ def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
     The legacy implementation has it on the operands of the eqn that recomputes and transposes;
     jax_remat3 has an eqn of its own for it.
     """
-    params = _jax.params(eqn)
+    params = jax_compat.params(eqn)
     if not params.get("differentiated", False):
         return None
     prevent = params.get("prevent_cse", True)
@@ -374,7 +374,7 @@ def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
 
 
 def _phase(eqn: Any, context: Context) -> str:
-    return phase_of(f"{context.tags}/{_jax.name_stack(eqn)}")
+    return phase_of(f"{context.tags}/{jax_compat.name_stack(eqn)}")
 
 
 def _value(var: Any) -> Value:
@@ -390,7 +390,7 @@ def _cotangent(var: Any) -> Value:
 
 def _literal(var: Any) -> Value:
     shape, dtype, itemsize, memory = _described(var.aval)
-    return Value(shape, dtype, itemsize, memory, _jax.literal_text(var))
+    return Value(shape, dtype, itemsize, memory, jax_compat.literal_text(var))
 
 
 def _constant(var: Any) -> Value:
@@ -402,7 +402,7 @@ def _described(aval: Any) -> tuple[tuple[int, ...], str, int, str]:
     dtype = getattr(aval, "dtype", None)
     if dtype is None:  # a token or a ref
         return (), str(aval), 0, "device"
-    return (tuple(map(int, aval.shape)), *_dtype(dtype), _jax.memory_space(aval))
+    return (tuple(map(int, aval.shape)), *_dtype(dtype), jax_compat.memory_space(aval))
 
 
 @functools.cache
@@ -412,8 +412,8 @@ def _dtype(dtype: Any) -> tuple[str, int]:
 
 def _same_precision(eqn: Any) -> bool:
     """Whether a reduce_precision keeps every bit: legacy remat puts one on each float it saves."""
-    params = _jax.params(eqn)
-    finfo = _jax.import_jax().numpy.finfo(eqn.invars[0].aval.dtype)
+    params = jax_compat.params(eqn)
+    finfo = jax_compat.import_jax().numpy.finfo(eqn.invars[0].aval.dtype)
     return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
 
 

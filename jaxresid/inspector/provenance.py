@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels, source_of
 from jaxresid.inspector.primitives import TRANSPARENT
@@ -58,8 +58,8 @@ def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]
     """
     walk = _Walk(top, var)
     while True:
-        if _jax.is_literal(walk.var):
-            return _end(levels, walk, Literal(_jax.literal_text(walk.var)))
+        if jax_compat.is_literal(walk.var):
+            return _end(levels, walk, Literal(jax_compat.literal_text(walk.var)))
         made = levels.producer(walk.level, walk.var)
         if made is None:
             source = _outwards(levels, walk, paths)
@@ -112,33 +112,33 @@ def _emptiness(jaxpr: Any, i: int) -> int:
     """How little a branch has to do with its outvar i: 0 it computes it, 1 it hands an input on,
     2 it only fills the place of another branch's residual."""
     var = jaxpr.outvars[i]
-    if _jax.is_literal(var):
+    if jax_compat.is_literal(var):
         return 2
     for eqn in reversed(jaxpr.eqns):
         if var in eqn.outvars:
-            is_fill = _jax.primitive_name(eqn) in _FILLS
+            is_fill = jax_compat.primitive_name(eqn) in _FILLS
             return 2 * (is_fill and not any(_size(v) > 1 for v in eqn.invars))
     return 1
 
 
 def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
     """Steps through an eqn that only names, casts, moves or reshapes; False at a maker."""
-    primitive = _jax.primitive_name(eqn)
+    primitive = jax_compat.primitive_name(eqn)
     if primitive == "optimization_barrier":
         walk.var = eqn.invars[i]
         return True
     if primitive == "name":
         if walk.name is None:
-            walk.name = str(_jax.params(eqn)["name"])
+            walk.name = str(jax_compat.params(eqn)["name"])
             walk.named = (walk.level, eqn)
     elif primitive in TRANSPARENT:
         operand = eqn.invars[0]
-        if _jax.is_literal(operand) or (
+        if jax_compat.is_literal(operand) or (
             primitive == "broadcast_in_dim" and _size(operand) == 1 < _size(walk.var)
         ):
             return False
         if primitive == "device_put" and walk.memory is None:
-            walk.memory = _jax.moved_to(eqn)
+            walk.memory = jax_compat.moved_to(eqn)
         walk.through.append(primitive)
     else:
         return False
@@ -165,7 +165,7 @@ def _end(levels: Levels, walk: _Walk, source: Origin) -> Provenance:
 
 
 def _is_on_host(var: Any) -> bool:
-    return not _jax.is_literal(var) and _jax.memory_space(var.aval) == "host"
+    return not jax_compat.is_literal(var) and jax_compat.memory_space(var.aval) == "host"
 
 
 def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Provenance:
@@ -179,7 +179,7 @@ def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Proven
         # Made outside the loop, stacked by it: the loop is why it takes its bytes.
         marks.append(Mark.INVARIANT)
         within = walk.stacked.within
-    primitive = _jax.primitive_name(eqn)
+    primitive = jax_compat.primitive_name(eqn)
     origin = Computed(
         primitive=primitive,
         source=source_of(frames, place),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.naming import ENTERED, nameable, named
@@ -128,8 +128,8 @@ def graph(body: Any, frames: Frames, cost: Callable[[Any], float], enough: int =
 
 def _differentiated(body: Any) -> tuple[Any, int]:
     """The open forward jaxpr of a body: its outputs, then its residuals; and how many outputs."""
-    jax = _jax.import_jax()
-    evaluate = _jax.as_function(_jax.callee(_without_constants(body)))
+    jax = jax_compat.import_jax()
+    evaluate = jax_compat.as_function(jax_compat.callee(_without_constants(body)))
     structs = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=bool(v.aval.weak_type))
         if hasattr(v.aval, "weak_type")
@@ -147,7 +147,7 @@ def _differentiated(body: Any) -> tuple[Any, int]:
         return jax.vjp(call, diff)
 
     traced = jax.jit(forward).trace([structs[i] for i in chosen], [structs[i] for i in rest])
-    return _jax.open_jaxpr(traced.jaxpr), len(body.outvars)
+    return jax_compat.open_jaxpr(traced.jaxpr), len(body.outvars)
 
 
 def _without_constants(body: Any) -> Any:
@@ -173,14 +173,14 @@ class _Flat:
     def _inline(self, jaxpr: Any, given: Sequence[int | None]) -> list[int | None]:
         made: dict[Any, int | None] = dict(zip(jaxpr.invars, given, strict=True))
         for eqn in jaxpr.eqns:
-            operands = [None if _jax.is_literal(v) else made.get(v) for v in eqn.invars]
-            name = _jax.primitive_name(eqn)
+            operands = [None if jax_compat.is_literal(v) else made.get(v) for v in eqn.invars]
+            name = jax_compat.primitive_name(eqn)
             if name in ENTERED or name == "custom_jvp_call":
                 (nest,) = nests(eqn)
                 results = self._inline(nest.jaxpr, [operands[i] for i in nest.operands])
                 made |= zip(eqn.outvars, results, strict=True)
                 continue
-            label = str(_jax.params(eqn)["name"]) if name == "name" else ""
+            label = str(jax_compat.params(eqn)["name"]) if name == "name" else ""
             step = Step(
                 eqn,
                 self._cost_of(eqn),
@@ -190,7 +190,7 @@ class _Flat:
             )
             made |= dict.fromkeys(eqn.outvars, len(self.steps))
             self.steps.append(step)
-        return [None if _jax.is_literal(v) else made.get(v) for v in jaxpr.outvars]
+        return [None if jax_compat.is_literal(v) else made.get(v) for v in jaxpr.outvars]
 
     def _cost_of(self, eqn: Any) -> float:
         found = self._costs.get(id(eqn))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.calls import CallMark, call_starts
 from jaxresid.inspector.frames import Frame
@@ -203,7 +203,7 @@ class _Search:
     def _weight(self, eqn: Any) -> _Weight:
         found = self._levels.nests(eqn)
         if not found:
-            made = (v for v in eqn.outvars if not _jax.is_dropped(v))
+            made = (v for v in eqn.outvars if not jax_compat.is_dropped(v))
             return _Weight(sum(aval_of(v).nbytes for v in made), 0, 1)
         inner = max((self._inner(nest.jaxpr) for nest in found), key=lambda w: w.nbytes)
         trips = max(nest.length or 1 for nest in found)
@@ -214,7 +214,7 @@ class _Search:
             nbytes,
             nbytes if is_loop else inner.looped,
             inner.operations,
-            holds or _jax.primitive_name(eqn) == "remat",
+            holds or jax_compat.primitive_name(eqn) == "remat",
         )
 
     def _inner(self, jaxpr: Any) -> _Weight:
@@ -237,7 +237,9 @@ class _Search:
         known = self._reads.get(id(jaxpr))
         if known is None:
             readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
-            reads = {v: i for i, vs in enumerate(readers) for v in vs if not _jax.is_literal(v)}
+            reads = {
+                v: i for i, vs in enumerate(readers) for v in vs if not jax_compat.is_literal(v)
+            }
             known = self._reads[id(jaxpr)] = jaxpr, reads
         return known[1]
 
@@ -278,7 +280,7 @@ class _Search:
     ) -> tuple[tuple[Frame, ...], CodeType, int] | None:
         """The chain, the code and the depth of the call that an eqn came through; None for one
         that the function itself made, or a derivative of it."""
-        if phase_of(_jax.name_stack(level.jaxpr.eqns[i])) != UPDATE:
+        if phase_of(jax_compat.name_stack(level.jaxpr.eqns[i])) != UPDATE:
             return None
         path = self._path(level)[i]
         callee = path.callee(depth)
@@ -289,7 +291,10 @@ class _Search:
     def _jitted(self, level: Level, i: int, depth: int) -> _Call | None:
         """The call of a jitted function that an eqn is."""
         eqn = level.jaxpr.eqns[i]
-        if _jax.primitive_name(eqn) != "jit" or phase_of(_jax.name_stack(eqn)) != UPDATE:
+        if (
+            jax_compat.primitive_name(eqn) != "jit"
+            or phase_of(jax_compat.name_stack(eqn)) != UPDATE
+        ):
             return None
         jaxpr = self._levels.nests(eqn)[0].jaxpr
         path = self._path(level)[i]
@@ -320,7 +325,8 @@ class _Search:
         paths = self._path(level)
         marks = [
             CallMark(
-                paths[i].frames[paths[i].users[depth] :], _jax.primitive_name(level.jaxpr.eqns[i])
+                paths[i].frames[paths[i].users[depth] :],
+                jax_compat.primitive_name(level.jaxpr.eqns[i]),
             )
             for i in stretch
         ]

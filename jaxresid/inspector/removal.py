@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from jaxresid import jax_compat
 from jaxresid.errors import TraceError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import checkpoint_binding, forget, heard, user_line
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.frames import Frames
@@ -83,7 +83,7 @@ class Removal(Generic[T]):
             scope = f"{MARK}{len(bound) - 1}"
 
             def bind(*args: Any) -> Any:
-                with _jax.import_jax().named_scope(scope):
+                with jax_compat.import_jax().named_scope(scope):
                     return binding.primitive.bind(*args, **params)
 
             return bind
@@ -127,7 +127,7 @@ class Removal(Generic[T]):
         found: dict[int, int] = {}
         for number, made in enumerate(self.bound()):  # a body is bound before what it stands in
             for eqn in eqns_in(made.body):
-                inner = _number(eqn) if _jax.primitive_name(eqn) == "remat" else None
+                inner = _number(eqn) if jax_compat.primitive_name(eqn) == "remat" else None
                 if inner is not None and inner != number:
                     found[inner] = number
         return found
@@ -211,7 +211,7 @@ class Removal(Generic[T]):
             found.append(made.key)
             if len(found) - 1 not in numbers:
                 return params
-            return _jax.as_function(_jax.callee(made.body))
+            return jax_compat.as_function(jax_compat.callee(made.body))
 
         try:
             with heard({checkpoint_binding(): leave_out}):
@@ -228,12 +228,12 @@ class Removal(Generic[T]):
         return made
 
     def _made(self, params: Mapping[str, Any]) -> Bound:
-        held = _jax.bound_params(params)
-        body = _jax.open_jaxpr(held["jaxpr"])
+        held = jax_compat.bound_params(params)
+        body = jax_compat.open_jaxpr(held["jaxpr"])
         where = user_line(self._frames)
         line = where and (where.file, where.line)
         policy, prevents = description(held["policy"]), prevents_cse(held)
-        key = _jax.traced_function(body), line, policy, prevents
+        key = jax_compat.traced_function(body), line, policy, prevents
         return Bound(body, key, where, held["policy"])
 
 
@@ -276,15 +276,17 @@ def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
     Args:
       tags: the name stacks of the eqns around it.
     """
-    return frozenset(map(int, _NUMBER.findall(f"{tags}/{_jax.name_stack(eqn)}")))
+    return frozenset(map(int, _NUMBER.findall(f"{tags}/{jax_compat.name_stack(eqn)}")))
 
 
 def _number(eqn: Any) -> int | None:
     """The number of the checkpoint that an eqn belongs to, the innermost."""
-    found = _NUMBER.findall(_jax.name_stack(eqn))
+    found = _NUMBER.findall(jax_compat.name_stack(eqn))
     return int(found[-1]) if found else None
 
 
 def _source(eqn: Any) -> tuple[Any, ...]:
-    held = _jax.params(eqn)
-    return _jax.traced_function(_jax.open_jaxpr(held["jaxpr"])), description(held.get("policy"))
+    held = jax_compat.params(eqn)
+    return jax_compat.traced_function(jax_compat.open_jaxpr(held["jaxpr"])), description(
+        held.get("policy")
+    )

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.inlining import without
 from jaxresid.inspector.level import Level
@@ -79,12 +79,12 @@ class Removed:
 
     def _rewritten(self, eqns: Iterable[int]) -> Trace:
         primal = self._traced.primal().jaxpr
-        return retrace(self._traced, _jax.with_jaxpr(primal, without(self._jaxpr, eqns)))
+        return retrace(self._traced, jax_compat.with_jaxpr(primal, without(self._jaxpr, eqns)))
 
     def _find_faithful(self) -> bool:
         """Whether JAX keeps the same for the primal jaxpr as for the function. Of a `shard_map` it
         keeps numbers that are literals in a jaxpr."""
-        if not any(_jax.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
+        if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
             return True
         return _kept(self._rewritten(())) == _kept(self._traced)
 
@@ -96,7 +96,7 @@ class Removed:
             raise JaxresidError("the function cannot be traced again")
         removal = Removal(again, _passes_of, self._frames, lambda made: made.primal())
         numbered = removal.numbered()
-        shown = _jax.open_jaxpr(numbered.primal().jaxpr)
+        shown = jax_compat.open_jaxpr(numbered.primal().jaxpr)
         found = removal.numbers_of(self._shown, removal.numbers(self._jaxpr, shown))
         found = {_called(site, own, removal): own for site, own in found.items()}
         known = {number for own in found.values() for number in own}
@@ -137,10 +137,10 @@ def _may_hide(jaxpr: Any, frames: Frames) -> bool:
     """Whether a primal jaxpr may not show all checkpoints: it holds derivatives, or what is
     differentiated by rules of the user's."""
     for eqn in eqns_in(jaxpr):
-        if is_derived(eqn) or _jax.has_own_rules(eqn):
+        if is_derived(eqn) or jax_compat.has_own_rules(eqn):
             return True
-        if _jax.primitive_name(eqn) in _RULES:
-            inner = [_jax.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]
+        if jax_compat.primitive_name(eqn) in _RULES:
+            inner = [jax_compat.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]
             files = [where.partition(" at ")[2].rpartition(":")[0] for where in inner]
             if not all(_is_jaxs_own(file, frames) for file in files) or not files:
                 return True

@@ -10,8 +10,9 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax, meshes, steps
+from jaxresid.inspector import meshes, steps
 from jaxresid.inspector.changes import changes, drops_gradients, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
@@ -133,8 +134,8 @@ def subject(question: Question) -> Subject:
 def _traced_subject(question: Question) -> Subject:
     """Traces as it is. What fails and asked about devices is traced again as on a GPU: so does code
     that needs one only while it is traced, cuDNN's attention say."""
-    _jax.import_jax()
-    with _jax.gpu_questions() as asked:
+    jax_compat.import_jax()
+    with jax_compat.gpu_questions() as asked:
         try:
             return _traced_here(question)
         except JaxresidError as e:
@@ -142,27 +143,27 @@ def _traced_subject(question: Question) -> Subject:
                 raise
             failed = e
     try:
-        with _jax.as_on_gpu():
+        with jax_compat.as_on_gpu():
             found = _traced_here(question)
     except JaxresidError:
         raise failed from failed.__cause__
     assumed = (
-        f"traced as for {_jax.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
+        f"traced as for {jax_compat.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
         " no device was asked"
     )
     traced = found.trace
     if isinstance(traced, Trace):
-        traced = replace(traced, primal=_jax.as_on_gpu()(traced.primal))
+        traced = replace(traced, primal=jax_compat.as_on_gpu()(traced.primal))
     return replace(found, trace=traced, warnings=(*found.warnings, assumed), assumes_gpu=True)
 
 
 def _traced_here(question: Question) -> Subject:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     fun, name, warnings = question.fun, question.called, tuple(question.warnings)
     chosen = profile_named(question.profile)
-    if question.profile == "cpu" and (remark := not_measured(_jax.jaxlib_version())):
+    if question.profile == "cpu" and (remark := not_measured(jax_compat.jaxlib_version())):
         warnings = (*warnings, remark)
-    if _jax.flags().get("jax_remat3") and _jax.jax_version().startswith("0.10."):
+    if jax_compat.flags().get("jax_remat3") and jax_compat.jax_version().startswith("0.10."):
         warnings = (*warnings, _EARLY_REMAT3)
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.meshed(question.mesh))
@@ -218,7 +219,7 @@ _EARLY_REMAT3 = (
 
 def _drops_gradients(traced: Trace) -> bool:
     """Whether a function takes gradients itself and does nothing with them."""
-    primal = _jax.open_jaxpr(traced.primal().jaxpr)
+    primal = jax_compat.open_jaxpr(traced.primal().jaxpr)
     return steps.holds_gradient(primal) and drops_gradients(primal)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.consumers import consumers
@@ -43,13 +43,15 @@ def residuals(
     forward, backward = traced.forward, traced.backward
     sites, primal = None, None
     if has_checkpoints(traced, frames):
-        sites, primal = CallSites(frames), _jax.open_jaxpr(traced.primal().jaxpr)
+        sites, primal = CallSites(frames), jax_compat.open_jaxpr(traced.primal().jaxpr)
     ahead, top = Levels(frames, sites), Level(forward, primal=primal, inputs=traced.inputs)
     back, top_back = Levels(frames), Level(backward)
     paths = traced.inputs
     numbers, free = Numbering(ahead).of(forward), Free(ahead)
-    outputs = {numbers[v] for v in forward.outvars[: traced.num_outputs] if not _jax.is_literal(v)}
-    gradients = {v for v in backward.outvars if not _jax.is_literal(v)}
+    outputs = {
+        numbers[v] for v in forward.outvars[: traced.num_outputs] if not jax_compat.is_literal(v)
+    }
+    gradients = {v for v in backward.outvars if not jax_compat.is_literal(v)}
     seen: set[int] = set()
     found = []
     for var, inside in zip(traced.kept, traced.read, strict=True):

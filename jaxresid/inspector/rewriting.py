@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 
 # An eqn whose inner jaxprs are rewritten already -> what stands in its place.
 Replace = Callable[[Any], Any]
@@ -68,19 +68,19 @@ class _Rewrite:
 def with_inner(eqn: Any, new: Callable[[Any], Any]) -> Any:
     """The eqn with each open jaxpr that it holds replaced; the same eqn where all stay."""
     changed = {}
-    for name, value in _jax.params(eqn).items():
+    for name, value in jax_compat.params(eqn).items():
         made = _param(value, new)
         if made is not value:
             changed[name] = made
-    return _jax.with_params(eqn, changed) if changed else eqn
+    return jax_compat.with_params(eqn, changed) if changed else eqn
 
 
 def _param(value: Any, new: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple) and any(_jax.is_jaxpr(v) for v in value):
+    if isinstance(value, tuple) and any(jax_compat.is_jaxpr(v) for v in value):
         several = tuple(_param(v, new) for v in value)
         return value if all(a is b for a, b in zip(several, value, strict=True)) else several
-    if not _jax.is_jaxpr(value):
+    if not jax_compat.is_jaxpr(value):
         return value
-    opened = _jax.open_jaxpr(value)
+    opened = jax_compat.open_jaxpr(value)
     made = new(opened)
-    return value if made is opened else _jax.with_jaxpr(value, made)
+    return value if made is opened else jax_compat.with_jaxpr(value, made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace, float0, is_inexact
 
@@ -19,12 +19,12 @@ def runnable(
     Args:
       auxiliary: whether a function's auxiliary outputs are among them, after the others.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     if isinstance(traced, StepTrace):
-        step = _jax.as_function(traced.closed)
+        step = jax_compat.as_function(traced.closed)
         return lambda leaves: list(step(*leaves))
     primal = traced.primal()
-    evaluate, treedef = _jax.as_function(primal.jaxpr), jax.tree.structure(primal.out_info)
+    evaluate, treedef = jax_compat.as_function(primal.jaxpr), jax.tree.structure(primal.out_info)
     count = len(traced.arguments.having("differentiated"))
 
     def run(leaves: Sequence[Any]) -> list[Any]:

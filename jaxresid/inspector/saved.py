@@ -8,8 +8,8 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.failures import summary
 from jaxresid.inspector.tracing import Arguments, called, is_inexact
 
@@ -23,7 +23,7 @@ def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux:
     Raises:
       JaxresidError: JAX's own function fails.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     from jax.ad_checkpoint import print_saved_residuals
 
     held = [i for i in arguments.having("traced") if is_inexact(arguments.leaves[i])]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -58,7 +58,9 @@ def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bo
         return None
     program = step()
     own = [op for op in program.block.ops if op.phase == FORWARD and is_in(op)]
-    if not own or any(_TWICE.search(f"{o.context.tags}/{_jax.name_stack(o.eqn)}") for o in own):
+    if not own or any(
+        _TWICE.search(f"{o.context.tags}/{jax_compat.name_stack(o.eqn)}") for o in own
+    ):
         return None  # of a derivative inside the loss, or of a rule for one
     body = site.bodies[0]
     roles = [Role("argument")] * (len(body.constvars) + len(body.invars))
@@ -147,7 +149,7 @@ def _is_loop(ops: Sequence[Op], depth: int) -> bool:
     if not loops or work < NEARLY_ALL * sum(_of(op, costs) for op in ops):
         return False
     return not any(
-        _jax.primitive_name(eqn) == "remat" for op in loops for eqn in _body_eqns(op, depth)
+        jax_compat.primitive_name(eqn) == "remat" for op in loops for eqn in _body_eqns(op, depth)
     )
 
 

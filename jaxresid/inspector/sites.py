@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.frames import (
     Frame,
     Frames,
@@ -161,7 +161,7 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
     groups: dict[Any, list[tuple[Call, Source]]] = {}
     heads: dict[Any, tuple[Body, Any, bool]] = {}
     for level, call in calls(levels, top):
-        params = _jax.params(call.eqn)
+        params = jax_compat.params(call.eqn)
         if backward and not _recomputes(call.eqn):
             continue  # one that still stands in the forward pass
         policy = params.get("policy")
@@ -198,12 +198,12 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
 
 def is_derived(eqn: Any) -> bool:
     """Whether an eqn is (of) a derivative already."""
-    return _DERIVED.search(_jax.name_stack(eqn)) is not None
+    return _DERIVED.search(jax_compat.name_stack(eqn)) is not None
 
 
 def has_rule(eqn: Any) -> bool:
     """Whether JAX differentiates an eqn by more than the jaxprs inside it."""
-    return _jax.primitive_name(eqn) not in _TRANSPARENT
+    return jax_compat.primitive_name(eqn) not in _TRANSPARENT
 
 
 def prevents_cse(params: Mapping[str, Any]) -> bool:
@@ -229,7 +229,7 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
             if not found:
                 continue
             inside = around
-            if _jax.primitive_name(eqn) == "remat":
+            if jax_compat.primitive_name(eqn) == "remat":
                 jaxpr = found[0].jaxpr
                 yield level, Call(eqn, jaxpr, trips, around, loops, makers, enclosing)
                 inside = (*around, eqn)
@@ -251,9 +251,9 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
 
 def _recomputes(eqn: Any) -> bool:
     """Whether a remat eqn is of a backward pass."""
-    differentiated = _jax.params(eqn).get("differentiated")
+    differentiated = jax_compat.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
-        return "rematted_computation" in _jax.name_stack(eqn)
+        return "rematted_computation" in jax_compat.name_stack(eqn)
     return bool(differentiated)
 
 
@@ -262,7 +262,8 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     found = known.get(id(jaxpr))
     if found is None:
         holds = any(
-            _jax.primitive_name(eqn) == "remat" or any(_holds(n.jaxpr, known) for n in nests(eqn))
+            jax_compat.primitive_name(eqn) == "remat"
+            or any(_holds(n.jaxpr, known) for n in nests(eqn))
             for eqn in jaxpr.eqns
         )
         found = known[id(jaxpr)] = jaxpr, holds
@@ -272,7 +273,7 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
 def _is_stamped(eqn: Any, frames: Frames) -> bool:
     """Whether a remat eqn has the traceback of something else: what a derivative rule does that JAX
     calls while it differentiates a jaxpr gets that of an eqn of the jaxpr."""
-    traceback = _jax.traceback(eqn)
+    traceback = jax_compat.traceback(eqn)
     codes = () if traceback is None else traceback.raw_frames()[0]
     for code in codes:
         if code.co_filename.endswith(_CHECKPOINT):
@@ -300,7 +301,7 @@ def body(
     found = found or next((code for code in others if not is_wrapper(code)), None)
     if found is not None:
         return Body(name_of(found), definition(found, frames))
-    name, _, where = (_jax.traced_function(jaxpr) or "").partition(" at ")
+    name, _, where = (jax_compat.traced_function(jaxpr) or "").partition(" at ")
     file, _, line = where.rpartition(":")
     if file and line.isdecimal() and frames.kind(file, name) not in ("machinery", "jax"):
         shown = file.removeprefix(frames.cwd)
@@ -331,7 +332,7 @@ def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]
 
 def _common_scope(jaxpr: Any) -> str:
     """The scope that a body begins with: that of the module that it is."""
-    scopes = {scope_of(_jax.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
+    scopes = {scope_of(jax_compat.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
     return "/".join(
         parts[0]
         for parts in itertools.takewhile(

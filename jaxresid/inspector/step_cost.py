@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.cost import Costs, Wanted, devices_of
 from jaxresid.inspector.nesting import nests
 from jaxresid.inspector.phases import (
@@ -81,23 +81,25 @@ class _Parts(Costs):
         fed = self._fed(jaxpr, [eqn for eqn, _ in eqns], ahead)
         after = {v for i, v in enumerate(jaxpr.invars) if i in behind}
         for eqn, results in eqns:
-            given = [i for i, v in enumerate(eqn.invars) if not _jax.is_literal(v) and v in after]
+            given = [
+                i for i, v in enumerate(eqn.invars) if not jax_compat.is_literal(v) and v in after
+            ]
             leaving = frozenset(i for i, v in enumerate(eqn.outvars) if v in fed)
-            stack = f"{tags}/{_jax.name_stack(eqn)}"
+            stack = f"{tags}/{jax_compat.name_stack(eqn)}"
             made = self._eqn(eqn, results, stack, times, given, leaving)
             after.update(v for i, v in enumerate(eqn.outvars) if i in made)
         outvars = enumerate(jaxpr.outvars)
-        return frozenset(i for i, v in outvars if not _jax.is_literal(v) and v in after)
+        return frozenset(i for i, v in outvars if not jax_compat.is_literal(v) and v in after)
 
     def _fed(self, jaxpr: Any, eqns: Sequence[Any], ahead: frozenset[int]) -> set[Any]:
         """What reaches a forward eqn, or an outvar that is `ahead`, with no derivative on the
         way."""
         outvars = enumerate(jaxpr.outvars)
-        fed = {v for i, v in outvars if i in ahead and not _jax.is_literal(v)}
+        fed = {v for i, v in outvars if i in ahead and not jax_compat.is_literal(v)}
         for eqn in reversed(eqns):
             phase = self._passes.of(eqn)
             if phase in (FORWARD, BOTH) or (phase == UPDATE and not fed.isdisjoint(eqn.outvars)):
-                fed.update(v for v in eqn.invars if not _jax.is_literal(v))
+                fed.update(v for v in eqn.invars if not jax_compat.is_literal(v))
         return fed
 
     def _eqn(
@@ -123,8 +125,8 @@ class _Parts(Costs):
         which = max(range(len(found)), key=lambda i: (costs[i].flops, costs[i].nbytes))
         nest, once = found[which], costs[which]
         inside = times
-        if _jax.primitive_name(eqn) == "shard_map":
-            inside = replace(times, devices=times.devices * devices_of(_jax.params(eqn)))
+        if jax_compat.primitive_name(eqn) == "shard_map":
+            inside = replace(times, devices=times.devices * devices_of(jax_compat.params(eqn)))
         elif nest.kind == "scan":
             inside = replace(times, trips=times.trips * (nest.length or 1))
         made = self.add(

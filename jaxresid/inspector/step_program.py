@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
 from jaxresid.inspector.program import Program, whole
@@ -30,7 +30,7 @@ def settled(program: Program) -> Program:
 def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:
     """The block; `behind` are inputs that a gradient has a part in, `ahead` are outputs that a
     forward pass reads."""
-    tagged = [phase_of(f"{op.context.tags}/{_jax.name_stack(op.eqn)}") for op in block.ops]
+    tagged = [phase_of(f"{op.context.tags}/{jax_compat.name_stack(op.eqn)}") for op in block.ops]
     fed = _fed(block, tagged, ahead)
     after = set(behind)
     ops = []

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.frames import Frames
@@ -117,7 +117,7 @@ def _crossing(jaxpr: Any, passes: Passes) -> list[Any]:
     made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
     for at, eqn in enumerate(jaxpr.eqns):
         phase = passes.of(eqn)
-        operands = [v for v in eqn.invars if not _jax.is_literal(v)]
+        operands = [v for v in eqn.invars if not jax_compat.is_literal(v)]
         if phase == FORWARD:
             forwards.append(at)
             for v in operands:
@@ -147,7 +147,7 @@ class _Source:
 
 def _source(levels: Levels, level: Level, var: Any) -> _Source:
     """What an input of a level is outside of it; of a loop's carry, what enters the first trip."""
-    while level.parent is not None and level.nest is not None and not _jax.is_literal(var):
+    while level.parent is not None and level.nest is not None and not jax_compat.is_literal(var):
         i = levels.invar(level, var)
         if i is None:
             break
@@ -157,7 +157,7 @@ def _source(levels: Levels, level: Level, var: Any) -> _Source:
 
 def _returned(level: Level) -> list[Any]:
     """The variables of a level that the step returns."""
-    outvars = [v for v in level.jaxpr.outvars if not _jax.is_literal(v)]
+    outvars = [v for v in level.jaxpr.outvars if not jax_compat.is_literal(v)]
     if level.parent is None or level.nest is None:
         return outvars
     if level.nest.kind != "call":
@@ -167,5 +167,5 @@ def _returned(level: Level) -> list[Any]:
     return [
         v
         for v, i in pairs
-        if i is not None and not _jax.is_literal(v) and level.eqn.outvars[i] in above
+        if i is not None and not jax_compat.is_literal(v) and level.eqn.outvars[i] in above
     ]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.bindings import (
     Handler,
     checkpoint_binding,
@@ -54,7 +54,7 @@ class _Bound:
 
     @property
     def function(self) -> str:
-        name = (_jax.traced_function(self.body) or "").partition(" at ")[0]
+        name = (jax_compat.traced_function(self.body) or "").partition(" at ")[0]
         return name.rpartition(".")[2] or "a function"
 
 
@@ -113,7 +113,7 @@ class StepVariants:
         def checkpoint(params: Mapping[str, Any]) -> Mapping[str, Any]:
             made = _checkpoint(params)
             bound.append(made)
-            return _jax.with_bound_params(params, {"policy": _Marking(len(bound) - 1)})
+            return jax_compat.with_bound_params(params, {"policy": _Marking(len(bound) - 1)})
 
         def scan(params: Mapping[str, Any]) -> Mapping[str, Any]:
             made = _scan(params, self._frames)
@@ -136,7 +136,7 @@ class StepVariants:
                 if number is not None:
                     standing = found.setdefault(number, _Standing(site))
                     standing.add(call.trips, _marks(call.around))
-        if _jax.flags().get("jax_remat3"):
+        if jax_compat.flags().get("jax_remat3"):
             # There the policy of a checkpoint holds for those inside of it too, and each of them
             # leaves an eqn that bears its mark.
             for number in sorted(found, reverse=True):
@@ -190,7 +190,7 @@ class StepVariants:
 
     def _holds_checkpoint(self, body: Any) -> bool:
         """Whether one that a user wrote stands in a jaxpr; one of ours may."""
-        marks = (_mark(e) for e in eqns_in(body) if _jax.primitive_name(e) == "remat")
+        marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
 
     def left(self) -> tuple[str, ...]:
@@ -203,7 +203,9 @@ class StepVariants:
         number = place.handle[0]
         if number not in self._bodies:
             body = self._bound[number].body
-            removed = [id(eqn) for eqn in eqns_in(body) if _jax.primitive_name(eqn) == "remat"]
+            removed = [
+                id(eqn) for eqn in eqns_in(body) if jax_compat.primitive_name(eqn) == "remat"
+            ]
             self._bodies[number] = without(body, removed) if removed else body
         return self._bodies[number]
 
@@ -246,11 +248,11 @@ class StepVariants:
                 return params
             choice = chosen[number]
             if choice is None:
-                return _jax.as_function(_jax.callee(made.body))
-            held = _jax.bound_params(params)["jaxpr"]
+                return jax_compat.as_function(jax_compat.callee(made.body))
+            held = jax_compat.bound_params(params)["jaxpr"]
             body = bodies.of(made.body, choice)
-            return _jax.with_bound_params(
-                params, {"policy": choice.policy, "jaxpr": _jax.with_jaxpr(held, body)}
+            return jax_compat.with_bound_params(
+                params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
 
         def scan(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -321,24 +323,24 @@ class _Named:
 
 
 def _checkpoint(bound: Mapping[str, Any]) -> _Bound:
-    params = _jax.bound_params(bound)
-    body = _jax.open_jaxpr(params["jaxpr"])
+    params = jax_compat.bound_params(bound)
+    body = jax_compat.open_jaxpr(params["jaxpr"])
     return _Bound("checkpoint", body, params["policy"], prevents_cse(params))
 
 
 def _scan(bound: Mapping[str, Any], frames: Frames) -> _Bound:
-    return _Bound("scan", _jax.open_jaxpr(bound["jaxpr"]), location=user_line(frames))
+    return _Bound("scan", jax_compat.open_jaxpr(bound["jaxpr"]), location=user_line(frames))
 
 
 def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) -> Mapping[str, Any]:
     """What a scan is bound with, its body checkpointed."""
     held = bound["jaxpr"]
-    body = remake.wrapped(_jax.open_jaxpr(held), choice, prevent_cse=False)
-    return _jax.with_bound_params(bound, {"jaxpr": _jax.with_jaxpr(held, body)})
+    body = remake.wrapped(jax_compat.open_jaxpr(held), choice, prevent_cse=False)
+    return jax_compat.with_bound_params(bound, {"jaxpr": jax_compat.with_jaxpr(held, body)})
 
 
 def _mark(remat: Any) -> int | None:
-    policy = _jax.params(remat).get("policy")
+    policy = jax_compat.params(remat).get("policy")
     return policy.number if isinstance(policy, _Marking) else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.changes import changes, drops_gradients, made_by_step, paths_of, settled
 from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.phases import BACKWARD, Passes
@@ -46,7 +46,7 @@ class StepTrace:
 
     @property
     def jaxpr(self) -> Any:
-        return _jax.open_jaxpr(self.closed)
+        return jax_compat.open_jaxpr(self.closed)
 
     @property
     def inputs(self) -> tuple[str | None, ...]:
@@ -106,10 +106,10 @@ def is_step(primal: Any, arguments: Arguments) -> bool:
 
     A loss that holds a gradient, of a force field or a differential equation, is no step.
     """
-    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     if not holds_gradient(jaxpr):
         return False
-    leaves = _jax.import_jax().tree.leaves(primal.out_info[0])
+    leaves = jax_compat.import_jax().tree.leaves(primal.out_info[0])
     if len(leaves) != 1 or not _is_real_scalar(leaves[0]):
         return True
     return any(change.is_after for change in changes(primal, arguments)) or drops_gradients(jaxpr)
@@ -123,7 +123,7 @@ def is_dead(step: StepTrace) -> bool:
 def _differentiates_twice(forward: Any) -> bool:
     """Whether eqns of a forward pass are tagged as a backward pass: that of a gradient inside."""
     for eqn in eqns_in(forward):
-        _, found, inside = _jax.name_stack(eqn).partition("transpose(")
+        _, found, inside = jax_compat.name_stack(eqn).partition("transpose(")
         if found and "jvp(" in inside:
             return True
     return False
@@ -136,7 +136,7 @@ def holds_gradient(jaxpr: Any) -> bool:
 
 def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     """The step that a `step_primal` of these arguments is; nothing is traced again."""
-    jaxpr = _jax.open_jaxpr(primal.jaxpr)
+    jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
     made = changes(primal, arguments)
     order = {arguments.paths[i]: n for n, i in enumerate(arguments.dynamic)}
@@ -144,8 +144,8 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     outvars = [*jaxpr.outvars[: len(returned)], *(jaxpr.outvars[c.output] for c in changed)]
     closed = primal.jaxpr
     if outvars != list(jaxpr.outvars):
-        closed = _jax.with_outvars(closed, outvars)
-        jaxpr = _jax.open_jaxpr(closed)
+        closed = jax_compat.with_outvars(closed, outvars)
+        jaxpr = jax_compat.open_jaxpr(closed)
     given = _donated(jaxpr)
     # A Ref is written where it stands.
     refs = {arguments.paths[i] for i in arguments.refs} & {c.path for c in changed}
@@ -165,22 +165,24 @@ def _donated(jaxpr: Any) -> set[Any]:
     reads one keeps it."""
     given: dict[Any, int] = {}
     for eqn in jaxpr.eqns:
-        marks = eqn.params.get("donated_invars", ()) if _jax.primitive_name(eqn) == "jit" else ()
+        marks = (
+            eqn.params.get("donated_invars", ()) if jax_compat.primitive_name(eqn) == "jit" else ()
+        )
         inner = set()
         if marks and not any(marks) and len(jaxpr.eqns) == 1:
             # A jitted function around the one that donates.
-            body = _jax.open_jaxpr(eqn.params["jaxpr"])
+            body = jax_compat.open_jaxpr(eqn.params["jaxpr"])
             found = _donated(body)
             inner = {i for i, v in enumerate(body.invars) if v in found}
         for i, v in enumerate(eqn.invars):
-            if not _jax.is_literal(v):
+            if not jax_compat.is_literal(v):
                 is_given = i in inner or (i < len(marks) and marks[i])
                 given[v] = given.get(v, 0) + (1 if is_given else 2)
     return {v for v, uses in given.items() if uses == 1}
 
 
 def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
 
     @functools.wraps(fun)  # its signature names the arguments
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -190,11 +192,11 @@ def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_array(leaf: Any) -> bool:
-    if _jax.is_ref(leaf):  # which cannot be returned; what it holds is a change
+    if jax_compat.is_ref(leaf):  # which cannot be returned; what it holds is a change
         return False
     return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
 
 
 def _is_real_scalar(leaf: Any) -> bool:
-    jnp = _jax.import_jax().numpy
+    jnp = jax_compat.import_jax().numpy
     return leaf.shape == () and bool(jnp.issubdtype(leaf.dtype, jnp.floating))

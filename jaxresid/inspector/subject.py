@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax, meshes, storage
+from jaxresid.inspector import meshes, storage
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.step_program import step_program
@@ -49,7 +50,7 @@ class Subject:
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
         """What to trace it again in, or parts of it."""
-        return _jax.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
+        return jax_compat.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
 
     def judged(self) -> None:
         """Refuses what cannot be judged.
@@ -74,7 +75,7 @@ class Subject:
 
     @property
     def jax(self) -> JaxInfo:
-        return JaxInfo(_jax.jax_version(), _jax.flags(), _jax.compilers())
+        return JaxInfo(jax_compat.jax_version(), jax_compat.flags(), jax_compat.compilers())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import _jax
 from jaxresid.inspector.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.objects import (
@@ -120,12 +120,12 @@ class Arguments:
             return None
         given = zip(reversed(invars), reversed(self.dynamic), strict=False)
         splits = {var: _split_of(self.leaves[i]) for var, i in given}
-        return Sharding(_jax.axes_of(self.mesh), splits, known)
+        return Sharding(jax_compat.axes_of(self.mesh), splits, known)
 
 
 def _split_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
     rank = len(getattr(leaf, "shape", ()))
-    return _jax.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
+    return jax_compat.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Trace:
         """The path of each of the primal's invars, as `inputs`."""
         order = self.arguments.having("differentiated") + self.arguments.having("traced")
         paths = [self.arguments.paths[i] for i in order]
-        count = len(_jax.open_jaxpr(self.primal().jaxpr).invars)
+        count = len(jax_compat.open_jaxpr(self.primal().jaxpr).invars)
         return (*[None] * (count - len(paths)), *paths)
 
     @property
@@ -178,7 +178,7 @@ class Trace:
         known = {
             read: paths.get(kept)
             for kept, read in zip(self.kept, self.read, strict=True)
-            if not _jax.is_literal(kept)
+            if not jax_compat.is_literal(kept)
         }
         return tuple(known.get(var) for var in self.backward.invars)
 
@@ -198,7 +198,9 @@ class Trace:
     def sharding(self) -> Sharding | None:
         """How the forward pass is split over the arguments' mesh; None without one."""
         pairs = zip(self.kept, self.pieces, strict=False)
-        known = {v: piece for v, piece in pairs if piece is not None and not _jax.is_literal(v)}
+        known = {
+            v: piece for v, piece in pairs if piece is not None and not jax_compat.is_literal(v)
+        }
         return self.arguments.sharding(self.forward.invars, known)
 
 
@@ -220,7 +222,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     Raises:
       InputsError: the arguments do not fit the signature, or nothing can be differentiated.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     args, kwargs = question.args, question.kwargs
     names = _argument_names(question.fun, args, kwargs)
     positions = question.positions(names)
@@ -269,7 +271,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
 def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
     """The arguments with what stands in these places, each an owner, a key and a path, as inputs in
     the place of those that it had."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     count = call.treedef.num_leaves
     paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
     refs = {i: ref for i, ref in call.refs.items() if i < count}
@@ -296,7 +298,7 @@ def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Argumen
 
 
 def _refs(leaves: Sequence[Any]) -> dict[int, Any]:
-    return {i: leaf for i, leaf in enumerate(leaves) if _jax.is_ref(leaf)}
+    return {i: leaf for i, leaf in enumerate(leaves) if jax_compat.is_ref(leaf)}
 
 
 def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
@@ -386,8 +388,8 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
                 f"with has_aux the function must return (output, aux), not {_returned(result)}"
             )
         # jax.vjp hands on strings and the like; a traced function cannot return them.
-        leaves = _jax.import_jax().tree.leaves(result[1])
-        arrays = [v for v in leaves if hasattr(v, "dtype") and not _jax.is_ref(v)]
+        leaves = jax_compat.import_jax().tree.leaves(result[1])
+        arrays = [v for v in leaves if hasattr(v, "dtype") and not jax_compat.is_ref(v)]
         return result[0], (arrays, changes)
 
     return primal
@@ -404,9 +406,9 @@ def retrace(traced: Trace, primal: Any) -> Trace:
 
 def _evaluating(written: Any) -> _Primal:
     """A traced function as one that can be traced; no user code runs."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     treedef = jax.tree.structure(written.out_info)
-    evaluate = _jax.as_function(written.jaxpr)
+    evaluate = jax_compat.as_function(written.jaxpr)
 
     def call(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
         return jax.tree.unflatten(treedef, evaluate(*diff_leaves, *rest_leaves))
@@ -417,12 +419,12 @@ def _evaluating(written: Any) -> _Primal:
 def _passes(primal: _Primal, arguments: Arguments) -> Trace:
     """Traces a function of the differentiated and the other traced leaves, which returns its
     output and auxiliary arrays."""
-    with _jax.in_mesh(arguments.context):
+    with jax_compat.in_mesh(arguments.context):
         return _passes_here(primal, arguments)
 
 
 def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
 
     def forward(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
         y, vjp, aux = jax.vjp(lambda d: primal(d, rest_leaves), diff_leaves, has_aux=True)
@@ -434,7 +436,7 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
         # With jax_remat3 a rule that closes over a tracer of the target's own leaves one here, too,
         # but not where the target alone is traced.
         _traced(primal, arguments)
-    if _jax.held_refs(traced.jaxpr):
+    if jax_compat.held_refs(traced.jaxpr):
         raise InputsError(_UNFOUND)
     (y, aux), vjp = traced.out_info
     _check_differentiable(y)
@@ -447,11 +449,11 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
     try:
         traced_back = jax.jit(backward).trace(vjp, cotangents)
     except Exception as e:
-        raise BackwardError(_jax.open_jaxpr(traced.jaxpr)) from e
+        raise BackwardError(jax_compat.open_jaxpr(traced.jaxpr)) from e
     return Trace(
         arguments=arguments,
-        forward=_jax.open_jaxpr(traced.jaxpr),
-        backward=_jax.open_jaxpr(traced_back.jaxpr),
+        forward=jax_compat.open_jaxpr(traced.jaxpr),
+        backward=jax_compat.open_jaxpr(traced_back.jaxpr),
         num_outputs=len(jax.tree.leaves((y, aux))),
         num_residuals=len(jax.tree.leaves(vjp)),
         num_cotangents=len(cotangents),
@@ -460,9 +462,9 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
 
 
 def _traced(primal: _Primal, arguments: Arguments) -> Any:
-    with _jax.in_mesh(arguments.context):
+    with jax_compat.in_mesh(arguments.context):
         operands = _operands(arguments)
-        traced = _jax.import_jax().jit(primal).trace(*operands)
+        traced = jax_compat.import_jax().jit(primal).trace(*operands)
         _check_closed(traced, operands)
         return _without_refs(traced, arguments)
 
@@ -470,12 +472,12 @@ def _traced(primal: _Primal, arguments: Arguments) -> Any:
 def _without_refs(traced: Any, arguments: Arguments) -> Any:
     """What is `Written` of a traced function with Refs; itself of one without."""
     closed = traced.jaxpr
-    reached = _jax.held_refs(closed)
+    reached = jax_compat.held_refs(closed)
     if not reached and not arguments.refs:
         return traced
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     result, (aux, (held, loose, moved)) = traced.out_info
-    jaxpr = _jax.open_jaxpr(closed)
+    jaxpr = jax_compat.open_jaxpr(closed)
     inputs, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     paths = [arguments.paths[i] for i in arguments.dynamic]
     refs = arguments.refs
@@ -487,8 +489,8 @@ def _without_refs(traced: Any, arguments: Arguments) -> Any:
         else:
             unknown.append((var, ref))
     front = [var for var, _ in unknown]
-    closed, returned = _jax.without_refs(closed, [*front, *inputs])
-    jaxpr = _jax.open_jaxpr(closed)
+    closed, returned = jax_compat.without_refs(closed, [*front, *inputs])
+    jaxpr = jax_compat.open_jaxpr(closed)
     finals = zip(returned, jaxpr.outvars[len(outvars) :], strict=True)
     in_the_end = {
         paths[i - len(front)]: var
@@ -508,7 +510,7 @@ def _without_refs(traced: Any, arguments: Arguments) -> Any:
     shapes = {path: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for path, v in made.items()}
     outvars[first:second] = [made[path] for path in sorted(made)]
     return Written(
-        _jax.with_outvars(closed, outvars),
+        jax_compat.with_outvars(closed, outvars),
         (result, (aux, (shapes, loose, moved))),
         tuple(ref for _, ref in unknown),
     )
@@ -540,7 +542,7 @@ def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
 
 def _foreign(traced: Any, operands: tuple[list[Any], list[Any]]) -> list[Any]:
     """Return the invars of a traced function that are none of its operands."""
-    invars = _jax.open_jaxpr(traced.jaxpr).invars
+    invars = jax_compat.open_jaxpr(traced.jaxpr).invars
     return list(invars[: len(invars) - sum(map(len, operands))])
 
 
@@ -560,7 +562,7 @@ def _called(
       the like, of which a jitted function is given copies; and, by the path of the entry, all of
       what stands where the function put something else into what it reaches by itself.
     """
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
     leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
     for i, ref in arguments.refs.items():
@@ -602,7 +604,7 @@ def _added(
     loose: dict[str, Any] = {}
     if arguments.changing is not None and not arguments.changing:
         return held, loose
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     known = {id(owner) for _, owner in arguments.owners}
     for (path, owner), before in zip(owners, kept, strict=True):
         if id(owner) not in known:
@@ -616,7 +618,7 @@ def _added(
                 at = _text(inner_path(path, owner, key), keys)
                 is_known = arguments.changing is None or at in arguments.changing
                 if is_known and isinstance(leaf, jax.core.Tracer):
-                    into[at] = leaf[...] if _jax.is_ref(leaf) else leaf
+                    into[at] = leaf[...] if jax_compat.is_ref(leaf) else leaf
     return held, loose
 
 
@@ -626,7 +628,7 @@ def _moved(
     """The last of `_called`; `kept` is what stood in the owners before."""
     if arguments.changing is not None:
         return {}
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     known = {(id(each.owner), each.key) for each in arguments.reached}
     found: dict[str, list[Any]] = {}
     for (path, owner), before in zip(owners, kept, strict=True):
@@ -644,7 +646,7 @@ def _changes(
     arguments: Arguments, tree: Any, leaves: Sequence[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first two of `_called`; `tree` was made of `leaves`, then handed to the function."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     held: dict[str, Any] = {}
     loose: dict[str, Any] = {}
     if arguments.changing is not None and not arguments.changing:
@@ -656,7 +658,7 @@ def _changes(
         if before.get(path) is leaf or path in again or not hasattr(leaf, "dtype"):
             return
         if arguments.changing is None or path in arguments.changing:
-            into[path] = leaf[...] if _jax.is_ref(leaf) else leaf
+            into[path] = leaf[...] if jax_compat.is_ref(leaf) else leaf
 
     for each in arguments.reached:
         if each.owner is None:
@@ -728,7 +730,7 @@ def _path(path: Sequence[Any], names: Sequence[str]) -> str:
 
 
 def _text(name: str, path: Sequence[Any]) -> str:
-    return f"{name}{_jax.import_jax().tree_util.keystr(tuple(path))}"
+    return f"{name}{jax_compat.import_jax().tree_util.keystr(tuple(path))}"
 
 
 def _is_wanted(flat: Flat) -> tuple[bool, ...]:
@@ -744,7 +746,7 @@ def _is_wanted(flat: Flat) -> tuple[bool, ...]:
 def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
     dropout: a setting that the object's code may look at, where an array is a parameter."""
-    attribute = _jax.import_jax().tree_util.GetAttrKey
+    attribute = jax_compat.import_jax().tree_util.GetAttrKey
     return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
 
 
@@ -766,7 +768,7 @@ def is_array(leaf: Any) -> bool:
 
 
 def _struct(leaf: Any, mesh: Any = None) -> Any:
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     sharding = _named_sharding(leaf, mesh)
     own = getattr(leaf, "sharding", None)
     if isinstance(leaf, jax.ShapeDtypeStruct) and (sharding is own or sharding == own):
@@ -782,7 +784,7 @@ def _struct(leaf: Any, mesh: Any = None) -> Any:
 def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
     """The sharding that a leaf is traced with: its own over several devices; on a mesh, on all of
     it; and of one in host memory, since an aval knows that of a NamedSharding alone."""
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     named, whole = jax.sharding.NamedSharding, jax.sharding.PartitionSpec()
     sharding: Any = getattr(leaf, "sharding", None)
     kind = getattr(sharding, "memory_kind", None)
@@ -810,7 +812,7 @@ def mesh_of(leaves: Sequence[Any]) -> Any | None:
 
 def is_inexact(leaf: Any) -> bool:
     """Whether a leaf is a float or complex array or number."""
-    jnp = _jax.import_jax().numpy
+    jnp = jax_compat.import_jax().numpy
     if not hasattr(leaf, "dtype"):
         return isinstance(leaf, float | complex)
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
@@ -826,11 +828,11 @@ def float0(leaf: Any) -> Any:
     """The cotangent of an output that has none."""
     import numpy as np
 
-    return np.zeros(leaf.shape, _jax.import_jax().dtypes.float0)
+    return np.zeros(leaf.shape, jax_compat.import_jax().dtypes.float0)
 
 
 def _check_differentiable(y: Any) -> None:
-    leaves = _jax.import_jax().tree.leaves(y)
+    leaves = jax_compat.import_jax().tree.leaves(y)
     if any(is_inexact(leaf) for leaf in leaves):
         return
     if not leaves:

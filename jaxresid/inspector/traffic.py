@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.extents import nbytes
 
 # Results that are their operand seen otherwise.
@@ -47,7 +47,7 @@ def traffic(eqn: Any) -> int:
         return 3 * nbytes(eqn.invars[ADDS[name]])
     total = 0
     for var in eqn.invars:
-        if not _jax.is_literal(var):
+        if not jax_compat.is_literal(var):
             total += nbytes(var)
     for var in eqn.outvars:
         total += nbytes(var)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.program import Program
@@ -46,7 +46,7 @@ def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
         return
     for var, before, after in zip(op.eqn.invars, op.operands, op.results, strict=True):
         if not hasattr(var.aval, "memory_space"):
-            to = _jax.moved_to(op.eqn)
+            to = jax_compat.moved_to(op.eqn)
             if to is not None:
                 yield Move(before, after, to)
         elif _is_on_host(before, hosted) != _is_on_host(after, hosted):

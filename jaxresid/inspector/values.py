@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels
 
@@ -53,13 +53,13 @@ class Numbering:
             numbers[var] = self._intern(("input", id(jaxpr), i))
 
         def operand(var: Any) -> Any:
-            if _jax.is_literal(var):
+            if jax_compat.is_literal(var):
                 return ("literal", var.aval, str(var.val))
             return numbers[var]
 
         for eqn in jaxpr.eqns:
             operands = tuple(operand(v) for v in eqn.invars)
-            name = _jax.primitive_name(eqn)
+            name = jax_compat.primitive_name(eqn)
             if name in _SAME and _same_aval(eqn):
                 numbers[eqn.outvars[0]] = (
                     operands[0] if isinstance(operands[0], int) else self._intern(operands)
@@ -72,7 +72,7 @@ class Numbering:
                 result: Any = i
                 if inner is not None and nest is not None:
                     out = nest.jaxpr.outvars[i]
-                    if not _jax.is_literal(out):
+                    if not jax_compat.is_literal(out):
                         result = ("inner", inner[out])
                 numbers[var] = self._intern((what, operands, result, var.aval))
         return numbers
@@ -101,7 +101,7 @@ class Free:
         return not _is_single(var) and self._is_free(level, var, _DEPTH)
 
     def _is_free(self, level: Level, var: Any, depth: int) -> bool:
-        if _jax.is_literal(var):
+        if jax_compat.is_literal(var):
             return True
         if depth == 0:
             return False
@@ -126,12 +126,12 @@ class Free:
             if nest.kind == "branch":
                 return False
             out = nest.jaxpr.outvars[i]
-            if i in nest.stacked and _is_single(out) and not _jax.is_literal(out):
+            if i in nest.stacked and _is_single(out) and not jax_compat.is_literal(out):
                 return False  # another number each trip
             return self._is_free(levels.enter(level, eqn, 0), out, depth - 1)
         if _is_single(var):
             return True
-        return _jax.primitive_name(eqn) in _CHEAP and all(
+        return jax_compat.primitive_name(eqn) in _CHEAP and all(
             self._is_free(level, v, depth - 1) for v in eqn.invars
         )
 
@@ -144,9 +144,9 @@ def _same_aval(eqn: Any) -> bool:
     a, b = eqn.invars[0].aval, eqn.outvars[0].aval
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    if _jax.primitive_name(eqn) != "reduce_precision":
+    if jax_compat.primitive_name(eqn) != "reduce_precision":
         return True
     # The identity where it keeps every bit that the type has, as legacy remat inserts it.
-    finfo = _jax.import_jax().numpy.finfo(a.dtype)
-    params = _jax.params(eqn)
+    finfo = jax_compat.import_jax().numpy.finfo(a.dtype)
+    params = jax_compat.params(eqn)
     return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import _jax, alike
+from jaxresid.inspector import alike
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import summary
@@ -55,7 +56,7 @@ class FunctionVariants:
         self._frames = frames
         self._profile = profile
         self._levels = Levels(frames)
-        self._jaxpr = _jax.open_jaxpr(traced.primal().jaxpr)
+        self._jaxpr = jax_compat.open_jaxpr(traced.primal().jaxpr)
         self._bodies: dict[Any, Any] = {}
         self._sites = functools.cache(lambda: Removed(traced, self._jaxpr, frames).sites)
         self.places = functools.cache(self._places)
@@ -104,18 +105,18 @@ class FunctionVariants:
     def _scans(self, level: Level) -> list[_Loop]:
         found = []
         for eqn in level.jaxpr.eqns:
-            if phase_of(_jax.name_stack(eqn)) != UPDATE:
+            if phase_of(jax_compat.name_stack(eqn)) != UPDATE:
                 # What a derivative that the function takes itself made of a loop: a checkpoint in
                 # the code stands around the body before it is differentiated.
                 continue
             nests = self._levels.nests(eqn)
             if is_derived(eqn):
                 continue
-            if _jax.primitive_name(eqn) == "scan":
+            if jax_compat.primitive_name(eqn) == "scan":
                 length = nests[0].length or 1
                 if length > 1:
                     body = nests[0].jaxpr
-                    function = (_jax.traced_function(body) or "body").partition(" at ")[0]
+                    function = (jax_compat.traced_function(body) or "body").partition(" at ")[0]
                     where = self._levels.location(level, eqn)
                     found.append(_Loop(eqn, body, function.rpartition(".")[2], where, length))
                 continue
@@ -165,7 +166,7 @@ class FunctionVariants:
         primal = self._traced.primal().jaxpr
         jaxpr = self._rewritten(choices)
         try:
-            return retrace(self._traced, _jax.with_jaxpr(primal, jaxpr))
+            return retrace(self._traced, jax_compat.with_jaxpr(primal, jaxpr))
         except JaxresidError:
             raise
         except Exception as e:
@@ -275,23 +276,23 @@ class Checkpointing:
 
     def _remat(self, choice: Choice) -> Replace:
         def replace(eqn: Any) -> Any:
-            held = _jax.params(eqn)["jaxpr"]
-            body = self._named(_jax.open_jaxpr(held), choice)
-            return _jax.with_params(
-                eqn, {"policy": choice.policy, "jaxpr": _jax.with_jaxpr(held, body)}
+            held = jax_compat.params(eqn)["jaxpr"]
+            body = self._named(jax_compat.open_jaxpr(held), choice)
+            return jax_compat.with_params(
+                eqn, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
 
         return replace
 
     def _loop(self, choice: Choice) -> Replace:
         def replace(eqn: Any) -> Any:
-            held = _jax.params(eqn)["jaxpr"]
+            held = jax_compat.params(eqn)["jaxpr"]
             body = self._once(
                 ("loop", _key(choice)),
-                _jax.open_jaxpr(held),
+                jax_compat.open_jaxpr(held),
                 lambda body: self.wrapped(body, choice, prevent_cse=False),
             )
-            return _jax.with_params(eqn, {"jaxpr": _jax.with_jaxpr(held, body)})
+            return jax_compat.with_params(eqn, {"jaxpr": jax_compat.with_jaxpr(held, body)})
 
         return replace
 
@@ -315,8 +316,10 @@ class Checkpointing:
             return ()
         own = cut(jaxpr, start, stop, eqns)
         body = self._bodies.setdefault(alike.key(own), own)
-        made = _jax.as_remat(self._named(body, choice), own.invars, own.outvars, eqns[0])
-        return (_jax.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),)
+        made = jax_compat.as_remat(self._named(body, choice), own.invars, own.outvars, eqns[0])
+        return (
+            jax_compat.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),
+        )
 
     def _named(self, body: Any, choice: Choice) -> Any:
         if not choice.names:
@@ -352,10 +355,10 @@ def cut(jaxpr: Any, start: int, stop: int, eqns: Sequence[Any]) -> Any:
     """
     made = {v for eqn in eqns for v in eqn.outvars}
     free = dict.fromkeys(
-        v for eqn in eqns for v in eqn.invars if not _jax.is_literal(v) and v not in made
+        v for eqn in eqns for v in eqn.invars if not jax_compat.is_literal(v) and v not in made
     )
-    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not _jax.is_literal(v)}
-    later |= {v for v in jaxpr.outvars if not _jax.is_literal(v)}
+    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not jax_compat.is_literal(v)}
+    later |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
     outputs = [v for eqn in eqns for v in eqn.outvars if v in later]
     return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
 
@@ -382,7 +385,7 @@ def _within(eqns: Iterable[Any]) -> Iterator[Any]:
 
 
 def _without_checkpoints(jaxpr: Any) -> Any:
-    removed = [id(eqn) for eqn in eqns_in(jaxpr) if _jax.primitive_name(eqn) == "remat"]
+    removed = [id(eqn) for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
     return without(jaxpr, removed) if removed else jaxpr
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.level import Level
 from jaxresid.inspector.levels import Levels
@@ -55,7 +55,7 @@ def widened(traced: Trace, frames: Frames, var: Any) -> Widening | None:
     seen: set[tuple[int, Any]] = set()
     while todo and len(seen) < _REACH:
         level, var = todo.popleft()
-        if _jax.is_literal(var) or (id(level), var) in seen:
+        if jax_compat.is_literal(var) or (id(level), var) in seen:
             continue
         seen.add((id(level), var))
         made = levels.producer(level, var)
@@ -64,7 +64,7 @@ def widened(traced: Trace, frames: Frames, var: Any) -> Widening | None:
             todo += [outside] if outside is not None else []
             continue
         eqn, i = made
-        name = _jax.primitive_name(eqn)
+        name = jax_compat.primitive_name(eqn)
         nests = levels.nests(eqn)
         if nests and nests[0].kind in ("call", "scan"):
             inner = nests[0].jaxpr.outvars[nests[0].results.index(i)]
@@ -90,7 +90,7 @@ def _is_like(var: Any, other: Any) -> bool:
 
 
 def _is_narrower(dtype: Any, wide: Any) -> bool:
-    numpy = _jax.import_jax().numpy
+    numpy = jax_compat.import_jax().numpy
     return bool(numpy.issubdtype(dtype, numpy.floating)) and dtype.itemsize < wide.itemsize
 
 

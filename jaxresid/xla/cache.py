@@ -251,7 +251,7 @@ def _versions() -> tuple[str, ...]:
     """Of the compilers, without loading them, and of the code whose results are kept."""
     digest = hashlib.sha256()
     package = Path(FOLDER)
-    for file in (*sorted((package / "xla").rglob("*.py")), package / "inspector" / "_jax.py"):
+    for file in (*sorted((package / "xla").rglob("*.py")), package / "jax_compat.py"):
         with suppress(OSError):
             digest.update(file.read_bytes())
     return (*(f"{p} {_version(p)}" for p in _COMPILERS), digest.hexdigest())

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxresid.inspector import _jax
+from jaxresid import jax_compat
 from jaxresid.xla import dump, places
 from jaxresid.xla.buffers import buffers
 from jaxresid.xla.exhausted import exhausted, refined
@@ -60,7 +60,7 @@ def compilation(job: Job) -> Compilation:
         started = time.perf_counter()
         try:
             options = {**flags, **{name: _option(value) for name, value in job.flags}}
-            executable = _jax.compiled(job.module.code, devices, options)
+            executable = jax_compat.compiled(job.module.code, devices, options)
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
@@ -102,10 +102,10 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     reason = places.unavailable(place)
     if reason is not None:
         raise _UnavailableError(reason)
-    jax = _jax.import_jax()
+    jax = jax_compat.import_jax()
     try:
         if place.topology:
-            found = _jax.topology_devices(place.topology)
+            found = jax_compat.topology_devices(place.topology)
         else:
             found = tuple(jax.local_devices(backend=place.platform))
     except Exception as e:
@@ -172,7 +172,7 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
         limit = (devices[0].memory_stats() or {}).get("bytes_limit")
         return None if limit is None else int(limit)
     try:
-        _jax.compiled(_TOO_BIG, devices[:1], {})
+        jax_compat.compiled(_TOO_BIG, devices[:1], {})
     except Exception as e:
         found = exhausted(str(e))
         return None if found is None else found.capacity_nbytes

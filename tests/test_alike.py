@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.inspector import alike
 from jaxresid.inspector.choices import Choice, everywhere
+from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of

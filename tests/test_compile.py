@@ -25,7 +25,7 @@ from jaxresid.advice.compile import Program, Settings, compiled_rows, row
 from jaxresid.cli import compiling
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector.callsites import contains_remat
+from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.model import (

@@ -14,7 +14,7 @@ from small import f32
 
 import jaxresid
 from jaxresid.inspector.findings import findings
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.sites import body

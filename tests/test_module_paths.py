@@ -9,7 +9,7 @@ import pytest
 from small import f32
 
 import jaxresid
-from jaxresid.inspector.module_paths import shown, tokens
+from jaxresid.inspector.jaxpr.module_paths import shown, tokens
 
 WIDTH, BATCH = 8, 4
 X = f32(BATCH, WIDTH)

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.peak import peak_nbytes, profile_named
-from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program import Role, all_ops, value_and_gradients, whole
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.tracing import arguments, trace

@@ -21,15 +21,15 @@ from hypothesis import HealthCheck, assume, given, settings
 import jaxresid
 from fixtures.inspect import gpt
 from jaxresid import jax_compat
-from jaxresid.inspector.callsites import contains_remat
 from jaxresid.inspector.choices import Choice, everywhere
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
-from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.callsites import contains_remat
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.regions import MOST_REGIONS, regions
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.rewriting import rewritten
 from jaxresid.inspector.subjects import variants_of
 from tests import programs
 from tests.small import f32

@@ -19,11 +19,11 @@ import jaxresid
 from fixtures.inspect import train_step
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector.bindings import checkpoint_binding, heard, scan_binding
 from jaxresid.inspector.choices import Choice, everywhere
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, heard, scan_binding
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.naming import nameable
-from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.policies import description
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject

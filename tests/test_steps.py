@@ -13,9 +13,9 @@ from jax import lax
 from fixtures.inspect import train_step
 from jaxresid.inspector import steps
 from jaxresid.inspector.cost import jaxpr_cost
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.phases import phase_of
 from jaxresid.inspector.peak import Places, peak, profile_named
-from jaxresid.inspector.phases import phase_of
 from jaxresid.inspector.program import all_ops
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.residuals import residuals

@@ -17,7 +17,7 @@ from jaxresid.advice.writing import FileEdit, diff, edits, write
 from jaxresid.cli.inputs import TargetOptions, inspected
 from jaxresid.cli.retracing import verify
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.model import (
     Expression,
     JaxInfo,

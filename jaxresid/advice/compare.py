@@ -27,7 +27,7 @@ from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.failures import summary
-from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.offloading import kept_by, offloading
 from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.question import Question, in_two_calls

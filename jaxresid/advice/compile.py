@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.failures import summary
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.matching import matched
 from jaxresid.inspector.peak import Places, peak

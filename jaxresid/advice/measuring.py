@@ -25,7 +25,7 @@ from jaxresid.advice.bench import Bench
 from jaxresid.advice.bench_process import BenchProcess, DiedError, FailedError, reason
 from jaxresid.advice.drawing import Draw, draws, spec
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.model import Timing
 
 ROUNDS = 10

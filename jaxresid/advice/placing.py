@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.document import Document, read
 from jaxresid.linter.facts import Facts
 from jaxresid.linter.rule import noqa_rows

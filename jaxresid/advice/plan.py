@@ -29,7 +29,7 @@ from jaxresid.errors import InputsError
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
-from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.report import subject

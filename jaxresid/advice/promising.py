@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from jaxresid.advice.rehearsing import UnrehearsedError, rehearsed
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector import tracing
-from jaxresid.inspector.bindings import heard
 from jaxresid.inspector.choices import Variant, Variants, everywhere
+from jaxresid.inspector.jaxpr.bindings import heard
 from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.steps import StepTrace, step_primal

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxresid.advice.libraries import by_hand, library_of
 from jaxresid.advice.policy_text import policy_text, string_text
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.document import Document, read
 from jaxresid.linter.facts import Facts
 from jaxresid.linter.imports import Imports

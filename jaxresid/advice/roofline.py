@@ -23,10 +23,10 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.chips import Chip
 from jaxresid.inspector import contractions
-from jaxresid.inspector.collectives import COLLECTIVES
 from jaxresid.inspector.cost import eqn_cost
 from jaxresid.inspector.flops import RULES
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
+from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.storage import Profile

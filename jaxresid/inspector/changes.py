@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.flows import Flows
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.jaxpr.flows import Flows
+from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.objects import entries, is_variable
 from jaxresid.inspector.outside import inner_path
 from jaxresid.inspector.tracing import Arguments, primal_trace, reaching

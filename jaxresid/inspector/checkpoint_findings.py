@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.inspector.cost import eqn_cost
+from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
-from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.program import Program, all_ops
 from jaxresid.inspector.verdicts import Facts, is_useless
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source

@@ -19,13 +19,13 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost import passes_cost
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.kept import kept
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.offers import Offer, offers
 from jaxresid.inspector.peak import Places, peak_nbytes
-from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program import Program, Role, value_and_gradients, whole
 from jaxresid.inspector.program_cost import block_cost

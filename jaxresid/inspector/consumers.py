@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.model import Consumer
 
 # Eqns that hand a value on as it is; who reads what they hand on is the consumer.

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any
 
-from jaxresid.inspector.extents import extent, shape, size
+from jaxresid.inspector.jaxpr.sizes import extent, shape, size
 from jaxresid.inspector.registry import Rules
 from jaxresid.model import Cost
 

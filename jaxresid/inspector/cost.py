@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.collectives import COLLECTIVES
-from jaxresid.inspector.extents import nbytes, size
 from jaxresid.inspector.flops import RULES
-from jaxresid.inspector.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
+from jaxresid.inspector.jaxpr.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.sizes import nbytes, size
 from jaxresid.inspector.traffic import traffic
 from jaxresid.model import Cost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxresid.inspector.extents import matrices, shape, size
+from jaxresid.inspector.jaxpr.sizes import matrices, shape, size
 from jaxresid.inspector.registry import Rules
 from jaxresid.model import Cost
 

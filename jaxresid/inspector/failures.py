@@ -7,9 +7,9 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError
-from jaxresid.inspector.frames import Frame, Frames, from_exception
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.tracing import CONCRETE, Arguments, BackwardError
 from jaxresid.model import Location
 

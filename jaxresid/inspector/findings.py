@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from jaxresid import jax_compat
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.loop_findings import unwrapped_bodies
 from jaxresid.inspector.policy_findings import policy_findings
 from jaxresid.inspector.steps import StepTrace

@@ -19,7 +19,7 @@ import math
 from typing import Any
 
 from jaxresid.inspector import contractions, decompositions
-from jaxresid.inspector.extents import shape, size
+from jaxresid.inspector.jaxpr.sizes import shape, size
 from jaxresid.inspector.registry import Rules
 from jaxresid.model import Cost
 

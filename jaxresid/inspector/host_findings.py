@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.offers import Offer
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
-from jaxresid.inspector.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.transfers import PARTS, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jaxresid.inspector.avals import aval_on
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.tracing import Trace

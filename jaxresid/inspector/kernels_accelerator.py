@@ -18,9 +18,9 @@ from jaxresid.inspector.fusions_accelerator import (
     is_multiplied,
     is_view,
 )
+from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.layouts_accelerator import layouts, stored_nbytes
 from jaxresid.inspector.narrowing_accelerator import narrowed
-from jaxresid.inspector.nesting import Nest
 from jaxresid.inspector.ops import Block, Op, Value
 
 # These write over their first operand.

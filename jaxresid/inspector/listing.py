@@ -10,9 +10,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector.avals import aval_of
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Equation, Listing, Split, Value

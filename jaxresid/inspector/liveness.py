@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.storage import Profile, Storage, storage

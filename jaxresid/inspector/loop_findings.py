@@ -8,11 +8,11 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_of
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
-from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, Passes
-from jaxresid.inspector.primitives import TRANSPARENT
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
+from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.tracing import Trace, is_inexact
 from jaxresid.model import Computed, Finding, Report

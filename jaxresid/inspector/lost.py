@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.flows import described
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
-from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, Passes
+from jaxresid.inspector.jaxpr.flows import described
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.model import Location
 

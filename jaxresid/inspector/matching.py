@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.home import FOLDER
-from jaxresid.inspector.levels import scope_of
+from jaxresid.inspector.jaxpr.levels import scope_of
 from jaxresid.model import NOWHERE, CompiledBuffer, Computed, Location, Residual, Source
 from jaxresid.paths import folded, pattern
 from jaxresid.xla.job import Buffer

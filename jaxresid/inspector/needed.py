@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
-from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import Nest
 
 
 @dataclass(frozen=True, slots=True)

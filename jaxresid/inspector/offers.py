@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.sites import Site
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.jaxpr.nesting import Nest
 
 
 @dataclass(frozen=True, slots=True, eq=False)

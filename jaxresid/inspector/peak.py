@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from jaxresid import jax_compat, words
 from jaxresid.inspector.avals import aval_of_value
-from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.compiler_versions import cpu_compiler
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.callsites import CallSites
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
+from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
 from jaxresid.inspector.ops import Block, Context, Op, Value
-from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
-from jaxresid.inspector.primitives import TRANSPARENT
 from jaxresid.inspector.program import Program, all_ops
 from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.storage import Profile

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
-from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.policies import answers, description, means_nothing, wanted
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.model import Finding, Location, Report, Source

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.per_device import per_device
-from jaxresid.inspector.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.sharding import Sharding
 from jaxresid.inspector.splits import Split
 from jaxresid.inspector.tracing import Trace

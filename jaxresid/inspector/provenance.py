@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels, source_of
-from jaxresid.inspector.primitives import TRANSPARENT
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels, source_of
+from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
 # Of these, those whose result is the very same value in the same memory space.

@@ -13,9 +13,9 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_of
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.naming import ENTERED, nameable, named
-from jaxresid.inspector.nesting import nests
 from jaxresid.inspector.tracing import is_inexact
 from jaxresid.model import Expression
 

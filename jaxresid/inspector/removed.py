@@ -16,11 +16,11 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.inlining import without
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
-from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.inline import without
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.removal import Removal, with_bodies
 from jaxresid.inspector.sites import Site, is_derived, sites
 from jaxresid.inspector.tracing import Trace, retrace

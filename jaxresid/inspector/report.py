@@ -18,8 +18,8 @@ from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import needs_static, trace_error
-from jaxresid.inspector.frames import Frames
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.lost import Lost, lost
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.peak import Places, peak, profile_named

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_on
-from jaxresid.inspector.callsites import CallSites
 from jaxresid.inspector.consumers import consumers
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.callsites import CallSites
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.tracing import (

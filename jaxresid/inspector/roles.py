@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector.flows import NOTHING, Flow, Flows, bits, described, is_inexact
+from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, described, is_inexact
 from jaxresid.inspector.program import Role
 from jaxresid.inspector.steps import StepTrace
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.cost import Costs
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.ops import Op, Value
-from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program import Program, Role, whole
 from jaxresid.inspector.sites import Site
 

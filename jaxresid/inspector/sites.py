@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.frames import (
+from jaxresid.inspector.jaxpr.frames import (
     Frame,
     Frames,
     below,
@@ -25,9 +25,9 @@ from jaxresid.inspector.frames import (
     name_of,
     passes_on,
 )
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels, scope_of, source_of
-from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.policies import description
 from jaxresid.model import Location, Source
 from jaxresid.paths import folded_scopes

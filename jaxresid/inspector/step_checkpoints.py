@@ -13,13 +13,13 @@ from typing import Any
 
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.barriers import is_merged
-from jaxresid.inspector.callsites import may_hold_checkpoints
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
 from jaxresid.inspector.cost import jaxpr_cost
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.offers import offers
 from jaxresid.inspector.ops import Op
 from jaxresid.inspector.peak import Places, peak_nbytes

@@ -8,8 +8,8 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.cost import Costs, Wanted, devices_of
-from jaxresid.inspector.nesting import nests
-from jaxresid.inspector.phases import (
+from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.inspector.jaxpr.phases import (
     BACKWARD,
     BOTH,
     FORWARD,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
 from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
 from jaxresid.inspector.program import Program, whole
 from jaxresid.inspector.roles import roles
 from jaxresid.inspector.steps import StepTrace

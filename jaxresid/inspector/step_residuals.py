@@ -19,11 +19,11 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.consumers import consumers
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
 from jaxresid.inspector.needed import Needed
-from jaxresid.inspector.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.step_program import step_program

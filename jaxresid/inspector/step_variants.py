@@ -9,7 +9,10 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
-from jaxresid.inspector.bindings import (
+from jaxresid.inspector.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.failures import trace_error
+from jaxresid.inspector.jaxpr.bindings import (
     Handler,
     checkpoint_binding,
     forget,
@@ -17,15 +20,12 @@ from jaxresid.inspector.bindings import (
     scan_binding,
     user_line,
 )
-from jaxresid.inspector.choices import Choice, Choices, Place, Variant
-from jaxresid.inspector.cost import jaxpr_cost
-from jaxresid.inspector.failures import trace_error
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.inlining import without
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.inline import without
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.naming import named
-from jaxresid.inspector.nesting import eqns_in
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.sites import Body, Site, prevents_cse, sites

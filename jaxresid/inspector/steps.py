@@ -13,8 +13,8 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.changes import changes, drops_gradients, made_by_step, paths_of, settled
-from jaxresid.inspector.nesting import eqns_in
-from jaxresid.inspector.phases import BACKWARD, Passes
+from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
 from jaxresid.inspector.sharding import Sharding
 from jaxresid.inspector.tracing import Arguments, Trace, primal_trace
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.ops import Block, Op, Value
 
 

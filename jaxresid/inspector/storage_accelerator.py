@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.kernels_accelerator import Kernel, Kernels, kernels
-from jaxresid.inspector.nesting import Nest
 from jaxresid.inspector.ops import Block, Op, Value
 
 

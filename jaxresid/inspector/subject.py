@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector import meshes, storage
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.steps import StepTrace

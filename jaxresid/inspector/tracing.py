@@ -16,8 +16,8 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.callsites import contains_remat, may_hold_checkpoints
-from jaxresid.inspector.frames import Frames
+from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.objects import (
     Flat,
     Layout,

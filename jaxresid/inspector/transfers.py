@@ -6,8 +6,8 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.phases import RECOMPUTE
 from jaxresid.inspector.program import Program
 from jaxresid.model import Transfers
 

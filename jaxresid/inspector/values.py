@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 
 # Results that equal their operand, bit for bit.
 _SAME = frozenset({"name", "copy", "copy_p", "stop_gradient", "reduce_precision"})

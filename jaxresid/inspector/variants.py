@@ -13,23 +13,23 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import alike
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost import passes_cost
 from jaxresid.inspector.failures import summary
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.inlining import Inlining, flattened, without
+from jaxresid.inspector.jaxpr import structural_key as alike
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
+from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.kept import kept
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
 from jaxresid.inspector.naming import expressed, named
-from jaxresid.inspector.nesting import eqns_in, nests
 from jaxresid.inspector.peak import peak_nbytes
-from jaxresid.inspector.phases import UPDATE, phase_of
 from jaxresid.inspector.program import value_and_gradients
 from jaxresid.inspector.regions import regions
 from jaxresid.inspector.removed import Removed
-from jaxresid.inspector.rewriting import Regroup, Replace, rewritten
 from jaxresid.inspector.sites import Site, has_rule, is_derived
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.tracing import BackwardError, Trace, retrace

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.frames import Frames
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.levels import Levels
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.tracing import Trace
 from jaxresid.model import Source
 

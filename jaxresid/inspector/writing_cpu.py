@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector.fusions_cpu import ELEMENTWISE, kernel
-from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.ops import Block, Op, Value
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "bitcast_convert_type"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector.frames import Frame
-from jaxresid.inspector.nesting import Nest
+from jaxresid.inspector.jaxpr.frames import Frame
+from jaxresid.inspector.jaxpr.nesting import Nest
 
 
 @dataclass(frozen=True, slots=True, eq=False)

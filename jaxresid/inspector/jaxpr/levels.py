@@ -16,11 +16,11 @@ from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.callsites import CallSites
-from jaxresid.inspector.frames import Frame, Frames, below, inside, is_module_method
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.module_paths import ModulePaths
-from jaxresid.inspector.nesting import Nest, label, nests
+from jaxresid.inspector.jaxpr.callsites import CallSites
+from jaxresid.inspector.jaxpr.frames import Frame, Frames, below, inside, is_module_method
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.module_paths import ModulePaths
+from jaxresid.inspector.jaxpr.nesting import Nest, label, nests
 from jaxresid.model import Location, Source
 
 # Scopes that we put into a trace to find checkpoints again begin with it.

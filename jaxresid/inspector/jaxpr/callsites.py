@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.frames import Frame, Frames, Stack, below
-from jaxresid.inspector.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.frames import Frame, Frames, Stack, below
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 
 
 @dataclass(frozen=True, slots=True)

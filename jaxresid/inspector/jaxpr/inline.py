@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.rewriting import rewritten, with_inner
+from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
 
 
 class Inlining:

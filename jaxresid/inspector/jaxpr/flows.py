@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.nesting import Nest, nests
-from jaxresid.inspector.phases import BACKWARD, FORWARD, Passes
+from jaxresid.inspector.jaxpr.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, Passes
 
 # Of several operands at once each result is its own: a tree that is moved is one eqn.
 _SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})

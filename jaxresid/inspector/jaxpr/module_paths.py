@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.inspector.calls import CallMark, call_starts
-from jaxresid.inspector.frames import Frame, Frames, is_module_method
-from jaxresid.inspector.level import Level
-from jaxresid.inspector.phases import BACKWARD, phase_of
+from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
+from jaxresid.inspector.jaxpr.frames import Frame, Frames, is_module_method
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.phases import BACKWARD, phase_of
 
 # What hands a parameter on as another form of it.
 _FORMS = frozenset(

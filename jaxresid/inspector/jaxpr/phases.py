@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.nesting import nests
+from jaxresid.inspector.jaxpr.nesting import nests
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "update"
 BOTH = "both"

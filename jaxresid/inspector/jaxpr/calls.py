@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from jaxresid.inspector.frames import Frame
+from jaxresid.inspector.jaxpr.frames import Frame
 
 # Instructions that the next one is never reached from.
 _LEAVING = frozenset(

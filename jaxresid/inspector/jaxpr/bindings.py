@@ -17,8 +17,8 @@ from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.frames import Frame, Frames
-from jaxresid.inspector.nesting import eqns_in
+from jaxresid.inspector.jaxpr.frames import Frame, Frames
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.model import Location
 
 # The params that are bound -> those to bind in their place, or a function to call instead.

@@ -20,10 +20,10 @@ import sharded
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fixtures.inspect import train_step
-from jaxresid.inspector.lowering import lowered, lowered_forward
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.trace.lowering import lowered, lowered_forward
+from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import place
 from jaxresid.xla.process import execute

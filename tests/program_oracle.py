@@ -24,8 +24,8 @@ from jaxresid import inspector
 from jaxresid.cli.running import run
 from jaxresid.inspector.peak import Places, peak
 from jaxresid.inspector.program import value_and_gradients
-from jaxresid.inspector.question import Question
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Residual
 from jaxresid.model.values import totals_of
 from tests.random_programs import Program

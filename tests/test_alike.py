@@ -7,9 +7,9 @@ import pytest
 from jaxresid import jax_compat
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.jaxpr import structural_key as alike
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.question import Question
 
 
 def f32(*shape):

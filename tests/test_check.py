@@ -29,8 +29,8 @@ from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.cli.running import run
 from jaxresid.config import Options, load
 from jaxresid.inspector.findings import findings
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import inspection
+from jaxresid.inspector.trace.question import Question
 from jaxresid.linter.files import Lint
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED

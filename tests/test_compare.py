@@ -18,7 +18,7 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid.advice import frontier
 from jaxresid.errors import InputsError
-from jaxresid.inspector import abstract
+from jaxresid.inspector.trace import inputs as abstract
 
 cp = jax.checkpoint_policies
 ROOT = Path(__file__).parent.parent

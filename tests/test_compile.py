@@ -26,8 +26,8 @@ from jaxresid.cli import compiling
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.jaxpr.callsites import contains_remat
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
+from jaxresid.inspector.trace.question import Question
 from jaxresid.model import (
     Collective,
     Compiled,

@@ -7,12 +7,12 @@ import pytest
 import jaxresid
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError
-from jaxresid.inspector.abstract import from_function
-from jaxresid.inspector.changes import handed_through
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.step_program import step_program
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.trace.changes import handed_through
+from jaxresid.inspector.trace.inputs import from_function
+from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.trace.step import StepTrace
 
 nnx = pytest.importorskip("flax.nnx")
 optax = pytest.importorskip("optax")

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxresid.inspector.abstract import from_concrete, from_function
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.step_program import step_program
+from jaxresid.inspector.trace.inputs import from_concrete, from_function
+from jaxresid.inspector.trace.question import Question
 
 optax = pytest.importorskip("optax")
 WIDTH, HIDDEN, BATCH = 16, 32, 8

@@ -7,9 +7,9 @@ from small import f32
 from test_buffers import looped, scanned
 
 from jaxresid import inspector
-from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.matching import matched
-from jaxresid.inspector.question import Question
+from jaxresid.inspector.trace.lowering import lowered
+from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source
 from jaxresid.xla import compiler
 from jaxresid.xla.job import Buffer, Job

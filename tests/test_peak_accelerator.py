@@ -12,9 +12,9 @@ from jaxresid.inspector.layouts_accelerator import stored_nbytes
 from jaxresid.inspector.liveness import timeline
 from jaxresid.inspector.ops import Block, Value
 from jaxresid.inspector.program import value_and_gradients
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.storage_accelerator import Accelerator
-from jaxresid.inspector.tracing import arguments, trace
+from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.question import Question
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
 ROWS, WIDTH, LAYERS = 4096, 1024, 5

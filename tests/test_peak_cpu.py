@@ -10,9 +10,9 @@ from jax import lax
 from jaxresid import jax_compat
 from jaxresid.inspector.liveness import timeline
 from jaxresid.inspector.program import Role, value_and_gradients, whole
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.storage_cpu import Cpu
-from jaxresid.inspector.tracing import arguments, trace
+from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.question import Question
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 X = jax.ShapeDtypeStruct((128, 128), F32)

@@ -15,10 +15,10 @@ from jaxresid.inspector.candidates import saving
 from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.cost import eqn_cost
 from jaxresid.inspector.naming import nameable
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.recompute import Graph, Step, graph
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.question import Question
 
 # What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share
 # of all FLOPs.

@@ -23,9 +23,9 @@ from jaxresid.inspector.candidates import candidates, saving
 from jaxresid.inspector.choices import Choice
 from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.policies import description
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.question import Question
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
 

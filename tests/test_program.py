@@ -10,8 +10,8 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.peak import peak_nbytes, profile_named
 from jaxresid.inspector.program import Role, all_ops, value_and_gradients, whole
-from jaxresid.inspector.question import Question
-from jaxresid.inspector.tracing import arguments, trace
+from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.question import Question
 from tests import programs
 from tests.small import f32
 

@@ -22,7 +22,7 @@ import jaxresid
 from jaxresid import words
 from jaxresid.cli import cli
 from jaxresid.errors import InputsError
-from jaxresid.inspector.question import Question
+from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.job import Compilation
 
 ROOT = Path(__file__).parent.parent

@@ -27,10 +27,10 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import rewritten
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.regions import MOST_REGIONS, regions
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.question import Question
 from tests import programs
 from tests.small import f32
 

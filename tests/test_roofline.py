@@ -18,10 +18,10 @@ from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_sec
 from jaxresid.errors import InputsError
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.program import Role, value_and_gradients, whole
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
-from jaxresid.inspector.tracing import arguments, trace
+from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.question import Question
 
 BF16, F32, I8, I32 = jnp.bfloat16, jnp.float32, jnp.int8, jnp.int32
 N = 4096

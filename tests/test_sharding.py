@@ -22,13 +22,13 @@ from jaxresid.advice.chips import chip
 from jaxresid.advice.roofline import seconds
 from jaxresid.cli.running import run as command_line
 from jaxresid.errors import InputsError
-from jaxresid.inspector import meshes, splits
 from jaxresid.inspector.peak import profile_named
 from jaxresid.inspector.program import Role, value_and_gradients, whole
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.sharding import Sharding
-from jaxresid.inspector.tracing import arguments
+from jaxresid.inspector.trace import meshes, splits
+from jaxresid.inspector.trace.function import arguments
+from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.trace.sharding import Sharding
 
 ROOT = Path(__file__).resolve().parents[1]
 AXES = {"data": 4, "model": 2}

@@ -10,8 +10,8 @@ from test_render import schema
 
 from jaxresid.cli.running import run
 from jaxresid.inspector.listing import split_of
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import inspection
+from jaxresid.inspector.trace.question import Question
 from jaxresid.render.json import split_json
 
 X, WS = jax.ShapeDtypeStruct((4, 8), "float32"), jax.ShapeDtypeStruct((3, 8, 8), "float32")

@@ -25,9 +25,9 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.policies import description
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.step_variants import StepVariants
+from jaxresid.inspector.trace.question import Question
 from tests.small import cp, f32
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "inspect"

@@ -11,19 +11,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from fixtures.inspect import train_step
-from jaxresid.inspector import steps
 from jaxresid.inspector.cost import jaxpr_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import phase_of
 from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import all_ops
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.roles import roles
 from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.tracing import arguments, trace
+from jaxresid.inspector.trace import step as steps
+from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Computed, Mark
 from tests import programs
 from tests.small import f32, i32

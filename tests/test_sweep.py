@@ -25,7 +25,7 @@ from jaxresid.advice.compile import Settings
 from jaxresid.advice.results import Results, row_of
 from jaxresid.cli import batches
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.question import Question
+from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Collective, Compiled, SweepRow
 from jaxresid.xla import pool
 from jaxresid.xla.cluster import cluster

@@ -106,8 +106,8 @@ def picture() -> str:
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
-    from jaxresid.inspector.question import Question
     from jaxresid.inspector.report import inspection
+    from jaxresid.inspector.trace.question import Question
     from jaxresid.render.rows import View
     from jaxresid.render.text import render_report
 

@@ -12,7 +12,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.bench import Bench
 from jaxresid.advice.drawing import Draw
-from jaxresid.inspector.failures import summary
+from jaxresid.inspector.trace.failures import summary
 from jaxresid.units import format_bytes
 from jaxresid.xla import child
 from jaxresid.xla.child import Child, DiedError, FailedError

@@ -11,9 +11,9 @@ from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.config import Options, load, matches
 from jaxresid.errors import InputsError
 from jaxresid.inspector.findings import findings
-from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import Inspection
+from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter import suppress
 from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import KNOWN

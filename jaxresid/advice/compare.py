@@ -26,15 +26,15 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
-from jaxresid.inspector.failures import summary
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.offloading import kept_by, offloading
 from jaxresid.inspector.policies import answers, description
-from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.running import runnable
 from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.question import Question, in_two_calls
+from jaxresid.inspector.trace.runnable import runnable
 from jaxresid.model import Comparison, Row
 from jaxresid.targets import load
 from jaxresid.words import Mode, Profile

@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.failures import summary
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.matching import matched
 from jaxresid.inspector.peak import Places, peak
 from jaxresid.inspector.program import Program as TracedProgram
 from jaxresid.inspector.program import value_and_gradients
-from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.subject import Inspection, Subject, uncollected
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.lowering import lowered
+from jaxresid.inspector.trace.question import Question, in_two_calls
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.units import format_bytes
 from jaxresid.words import Mode, Profile

@@ -30,11 +30,11 @@ from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import format_bytes, parse_bytes
 from jaxresid.words import Mode, Profile

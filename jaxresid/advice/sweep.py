@@ -21,13 +21,13 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
 from jaxresid.inspector.candidates import candidates
 from jaxresid.inspector.choices import Choice, Variant
-from jaxresid.inspector.failures import summary
-from jaxresid.inspector.lowering import lowered
 from jaxresid.inspector.policies import builtins, description
-from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.lowering import lowered
+from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.words import Mode, Profile

@@ -23,8 +23,8 @@ from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.inputs import Inputs
-    from jaxresid.inspector.question import Question
     from jaxresid.inspector.subject import Inspection, Subject
+    from jaxresid.inspector.trace.question import Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,8 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
         from jaxresid import jax_compat
 
         jax_compat.import_jax()
-        from jaxresid.inspector import abstract
-        from jaxresid.inspector.question import Question
+        from jaxresid.inspector.trace import inputs as abstract
+        from jaxresid.inspector.trace.question import Question
 
     mesh = (
         None
@@ -296,7 +296,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
       InputsError: the inputs are split over another one.
     """
     from jaxresid import jax_compat
-    from jaxresid.inspector.tracing import mesh_of
+    from jaxresid.inspector.trace.function import mesh_of
 
     own = mesh_of(jax_compat.import_jax().tree.leaves((inputs.args, inputs.kwargs)))
     if mesh is None or own is None:
@@ -311,7 +311,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
 
 
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
-    from jaxresid.inspector import abstract
+    from jaxresid.inspector.trace import inputs as abstract
 
     name = str(options.inputs or named(make) or "inputs")
     parameters = _required(make)

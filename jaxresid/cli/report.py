@@ -80,7 +80,7 @@ def report(
 
             result = report_compiled(found, places, settings(compiling), say)
         if format_ == "jax":
-            from jaxresid.inspector.saved import saved_residual_lines
+            from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
             if found.report.target.mode == "step":
                 raise InputsError(

@@ -33,7 +33,7 @@ from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.shapes import shape
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
 

@@ -8,7 +8,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
 
 
 def kept(traced: Trace, frames: Frames, program: Program) -> tuple[int, int]:

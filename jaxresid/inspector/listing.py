@@ -14,7 +14,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.subject import Inspection
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Equation, Listing, Split, Value
 
 _PARAM_LENGTH = 60

@@ -13,8 +13,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
-from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.tracing import Trace, is_inexact
+from jaxresid.inspector.trace.function import Trace, is_inexact
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Computed, Finding, Report
 from jaxresid.units import format_bytes
 

@@ -17,8 +17,8 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.transfers import refetched_nbytes, transfers
 from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers
 

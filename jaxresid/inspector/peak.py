@@ -19,11 +19,11 @@ from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
 from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.program import Program, all_ops
-from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
-from jaxresid.inspector.tracing import Trace, has_checkpoints
+from jaxresid.inspector.trace.function import Trace, has_checkpoints
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import NOWHERE, Live, Location, Peak, Source
 from jaxresid.paths import folded_scopes, pattern
 

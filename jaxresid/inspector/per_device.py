@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.propagation import propagated
-from jaxresid.inspector.splits import Split, fitting, parts, shard, text
+from jaxresid.inspector.trace.splits import Split, fitting, parts, shard, text
 
 
 def per_device(

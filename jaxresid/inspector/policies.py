@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.failures import summary
+from jaxresid.inspector.trace.failures import summary
 
 # Factories whose names are those to save or offload; the others' are exceptions.
 _WANT = frozenset({"save_only_these_names", "save_and_offload_only_these_names"})

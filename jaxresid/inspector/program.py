@@ -18,9 +18,9 @@ from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.ops import Block, Context, Op, Value
 from jaxresid.inspector.per_device import per_device
-from jaxresid.inspector.sharding import Sharding
-from jaxresid.inspector.splits import Split
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.inspector.trace.splits import Split
 
 # More readers than this of one value are not fused; a bound on the search.
 _SIBLINGS = 8

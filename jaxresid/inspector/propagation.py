@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxresid.inspector.dims import Dim, links
 from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.splits import Split, parts
+from jaxresid.inspector.trace.splits import Split, parts
 
 # Sweeps over the program in each direction; deeper chains of loops than this are not met.
 _SWEEPS = 8

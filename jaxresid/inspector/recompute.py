@@ -16,7 +16,7 @@ from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.naming import ENTERED, nameable, named
-from jaxresid.inspector.tracing import is_inexact
+from jaxresid.inspector.trace.function import is_inexact
 from jaxresid.model import Expression
 
 _LABEL = "jaxresid value "

@@ -23,7 +23,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.removal import Removal, with_bodies
 from jaxresid.inspector.sites import Site, is_derived, sites
-from jaxresid.inspector.tracing import Trace, retrace
+from jaxresid.inspector.trace.function import Trace, retrace
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve"})

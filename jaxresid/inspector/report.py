@@ -12,25 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector import meshes, steps
-from jaxresid.inspector.changes import changes, drops_gradients, made_by_function
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.cost import passes_cost
-from jaxresid.inspector.failures import needs_static, trace_error
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.lost import Lost, lost
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import Program, value_and_gradients
-from jaxresid.inspector.question import Question, in_two_calls
 from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.step_checkpoints import step_worth
 from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.subject import (
     Inspection,
     Subject,
@@ -38,7 +32,11 @@ from jaxresid.inspector.subject import (
     differentiated_in,
     uncollected,
 )
-from jaxresid.inspector.tracing import (
+from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace import step as steps
+from jaxresid.inspector.trace.changes import changes, drops_gradients, made_by_function
+from jaxresid.inspector.trace.failures import needs_static, trace_error
+from jaxresid.inspector.trace.function import (
     Arguments,
     Trace,
     arguments,
@@ -47,6 +45,9 @@ from jaxresid.inspector.tracing import (
     trace,
     without_changed,
 )
+from jaxresid.inspector.trace.lost import Lost, lost
+from jaxresid.inspector.trace.question import Question, in_two_calls
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     Cost,
     Finding,

@@ -14,10 +14,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
-from jaxresid.inspector.tracing import (
-    Trace,
-    has_checkpoints,
-)
+from jaxresid.inspector.trace.function import Trace, has_checkpoints
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
     Computed,

@@ -31,8 +31,8 @@ from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import settled, step_program
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
 from jaxresid.inspector.storage import Profile
+from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Peak, Phases, Residual, totals_of
 

@@ -18,7 +18,7 @@ from jaxresid.inspector.jaxpr.phases import (
     Passes,
     phase_of,
 )
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Cost, Phases
 
 

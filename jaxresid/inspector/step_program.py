@@ -10,7 +10,7 @@ from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.program import Program, whole
 from jaxresid.inspector.roles import roles
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.trace.step import StepTrace
 
 
 def step_program(step: StepTrace) -> Program:

@@ -27,7 +27,7 @@ from jaxresid.inspector.needed import Needed
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.step_program import step_program
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import Computed, Mark, Residual
 

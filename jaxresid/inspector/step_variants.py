@@ -11,7 +11,6 @@ from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost import jaxpr_cost
-from jaxresid.inspector.failures import trace_error
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
     checkpoint_binding,
@@ -31,8 +30,9 @@ from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.sites import Body, Site, prevents_cse, sites
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.steps import StepTrace, step_primal, step_trace
 from jaxresid.inspector.storage import Profile
+from jaxresid.inspector.trace.failures import trace_error
+from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants import Checkpointing
 from jaxresid.model import Location, totals_of
 

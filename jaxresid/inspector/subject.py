@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import meshes, storage
+from jaxresid.inspector import storage
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.step_program import step_program
-from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.tracing import (
-    Trace,
-)
+from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     JaxInfo,
     Mesh,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jaxresid.inspector.choices import Variants
 from jaxresid.inspector.step_variants import StepVariants
-from jaxresid.inspector.steps import StepTrace
 from jaxresid.inspector.subject import Subject
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants import FunctionVariants
 
 

@@ -15,7 +15,6 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost import passes_cost
-from jaxresid.inspector.failures import summary
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
@@ -32,7 +31,8 @@ from jaxresid.inspector.regions import regions
 from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.sites import Site, has_rule, is_derived
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.tracing import BackwardError, Trace, retrace
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.model import Cost, Expression, Location
 
 

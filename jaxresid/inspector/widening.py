@@ -16,7 +16,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Source
 
 # How many eqns behind a residual are looked at; a normalisation is some ten long.

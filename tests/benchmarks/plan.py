@@ -35,9 +35,9 @@ from jaxresid.advice.compare import comparison
 from jaxresid.advice.plan import planned
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.choices import Choice, Place
-from jaxresid.inspector.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.trace.question import Question
 
 # As `advice.plan` has it: what spares less than that share of all FLOPs is worth no edit.
 SLACK = 5e-4

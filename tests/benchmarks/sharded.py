@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from sharded import CASES, POLICIES
 
 from jaxresid import inspector
-from jaxresid.inspector.lowering import lowered
-from jaxresid.inspector.question import Question
+from jaxresid.inspector.trace.lowering import lowered
+from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import place
 from jaxresid.xla.process import execute

@@ -25,7 +25,7 @@ from jaxresid.home import FOLDER
 from jaxresid.model import Location
 
 # What calls the target.
-_ROOT = os.path.join(FOLDER, "inspector", "tracing.py")
+_ROOT = os.path.join(FOLDER, "inspector", "trace", "function.py")
 
 # The parts of jax that are a library of functions to call, not machinery that calls functions.
 _JAX_LIBRARY = tuple(

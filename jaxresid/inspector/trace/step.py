@@ -12,11 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.changes import changes, drops_gradients, made_by_step, paths_of, settled
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
-from jaxresid.inspector.sharding import Sharding
-from jaxresid.inspector.tracing import Arguments, Trace, primal_trace
+from jaxresid.inspector.trace.changes import (
+    changes,
+    drops_gradients,
+    made_by_step,
+    paths_of,
+    settled,
+)
+from jaxresid.inspector.trace.function import Arguments, Trace, primal_trace
+from jaxresid.inspector.trace.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.objects import entries, is_variable
-from jaxresid.inspector.outside import inner_path
-from jaxresid.inspector.tracing import Arguments, primal_trace, reaching
+from jaxresid.inspector.trace.function import Arguments, primal_trace, reaching
+from jaxresid.inspector.trace.objects import entries, is_variable
+from jaxresid.inspector.trace.outside import inner_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.failures import summary
-from jaxresid.inspector.tracing import Arguments, called, is_inexact
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.function import Arguments, called, is_inexact
 
 
 def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> list[str]:

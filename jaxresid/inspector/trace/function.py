@@ -18,7 +18,7 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.objects import (
+from jaxresid.inspector.trace.objects import (
     Flat,
     Layout,
     entries,
@@ -28,9 +28,9 @@ from jaxresid.inspector.objects import (
     restored,
     value_of,
 )
-from jaxresid.inspector.outside import inner_path, outside
-from jaxresid.inspector.question import Question
-from jaxresid.inspector.sharding import Sharding
+from jaxresid.inspector.trace.outside import inner_path, outside
+from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.trace.sharding import Sharding
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
 CONCRETE = "--concrete-inputs calls it plainly instead (its arrays are then really made)"

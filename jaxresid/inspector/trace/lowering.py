@@ -13,10 +13,10 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError
-from jaxresid.inspector.failures import summary
-from jaxresid.inspector.running import runnable
-from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.tracing import Trace
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.runnable import runnable
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.xla.job import Module
 
 

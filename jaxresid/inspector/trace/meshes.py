@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.tracing import Arguments, Trace
+from jaxresid.inspector.trace.function import Arguments, Trace
 from jaxresid.model import Mesh
 from jaxresid.units import format_bytes
 
@@ -97,7 +97,7 @@ def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | 
     program is the same for all of its backends.
     """
     # Without a mesh nothing is compiled, and the compilers' module imports this package.
-    from jaxresid.inspector.lowering import lowered_forward
+    from jaxresid.inspector.trace.lowering import lowered_forward
     from jaxresid.xla.job import Job
     from jaxresid.xla.pool import compiled
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.steps import StepTrace
-from jaxresid.inspector.tracing import Trace, float0, is_inexact
+from jaxresid.inspector.trace.function import Trace, float0, is_inexact
+from jaxresid.inspector.trace.step import StepTrace
 
 
 def runnable(

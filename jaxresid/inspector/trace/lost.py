@@ -12,7 +12,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
-from jaxresid.inspector.steps import StepTrace
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Location
 
 

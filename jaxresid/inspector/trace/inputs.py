@@ -8,9 +8,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import NOT_CAUGHT, InputsError
 from jaxresid.inputs import Inputs
-from jaxresid.inspector.failures import summary
-from jaxresid.inspector.objects import Layout, flattened
-from jaxresid.inspector.tracing import CONCRETE, Static, is_array
+from jaxresid.inspector.trace.failures import summary
+from jaxresid.inspector.trace.function import CONCRETE, Static, is_array
+from jaxresid.inspector.trace.objects import Layout, flattened
 from jaxresid.specs import ArraySpec
 
 

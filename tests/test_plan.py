@@ -13,7 +13,7 @@ from jaxresid.advice.solver import Choosing, Program, together
 from jaxresid.errors import InputsError
 from jaxresid.inspector.candidates import saving
 from jaxresid.inspector.choices import Choice, everywhere
-from jaxresid.inspector.cost import eqn_cost
+from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.recompute import Graph, Step, graph
 from jaxresid.inspector.report import subject

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from fixtures.inspect import train_step
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
+from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import phase_of
 from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import all_ops
 from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.roles import roles
-from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.trace import step as steps

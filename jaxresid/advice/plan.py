@@ -28,7 +28,7 @@ from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
 from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
-from jaxresid.inspector.cost import Costs
+from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.report import subject

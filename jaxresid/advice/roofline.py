@@ -22,15 +22,15 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.advice.chips import Chip
-from jaxresid.inspector import contractions
-from jaxresid.inspector.cost import eqn_cost
-from jaxresid.inspector.flops import RULES
+from jaxresid.inspector.cost import contractions
+from jaxresid.inspector.cost.flops import RULES
+from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
+from jaxresid.inspector.cost.traffic import ADDS, PUTS, TAKES
 from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.program import Program
 from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.traffic import ADDS, PUTS, TAKES
 from jaxresid.inspector.transfers import entering, moves
 from jaxresid.model import Cost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jaxresid.inspector.cost import flat_cost
+from jaxresid.inspector.cost.jaxpr_cost import flat_cost
 from jaxresid.inspector.ops import Block, Op, Value
 from jaxresid.inspector.program import scheduled
 from jaxresid.inspector.storage import Profile

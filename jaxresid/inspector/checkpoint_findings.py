@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
-from jaxresid.inspector.cost import eqn_cost
+from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places

@@ -18,7 +18,7 @@ from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
-from jaxresid.inspector.cost import passes_cost
+from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxresid.inspector.cost import flat_cost
+from jaxresid.inspector.cost.jaxpr_cost import flat_cost
 from jaxresid.inspector.ops import Block, Op
 from jaxresid.model import Cost
 

@@ -14,7 +14,8 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
 from jaxresid.inspector.compiler_versions import not_measured
-from jaxresid.inspector.cost import passes_cost
+from jaxresid.inspector.cost.jaxpr_cost import passes_cost
+from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
@@ -22,7 +23,6 @@ from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program import Program, value_and_gradients
 from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.step_checkpoints import step_worth
-from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.subject import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
-from jaxresid.inspector.cost import Costs
+from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.program import Program, Role, whole

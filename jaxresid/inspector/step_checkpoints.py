@@ -15,7 +15,8 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
+from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
@@ -28,7 +29,6 @@ from jaxresid.inspector.program import Program, whole
 from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
 from jaxresid.inspector.shapes import step_shape
 from jaxresid.inspector.sites import Site, sites
-from jaxresid.inspector.step_cost import step_cost
 from jaxresid.inspector.step_program import settled, step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.storage import Profile

@@ -10,7 +10,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
-from jaxresid.inspector.cost import jaxpr_cost
+from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
     checkpoint_binding,

@@ -14,7 +14,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
-from jaxresid.inspector.cost import passes_cost
+from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without

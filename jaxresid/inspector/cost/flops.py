@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jaxresid.inspector import contractions, decompositions
+from jaxresid.inspector.cost import contractions, decompositions
+from jaxresid.inspector.cost.registry import Rules
 from jaxresid.inspector.jaxpr.sizes import shape, size
-from jaxresid.inspector.registry import Rules
 from jaxresid.model import Cost
 
 rule = Rules()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.cost import Costs, Wanted, devices_of
+from jaxresid.inspector.cost.jaxpr_cost import Costs, Wanted, devices_of
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.phases import (
     BACKWARD,

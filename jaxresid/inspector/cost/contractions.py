@@ -6,8 +6,8 @@ import functools
 import math
 from typing import Any
 
+from jaxresid.inspector.cost.registry import Rules
 from jaxresid.inspector.jaxpr.sizes import extent, shape, size
-from jaxresid.inspector.registry import Rules
 from jaxresid.model import Cost
 
 rule = Rules()

@@ -23,7 +23,7 @@ import numpy as np
 from jaxresid import inspector
 from jaxresid.cli.running import run
 from jaxresid.inspector.peak import Places, peak
-from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Residual

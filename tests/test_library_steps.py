@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.trace.inputs import from_concrete, from_function
 from jaxresid.inspector.trace.question import Question
 

@@ -10,8 +10,8 @@ import jaxresid
 from jaxresid.inspector.kernels_accelerator import Kernel, kernels
 from jaxresid.inspector.layouts_accelerator import stored_nbytes
 from jaxresid.inspector.liveness import timeline
-from jaxresid.inspector.ops import Block, Value
-from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.program.ops import Block, Value
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.trace.function import arguments, trace
 from jaxresid.inspector.trace.question import Question

@@ -17,7 +17,7 @@ from jaxresid.advice.chips import CHIPS, DEFAULT, chip
 from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
 from jaxresid.inspector.peak import peak_nbytes
-from jaxresid.inspector.program import Role, value_and_gradients, whole
+from jaxresid.inspector.program.build import Role, value_and_gradients, whole
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.inspector.trace.function import arguments, trace

@@ -16,10 +16,10 @@ from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import phase_of
 from jaxresid.inspector.peak import Places, peak, profile_named
-from jaxresid.inspector.program import all_ops
+from jaxresid.inspector.program.build import all_ops
+from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.residuals import residuals
-from jaxresid.inspector.roles import roles
-from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.function import arguments, trace

@@ -14,11 +14,11 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.matching import matched
 from jaxresid.inspector.peak import Places, peak
-from jaxresid.inspector.program import Program as TracedProgram
-from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.program.build import Program as TracedProgram
+from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals import residuals
-from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.subject import Inspection, Subject, uncollected
 from jaxresid.inspector.trace.failures import summary

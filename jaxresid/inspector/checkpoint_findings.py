@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from jaxresid import jax_compat
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
-from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
-from jaxresid.inspector.program import Program, all_ops
+from jaxresid.inspector.program.build import Program, all_ops
+from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.inspector.verdicts import Facts, is_useless
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes, format_flops

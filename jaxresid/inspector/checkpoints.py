@@ -27,8 +27,8 @@ from jaxresid.inspector.kept import kept
 from jaxresid.inspector.offers import Offer, offers
 from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.policies import answers
-from jaxresid.inspector.program import Program, Role, value_and_gradients, whole
-from jaxresid.inspector.program_cost import block_cost
+from jaxresid.inspector.program.build import Program, Role, value_and_gradients, whole
+from jaxresid.inspector.program.op_cost import block_cost
 from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.shapes import shape
 from jaxresid.inspector.sites import Site, sites

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jaxresid.inspector.program import Program
+from jaxresid.inspector.program.build import Program
 from jaxresid.model import Cost, Expression, Location
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.offers import Offer
-from jaxresid.inspector.ops import Op, Value
 from jaxresid.inspector.peak import Places
-from jaxresid.inspector.program import Program
-from jaxresid.inspector.transfers import PARTS, moves
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Op, Value
+from jaxresid.inspector.program.transfers import PARTS, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes
 

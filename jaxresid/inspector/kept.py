@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.program import Program
+from jaxresid.inspector.program.avals import aval_on
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.trace.function import Trace
 

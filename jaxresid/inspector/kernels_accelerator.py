@@ -21,7 +21,7 @@ from jaxresid.inspector.fusions_accelerator import (
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.layouts_accelerator import layouts, stored_nbytes
 from jaxresid.inspector.narrowing_accelerator import narrowed
-from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value
 
 # These write over their first operand.
 _OVERWRITING = SCATTERS | {"dynamic_update_slice"}

@@ -11,8 +11,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.program import all_ops
+from jaxresid.inspector.program.build import all_ops
+from jaxresid.inspector.program.ops import Block, Op, Value
 
 _ROWS, _LANES = 8, 128
 # Smaller arrays stay on the chip.

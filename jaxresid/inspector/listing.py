@@ -9,10 +9,10 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Equation, Listing, Split, Value

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.program import Program
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.storage import Profile, Storage, storage
 
 # Temporaries this much smaller than the biggest change nothing wherever they are; and so many

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
+from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace, is_inexact
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Computed, Finding, Report

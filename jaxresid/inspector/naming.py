@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, characters, inside
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.jaxpr.rewrite import rewritten
+from jaxresid.inspector.program.avals import aval_of
 from jaxresid.model import Expression
 
 # Calls that a policy looks into and that differentiation leaves as they are: not the bodies of

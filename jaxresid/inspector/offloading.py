@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.program import Program
+from jaxresid.inspector.program.avals import aval_on
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.transfers import refetched_nbytes, transfers
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.transfers import refetched_nbytes, transfers
 from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers
 
 

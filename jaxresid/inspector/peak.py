@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat, words
-from jaxresid.inspector.avals import aval_of_value
 from jaxresid.inspector.compiler_versions import cpu_compiler
 from jaxresid.inspector.jaxpr.callsites import CallSites
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -17,8 +16,9 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.liveness import Buffer, Timeline, timeline
-from jaxresid.inspector.ops import Block, Context, Op, Value
-from jaxresid.inspector.program import Program, all_ops
+from jaxresid.inspector.program.avals import aval_of_value
+from jaxresid.inspector.program.build import Program, all_ops
+from jaxresid.inspector.program.ops import Block, Context, Op, Value
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.storage_cpu import Cpu

@@ -17,13 +17,13 @@ from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.avals import aval_of
 from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
 from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
+from jaxresid.inspector.program.avals import aval_of
 from jaxresid.model import Location
 
 # Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is

@@ -20,10 +20,10 @@ from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.peak import Places, peak, profile_named
-from jaxresid.inspector.program import Program, value_and_gradients
+from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals import residuals
 from jaxresid.inspector.step_checkpoints import step_worth
-from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.subject import (
     Inspection,

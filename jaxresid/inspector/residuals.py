@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxresid import jax_compat
-from jaxresid.inspector.avals import aval_on
 from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.jaxpr.callsites import CallSites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.program import Program, value_and_gradients
+from jaxresid.inspector.program.avals import aval_on
+from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.provenance import provenance
 from jaxresid.inspector.trace.function import Trace, has_checkpoints
 from jaxresid.inspector.values import Free, Numbering

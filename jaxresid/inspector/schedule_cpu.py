@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import replace
 
-from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value
 
 
 def breadth_first(block: Block, rewritten: Set[Value]) -> Block:

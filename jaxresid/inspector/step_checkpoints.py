@@ -22,14 +22,14 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.offers import offers
-from jaxresid.inspector.ops import Op
 from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.policies import answers
-from jaxresid.inspector.program import Program, whole
+from jaxresid.inspector.program.build import Program, whole
+from jaxresid.inspector.program.ops import Op
+from jaxresid.inspector.program.step import settled, step_program
 from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
 from jaxresid.inspector.shapes import step_shape
 from jaxresid.inspector.sites import Site, sites
-from jaxresid.inspector.step_program import settled, step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace

@@ -27,8 +27,8 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.naming import named
 from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.policies import answers, description
+from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.sites import Body, Site, prevents_cse, sites
-from jaxresid.inspector.step_program import step_program
 from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.trace.failures import trace_error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value
 
 
 class Profile(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jaxresid.inspector.barriers import without_barriers
 from jaxresid.inspector.fusions_cpu import Kernel, fused
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.schedule_cpu import breadth_first
 from jaxresid.inspector.writing_cpu import OVERWRITING, written
 

@@ -12,8 +12,8 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector import storage
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.program import Program
-from jaxresid.inspector.step_program import step_program
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace

@@ -26,7 +26,7 @@ from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.kept import kept
 from jaxresid.inspector.naming import expressed, named
 from jaxresid.inspector.peak import peak_nbytes
-from jaxresid.inspector.program import value_and_gradients
+from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.regions import regions
 from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.sites import Site, has_rule, is_derived

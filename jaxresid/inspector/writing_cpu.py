@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxresid.inspector.fusions_cpu import ELEMENTWISE, kernel
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "bitcast_convert_type"})
 # These write over their first operand.

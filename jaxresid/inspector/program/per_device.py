@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.propagation import propagated
+from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.propagation import propagated
 from jaxresid.inspector.trace.splits import Split, fitting, parts, shard, text
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
-from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.program import Program, whole
-from jaxresid.inspector.roles import roles
+from jaxresid.inspector.program.build import Program, whole
+from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.trace.step import StepTrace
 
 

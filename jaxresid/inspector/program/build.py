@@ -16,8 +16,8 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
-from jaxresid.inspector.ops import Block, Context, Op, Value
-from jaxresid.inspector.per_device import per_device
+from jaxresid.inspector.program.ops import Block, Context, Op, Value
+from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.splits import Split

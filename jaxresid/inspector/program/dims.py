@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxresid.inspector.ops import Op, Value
+from jaxresid.inspector.program.ops import Op, Value
 
 Dim = tuple[Value, int]
 

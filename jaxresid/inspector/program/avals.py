@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from jaxresid import jax_compat
-from jaxresid.inspector.ops import Value
+from jaxresid.inspector.program.ops import Value
 from jaxresid.model import Aval
 
 

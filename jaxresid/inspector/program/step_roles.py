@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, described, is_inexact
-from jaxresid.inspector.program import Role
+from jaxresid.inspector.program.build import Role
 from jaxresid.inspector.trace.step import StepTrace
 
 PARAMETERS, OPTIMIZER_STATE, BATCH = "parameters", "optimizer-state", "batch"

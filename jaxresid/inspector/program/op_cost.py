@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.inspector.cost.jaxpr_cost import flat_cost
-from jaxresid.inspector.ops import Block, Op
+from jaxresid.inspector.program.ops import Block, Op
 from jaxresid.model import Cost
 
 

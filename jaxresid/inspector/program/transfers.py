@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
-from jaxresid.inspector.ops import Block, Op, Value
-from jaxresid.inspector.program import Program
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.model import Transfers
 
 # Results that are parts of their operand, or it in another shape, where it lies.

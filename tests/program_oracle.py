@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxresid import inspector
 from jaxresid.cli.running import run
-from jaxresid.inspector.peak import Places, peak
+from jaxresid.inspector.memory.peak import Places, peak
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.question import Question

@@ -9,8 +9,8 @@ import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.compare import WRITTEN
 from jaxresid.advice.verdicts import verdict_finding
-from jaxresid.inspector.compiler_versions import MEASURED, cpu_compiler, not_measured
-from jaxresid.inspector.peak import profile_named
+from jaxresid.inspector.memory.compiler_versions import MEASURED, cpu_compiler, not_measured
+from jaxresid.inspector.memory.peak import profile_named
 from jaxresid.model import Verdict
 from tests.benchmarks import barriers
 

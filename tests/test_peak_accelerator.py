@@ -7,12 +7,12 @@ import pytest
 from jax import lax
 
 import jaxresid
-from jaxresid.inspector.kernels_accelerator import Kernel, kernels
-from jaxresid.inspector.layouts_accelerator import stored_nbytes
-from jaxresid.inspector.liveness import timeline
+from jaxresid.inspector.memory.liveness import timeline
+from jaxresid.inspector.memory.tpu.kernels import Kernel, kernels
+from jaxresid.inspector.memory.tpu.layouts import stored_nbytes
+from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.ops import Block, Value
-from jaxresid.inspector.storage_accelerator import Accelerator
 from jaxresid.inspector.trace.function import arguments, trace
 from jaxresid.inspector.trace.question import Question
 

@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 
 from jaxresid import jax_compat
-from jaxresid.inspector.liveness import timeline
+from jaxresid.inspector.memory.cpu.profile import Cpu
+from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole
-from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.inspector.trace.function import arguments, trace
 from jaxresid.inspector.trace.question import Question
 

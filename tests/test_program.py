@@ -8,7 +8,7 @@ from jax import lax
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
-from jaxresid.inspector.peak import peak_nbytes, profile_named
+from jaxresid.inspector.memory.peak import peak_nbytes, profile_named
 from jaxresid.inspector.program.build import Role, all_ops, value_and_gradients, whole
 from jaxresid.inspector.trace.function import arguments, trace
 from jaxresid.inspector.trace.question import Question

@@ -16,10 +16,10 @@ from jaxresid import jax_compat
 from jaxresid.advice.chips import CHIPS, DEFAULT, chip
 from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
-from jaxresid.inspector.peak import peak_nbytes
+from jaxresid.inspector.memory.cpu.profile import Cpu
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole
-from jaxresid.inspector.storage_accelerator import Accelerator
-from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.inspector.trace.function import arguments, trace
 from jaxresid.inspector.trace.question import Question
 
@@ -482,7 +482,7 @@ def test_what_goes_to_the_host_is_read_and_not_written(jax_version):
 
 
 def test_peak_and_time_share_what_the_compiler_is_asked(monkeypatch):
-    from jaxresid.inspector import storage_accelerator
+    from jaxresid.inspector.memory.tpu import profile as storage_accelerator
 
     program, profile, asked = losses("loop", "none"), Accelerator(), []
     kernels = storage_accelerator.kernels

@@ -22,7 +22,7 @@ from jaxresid.advice.chips import chip
 from jaxresid.advice.roofline import seconds
 from jaxresid.cli.running import run as command_line
 from jaxresid.errors import InputsError
-from jaxresid.inspector.peak import profile_named
+from jaxresid.inspector.memory.peak import profile_named
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace import meshes, splits

@@ -15,7 +15,7 @@ from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import phase_of
-from jaxresid.inspector.peak import Places, peak, profile_named
+from jaxresid.inspector.memory.peak import Places, peak, profile_named
 from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import roles

@@ -13,7 +13,7 @@ from typing import Any
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.matching import matched
-from jaxresid.inspector.peak import Places, peak
+from jaxresid.inspector.memory.peak import Places, peak
 from jaxresid.inspector.program.build import Program as TracedProgram
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.step import step_program

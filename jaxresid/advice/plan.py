@@ -26,10 +26,10 @@ from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
-from jaxresid.inspector.barriers import undoing
 from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.memory.cpu.barriers import undoing
 from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected

@@ -28,10 +28,10 @@ from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.cost.traffic import ADDS, PUTS, TAKES
 from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
 from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
-from jaxresid.inspector.storage import Profile
 from jaxresid.model import Cost
 
 _WHILE = "while: trips unknown, counted once"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jaxresid.inspector.compiler_versions import MEASURED
+from jaxresid.inspector.memory.compiler_versions import MEASURED
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.units import format_bytes, format_flops
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from jaxresid import jax_compat
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
-from jaxresid.inspector.peak import Places
+from jaxresid.inspector.memory.peak import Places
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.inspector.verdicts import Facts, is_useless

@@ -16,7 +16,6 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -24,15 +23,16 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.kept import kept
+from jaxresid.inspector.memory.cpu.barriers import is_merged
+from jaxresid.inspector.memory.peak import Places, peak_nbytes
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.offers import Offer, offers
-from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program.build import Program, Role, value_and_gradients, whole
 from jaxresid.inspector.program.op_cost import block_cost
 from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.shapes import shape
 from jaxresid.inspector.sites import Site, sites
-from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of

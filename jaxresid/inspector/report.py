@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints import Worth, check_policies, worth
-from jaxresid.inspector.compiler_versions import not_measured
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.memory.compiler_versions import not_measured
+from jaxresid.inspector.memory.peak import Places, peak, profile_named
 from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
-from jaxresid.inspector.peak import Places, peak, profile_named
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals import residuals

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.barriers import is_merged
 from jaxresid.inspector.checkpoint_findings import findings
 from jaxresid.inspector.checkpoints import TAGGED, Worth, around
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
@@ -21,8 +20,10 @@ from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.memory.cpu.barriers import is_merged
+from jaxresid.inspector.memory.peak import Places, peak_nbytes
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.offers import offers
-from jaxresid.inspector.peak import Places, peak_nbytes
 from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program.build import Program, whole
 from jaxresid.inspector.program.ops import Op
@@ -31,7 +32,6 @@ from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
 from jaxresid.inspector.shapes import step_shape
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Peak, Phases, Residual, totals_of

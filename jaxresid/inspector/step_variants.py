@@ -24,13 +24,13 @@ from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.naming import named
-from jaxresid.inspector.peak import peak_nbytes
 from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.sites import Body, Site, prevents_cse, sites
 from jaxresid.inspector.step_residuals import step_residuals
-from jaxresid.inspector.storage import Profile
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants import Checkpointing

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector import storage
 from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.memory import profile as storage
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.trace import meshes

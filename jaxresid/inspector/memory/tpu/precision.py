@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxresid.inspector.fusions_accelerator import Fusions, is_multiplied
+from jaxresid.inspector.memory.tpu.fusion import Fusions, is_multiplied
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat, words
-from jaxresid.inspector.compiler_versions import cpu_compiler
 from jaxresid.inspector.jaxpr.callsites import CallSites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
-from jaxresid.inspector.liveness import Buffer, Timeline, timeline
+from jaxresid.inspector.memory.compiler_versions import cpu_compiler
+from jaxresid.inspector.memory.cpu.profile import Cpu
+from jaxresid.inspector.memory.liveness import Buffer, Timeline, timeline
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Block, Context, Op, Value
-from jaxresid.inspector.storage import Profile
-from jaxresid.inspector.storage_accelerator import Accelerator
-from jaxresid.inspector.storage_cpu import Cpu
 from jaxresid.inspector.trace.function import Trace, has_checkpoints
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import NOWHERE, Live, Location, Peak, Source

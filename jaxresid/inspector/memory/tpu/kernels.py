@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxresid.inspector.fusions_accelerator import (
+from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.memory.tpu.fusion import (
     MULTIPLIED,
     SCATTERS,
     Fusions,
@@ -18,9 +19,8 @@ from jaxresid.inspector.fusions_accelerator import (
     is_multiplied,
     is_view,
 )
-from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.layouts_accelerator import layouts, stored_nbytes
-from jaxresid.inspector.narrowing_accelerator import narrowed
+from jaxresid.inspector.memory.tpu.layouts import layouts, stored_nbytes
+from jaxresid.inspector.memory.tpu.precision import narrowed
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # These write over their first operand.

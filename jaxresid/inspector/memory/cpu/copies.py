@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.inspector.fusions_cpu import ELEMENTWISE, kernel
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.memory.cpu.fusion import ELEMENTWISE, kernel
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "bitcast_convert_type"})

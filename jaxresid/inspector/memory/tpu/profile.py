@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.kernels_accelerator import Kernel, Kernels, kernels
+from jaxresid.inspector.memory.tpu.kernels import Kernel, Kernels, kernels
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 

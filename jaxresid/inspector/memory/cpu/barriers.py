@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.inspector.cost.jaxpr_cost import flat_cost
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import scheduled
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.inspector.storage import Profile
 
 # Of the work that is asked for, as much may be left where all is merged: constants folded
 # differently.

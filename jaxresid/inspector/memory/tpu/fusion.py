@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from jaxresid.inspector.layouts_accelerator import cuts_tiles
+from jaxresid.inspector.memory.tpu.layouts import cuts_tiles
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "bitcast_convert_type"})

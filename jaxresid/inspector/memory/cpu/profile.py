@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.inspector.barriers import without_barriers
-from jaxresid.inspector.fusions_cpu import Kernel, fused
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.memory.cpu.barriers import without_barriers
+from jaxresid.inspector.memory.cpu.copies import OVERWRITING, written
+from jaxresid.inspector.memory.cpu.fusion import Kernel, fused
+from jaxresid.inspector.memory.cpu.schedule import breadth_first
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.inspector.schedule_cpu import breadth_first
-from jaxresid.inspector.writing_cpu import OVERWRITING, written
 
 
 def kernels(block: Block, nest: Nest | None) -> Block:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.memory.profile import Profile, Storage, storage
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.inspector.storage import Profile, Storage, storage
 
 # Temporaries this much smaller than the biggest change nothing wherever they are; and so many
 # outputs are asked for room.

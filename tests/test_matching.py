@@ -7,7 +7,7 @@ from small import f32
 from test_buffers import looped, scanned
 
 from jaxresid import inspector
-from jaxresid.inspector.matching import matched
+from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source

@@ -13,11 +13,11 @@ from small import f32
 
 import jaxresid
 from fixtures.inspect import offload
-from jaxresid.inspector.offloading import Kept, offloading
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.transfers import transfers
 from jaxresid.inspector.report import subject
+from jaxresid.inspector.residuals.offloading import Kept, offloading
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers

@@ -9,8 +9,8 @@ import pytest
 from test_render import schema
 
 from jaxresid.cli.running import run
-from jaxresid.inspector.listing import split_of
 from jaxresid.inspector.report import inspection
+from jaxresid.inspector.residuals.listing import split_of
 from jaxresid.inspector.trace.question import Question
 from jaxresid.render.json import split_json
 

@@ -19,8 +19,8 @@ from jaxresid.inspector.memory.peak import Places, peak, profile_named
 from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import roles
-from jaxresid.inspector.residuals import residuals
-from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.residuals.function import residuals
+from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.function import arguments, trace
 from jaxresid.inspector.trace.question import Question

@@ -27,9 +27,9 @@ from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
-from jaxresid.inspector.offloading import kept_by, offloading
 from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.report import subject
+from jaxresid.inspector.residuals.offloading import kept_by, offloading
 from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.failures import summary

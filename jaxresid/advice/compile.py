@@ -12,14 +12,14 @@ from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.matching import matched
 from jaxresid.inspector.memory.peak import Places, peak
 from jaxresid.inspector.program.build import Program as TracedProgram
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.residuals import residuals
-from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.residuals.function import residuals
+from jaxresid.inspector.residuals.matching import matched
+from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject import Inspection, Subject, uncollected
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import Trace

@@ -50,7 +50,7 @@ def split(
     """
     with working(f"tracing {options.target}"):
         inspection = inspected(options)
-        from jaxresid.inspector.listing import split_of
+        from jaxresid.inspector.residuals.listing import split_of
 
         found = split_of(inspection, max_eqns=max_eqns, depth=depth)
     for warning in inspection.report.warnings:

@@ -22,7 +22,6 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
-from jaxresid.inspector.kept import kept
 from jaxresid.inspector.memory.cpu.barriers import is_merged
 from jaxresid.inspector.memory.peak import Places, peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
@@ -31,6 +30,7 @@ from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program.build import Program, Role, value_and_gradients, whole
 from jaxresid.inspector.program.op_cost import block_cost
 from jaxresid.inspector.removed import Removed
+from jaxresid.inspector.residuals.totals import kept
 from jaxresid.inspector.shapes import shape
 from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.trace.function import Trace

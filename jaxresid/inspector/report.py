@@ -19,12 +19,12 @@ from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compiler_versions import not_measured
 from jaxresid.inspector.memory.peak import Places, peak, profile_named
-from jaxresid.inspector.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.residuals import residuals
+from jaxresid.inspector.residuals.function import residuals
+from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
+from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.step_checkpoints import step_worth
-from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.subject import (
     Inspection,
     Subject,

@@ -29,9 +29,9 @@ from jaxresid.inspector.program.build import Program, whole
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.program.step import settled, step_program
 from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
+from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.shapes import step_shape
 from jaxresid.inspector.sites import Site, sites
-from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Peak, Phases, Residual, totals_of

@@ -29,8 +29,8 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.naming import named
 from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.sites import Body, Site, prevents_cse, sites
-from jaxresid.inspector.step_residuals import step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants import Checkpointing

@@ -23,13 +23,13 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
-from jaxresid.inspector.kept import kept
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.naming import expressed, named
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.regions import regions
 from jaxresid.inspector.removed import Removed
+from jaxresid.inspector.residuals.totals import kept
 from jaxresid.inspector.sites import Site, has_rule, is_derived
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace

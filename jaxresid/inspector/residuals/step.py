@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
-from jaxresid.inspector.needed import Needed
 from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.residuals.consumers import consumers
+from jaxresid.inspector.residuals.needed import Needed
+from jaxresid.inspector.residuals.numbering import Free, Numbering
+from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import Computed, Mark, Residual
 
 

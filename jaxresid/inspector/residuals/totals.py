@@ -7,7 +7,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.function import Trace
 
 

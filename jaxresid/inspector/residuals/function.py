@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxresid import jax_compat
-from jaxresid.inspector.consumers import consumers
 from jaxresid.inspector.jaxpr.callsites import CallSites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program, value_and_gradients
-from jaxresid.inspector.provenance import provenance
+from jaxresid.inspector.residuals.consumers import consumers
+from jaxresid.inspector.residuals.numbering import Free, Numbering
+from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.function import Trace, has_checkpoints
-from jaxresid.inspector.values import Free, Numbering
 from jaxresid.model import (
     Computed,
     Mark,

@@ -16,8 +16,8 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.transfers import refetched_nbytes, transfers
-from jaxresid.inspector.provenance import provenance
-from jaxresid.inspector.step_residuals import step_residuals
+from jaxresid.inspector.residuals.provenance import provenance
+from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers

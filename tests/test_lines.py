@@ -13,10 +13,10 @@ import pytest
 from small import f32
 
 import jaxresid
+from jaxresid.inspector.checkpoints.sites import body
 from jaxresid.inspector.findings import findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.sites import body
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Computed, Verdict
 from jaxresid.paths import folded, folded_scopes

@@ -20,9 +20,9 @@ from jaxresid.advice.promising import (
 from jaxresid.advice.snippets import code
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.candidates import candidates, saving
+from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.choices import Choice
 from jaxresid.inspector.naming import nameable
-from jaxresid.inspector.policies import description
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.question import Question

@@ -212,7 +212,7 @@ def test_no_finding_is_built_on_it():
 
 def test_where_nothing_is_known_without_them_recompute_is_what_is_tagged(monkeypatch):
     from jaxresid.errors import InputsError
-    from jaxresid.inspector.removed import Removed
+    from jaxresid.inspector.checkpoints.removed import Removed
 
     def refuse(self, gone):
         raise InputsError("no")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax
 import pytest
 
-from jaxresid.inspector.policies import Answers
-from jaxresid.inspector.sites import Body, Call, Site
-from jaxresid.inspector.verdicts import Facts, Figures, judge
+from jaxresid.inspector.checkpoints.policies import Answers
+from jaxresid.inspector.checkpoints.sites import Body, Call, Site
+from jaxresid.inspector.checkpoints.verdicts import Facts, Figures, judge
 from jaxresid.model import Cost, Location, Source, Verdict
 
 cp = jax.checkpoint_policies

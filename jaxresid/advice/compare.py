@@ -24,10 +24,10 @@ from jaxresid.advice.roofline import seconds
 from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.candidates import Candidate, candidates
+from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
-from jaxresid.inspector.policies import answers, description
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import kept_by, offloading
 from jaxresid.inspector.subject import Subject, uncollected

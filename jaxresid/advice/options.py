@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from jaxresid.advice.proposals import proposed
 from jaxresid.advice.solver import Choosing, Program
 from jaxresid.inspector.candidates import Candidate, candidates, offloading, saving
+from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.choices import Choice, Place
-from jaxresid.inspector.policies import description
 from jaxresid.inspector.recompute import Graph
 from jaxresid.model import PlannedValue
 

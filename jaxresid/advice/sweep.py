@@ -20,8 +20,8 @@ from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
 from jaxresid.inspector.candidates import candidates
+from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.choices import Choice, Variant
-from jaxresid.inspector.policies import builtins, description
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected
 from jaxresid.inspector.subjects import variants_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.policies import builtins
+from jaxresid.inspector.checkpoints.policies import builtins
 
 # Of so many names each subset is tried; of more each alone, all but each, and all.
 _SUBSETS_UP_TO = 4

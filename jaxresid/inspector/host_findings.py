@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.offers import Offer
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import Places
-from jaxresid.inspector.offers import Offer
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.inspector.program.transfers import PARTS, moves

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.policies import answers, description, means_nothing, wanted
+from jaxresid.inspector.checkpoints.sites import Site, sites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.policies import answers, description, means_nothing, wanted
-from jaxresid.inspector.sites import Site, sites
 from jaxresid.model import Finding, Location, Report, Source
 from jaxresid.nearest import did_you_mean
 

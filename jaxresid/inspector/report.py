@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.checkpoints import Worth, check_policies, worth
+from jaxresid.inspector.checkpoints.function import Worth, check_policies, worth
+from jaxresid.inspector.checkpoints.step import step_worth
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
@@ -24,7 +25,6 @@ from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.step_checkpoints import step_worth
 from jaxresid.inspector.subject import (
     Inspection,
     Subject,

@@ -13,6 +13,8 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector.checkpoints.removed import Removed
+from jaxresid.inspector.checkpoints.sites import Site, has_rule, is_derived
 from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr import structural_key as alike
@@ -28,9 +30,7 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.naming import expressed, named
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.regions import regions
-from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.residuals.totals import kept
-from jaxresid.inspector.sites import Site, has_rule, is_derived
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.model import Cost, Expression, Location

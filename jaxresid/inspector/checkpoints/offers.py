@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.policies import answers
+from jaxresid.inspector.checkpoints.sites import Site
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.policies import answers
-from jaxresid.inspector.sites import Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,13 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.checkpoint_findings import findings
+from jaxresid.inspector.checkpoints.evidence import findings
+from jaxresid.inspector.checkpoints.offers import Offer, offers
+from jaxresid.inspector.checkpoints.placement import shape
+from jaxresid.inspector.checkpoints.policies import answers
+from jaxresid.inspector.checkpoints.removed import Removed
+from jaxresid.inspector.checkpoints.sites import Site, sites
+from jaxresid.inspector.checkpoints.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
@@ -25,16 +31,10 @@ from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.memory.cpu.barriers import is_merged
 from jaxresid.inspector.memory.peak import Places, peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.offers import Offer, offers
-from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program.build import Program, Role, value_and_gradients, whole
 from jaxresid.inspector.program.op_cost import block_cost
-from jaxresid.inspector.removed import Removed
 from jaxresid.inspector.residuals.totals import kept
-from jaxresid.inspector.shapes import shape
-from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
 
 # Said where what a program without its checkpoints costs is not known.

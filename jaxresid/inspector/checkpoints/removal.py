@@ -17,13 +17,13 @@ from typing import Any, Generic, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError
+from jaxresid.inspector.checkpoints.policies import description
+from jaxresid.inspector.checkpoints.sites import Call, Site, body, calls, prevents_cse
 from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, forget, heard, user_line
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.policies import description
-from jaxresid.inspector.sites import Call, Site, body, calls, prevents_cse
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.model import Location, Source
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.jaxpr.frames import (
     Frame,
     Frames,
@@ -28,7 +29,6 @@ from jaxresid.inspector.jaxpr.frames import (
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.policies import description
 from jaxresid.model import Location, Source
 from jaxresid.paths import folded_scopes
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.verdicts import Facts, is_useless
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.memory.peak import Places
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
-from jaxresid.inspector.verdicts import Facts, is_useless
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes, format_flops
 

@@ -12,8 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.checkpoint_findings import findings
-from jaxresid.inspector.checkpoints import TAGGED, Worth, around
+from jaxresid.inspector.checkpoints.evidence import findings
+from jaxresid.inspector.checkpoints.function import TAGGED, Worth, around
+from jaxresid.inspector.checkpoints.offers import offers
+from jaxresid.inspector.checkpoints.placement import step_shape
+from jaxresid.inspector.checkpoints.policies import answers
+from jaxresid.inspector.checkpoints.removal import Removal, numbers_in, with_bodies
+from jaxresid.inspector.checkpoints.sites import Site, sites
+from jaxresid.inspector.checkpoints.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
@@ -23,17 +29,11 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.cpu.barriers import is_merged
 from jaxresid.inspector.memory.peak import Places, peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.offers import offers
-from jaxresid.inspector.policies import answers
 from jaxresid.inspector.program.build import Program, whole
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.program.step import settled, step_program
-from jaxresid.inspector.removal import Removal, numbers_in, with_bodies
 from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.shapes import step_shape
-from jaxresid.inspector.sites import Site, sites
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.inspector.verdicts import Facts, Figures, judge, unjudged
 from jaxresid.model import Peak, Phases, Residual, totals_of
 
 

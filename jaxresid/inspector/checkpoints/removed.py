@@ -16,13 +16,13 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.checkpoints.removal import Removal, with_bodies
+from jaxresid.inspector.checkpoints.sites import Site, is_derived, sites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.removal import Removal, with_bodies
-from jaxresid.inspector.sites import Site, is_derived, sites
 from jaxresid.inspector.trace.function import Trace, retrace
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.inspector.policies import Answers, description, means_nothing, wanted
-from jaxresid.inspector.shapes import AROUND_LOOP, LAST_STAGE, WHOLE
-from jaxresid.inspector.sites import Site
+from jaxresid.inspector.checkpoints.placement import AROUND_LOOP, LAST_STAGE, WHOLE
+from jaxresid.inspector.checkpoints.policies import Answers, description, means_nothing, wanted
+from jaxresid.inspector.checkpoints.sites import Site
 from jaxresid.model import Checkpoint, Cost, Finding, Location, Verdict
 from jaxresid.units import format_bytes, format_flops
 

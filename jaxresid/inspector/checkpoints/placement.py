@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.sites import Site
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program.build import Program, Role, whole
 from jaxresid.inspector.program.ops import Op, Value
-from jaxresid.inspector.sites import Site
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
 # Shares of the function's work.

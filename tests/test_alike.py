@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.of_subject import variants_of
 
 
 def f32(*shape):

@@ -11,14 +11,14 @@ import jaxresid
 from jaxresid.advice.plan import planned
 from jaxresid.advice.solver import Choosing, Program, together
 from jaxresid.errors import InputsError
-from jaxresid.inspector.candidates import saving
-from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
-from jaxresid.inspector.naming import nameable
-from jaxresid.inspector.recompute import Graph, Step, graph
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.variants.candidates import saving
+from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.naming import nameable
+from jaxresid.inspector.variants.of_subject import variants_of
+from jaxresid.inspector.variants.recompute import Graph, Step, graph
 
 # What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share
 # of all FLOPs.

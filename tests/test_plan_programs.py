@@ -19,13 +19,13 @@ from jaxresid.advice.promising import (
 )
 from jaxresid.advice.snippets import code
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.candidates import candidates, saving
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.choices import Choice
-from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.variants.candidates import candidates, saving
+from jaxresid.inspector.variants.choices import Choice
+from jaxresid.inspector.variants.naming import nameable
+from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
 

@@ -14,10 +14,10 @@ import pytest
 from jaxresid.advice.writing import edits
 from jaxresid.cli.inputs import TargetOptions, inspected, subject_of
 from jaxresid.cli.retracing import verify
-from jaxresid.inspector.candidates import saving
-from jaxresid.inspector.choices import Choice, everywhere
-from jaxresid.inspector.naming import _expressions, nameable
-from jaxresid.inspector.subjects import variants_of
+from jaxresid.inspector.variants.candidates import saving
+from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.naming import _expressions, nameable
+from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 
 STEP = Path(__file__).parent.parent / "fixtures" / "inspect" / "train_step.py"

@@ -20,14 +20,14 @@ from fixtures.inspect import train_step
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.choices import Choice, everywhere
 from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, heard, scan_binding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.naming import nameable
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.step_variants import StepVariants
 from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.naming import nameable
+from jaxresid.inspector.variants.step import StepVariants
 from tests.small import cp, f32
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "inspect"

@@ -23,18 +23,18 @@ from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
 from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.candidates import Candidate, candidates
 from jaxresid.inspector.checkpoints.policies import answers, description
-from jaxresid.inspector.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import kept_by, offloading
 from jaxresid.inspector.subject import Subject, uncollected
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.runnable import runnable
+from jaxresid.inspector.variants.candidates import Candidate, candidates
+from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant, Variants
+from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Comparison, Row
 from jaxresid.targets import load
 from jaxresid.words import Mode, Profile

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from jaxresid.advice.proposals import proposed
 from jaxresid.advice.solver import Choosing, Program
-from jaxresid.inspector.candidates import Candidate, candidates, offloading, saving
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.choices import Choice, Place
-from jaxresid.inspector.recompute import Graph
+from jaxresid.inspector.variants.candidates import Candidate, candidates, offloading, saving
+from jaxresid.inspector.variants.choices import Choice, Place
+from jaxresid.inspector.variants.recompute import Graph
 from jaxresid.model import PlannedValue
 
 # Points of one place's front; more take the solver longer than they are worth.

@@ -26,15 +26,15 @@ from jaxresid.advice.snippets import code
 from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
-from jaxresid.inspector.choices import Place, Variant, Variants
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
-from jaxresid.inspector.recompute import Graph, graph
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.question import Question, in_two_calls
+from jaxresid.inspector.variants.choices import Place, Variant, Variants
+from jaxresid.inspector.variants.of_subject import variants_of
+from jaxresid.inspector.variants.recompute import Graph, graph
 from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import format_bytes, parse_bytes
 from jaxresid.words import Mode, Profile

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from jaxresid.advice.rehearsing import UnrehearsedError, rehearsed
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.choices import Variant, Variants, everywhere
 from jaxresid.inspector.jaxpr.bindings import heard
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace import function as tracing
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.step import StepTrace, step_primal
+from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
+from jaxresid.inspector.variants.of_subject import variants_of
 
 if TYPE_CHECKING:
     from jaxresid.advice.writing import FileEdit

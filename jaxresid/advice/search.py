@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from jaxresid.advice.options import Menu, Option
 from jaxresid.advice.solver import together
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.choices import Choices, Place, Variant, Variants
 from jaxresid.inspector.program.ops import Block
+from jaxresid.inspector.variants.choices import Choices, Place, Variant, Variants
 
 # Fronts up to so many options are tried one by one, longer ones by bisection: 0.05 s each for a
 # program of few ops, as loops are, a second for dozens of unrolled layers. With several places each

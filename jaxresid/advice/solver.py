@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector.recompute import Graph
+from jaxresid.inspector.variants.recompute import Graph
 from jaxresid.interrupts import held
 
 # Of two choices that cost the same the one that keeps less: a byte counts that much beside cost,

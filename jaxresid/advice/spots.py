@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxresid.errors import InputsError
-from jaxresid.inspector.choices import Choice, Choices, Place, Variants, everywhere
+from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variants, everywhere
 from jaxresid.nearest import nearest
 
 WORDS = ("all-sites", "scan-bodies", "whole")

@@ -19,15 +19,15 @@ from jaxresid.advice.results import Results
 from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
-from jaxresid.inspector.candidates import candidates
 from jaxresid.inspector.checkpoints.policies import builtins, description
-from jaxresid.inspector.choices import Choice, Variant
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question, in_two_calls
+from jaxresid.inspector.variants.candidates import candidates
+from jaxresid.inspector.variants.choices import Choice, Variant
+from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.words import Mode, Profile

@@ -170,8 +170,8 @@ def judge(rows):
 def judged(case):
     """Return the peak's estimate in bytes and the roofline's seconds for value and gradients."""
     from jaxresid.advice import chips, roofline
-    from jaxresid.inspector.subjects import variants_of
     from jaxresid.inspector.trace.question import Question
+    from jaxresid.inspector.variants.of_subject import variants_of
 
     fun, args = case.build("tpu")
     with inspector.uncollected():

@@ -34,10 +34,10 @@ from fixtures.inspect import train_step
 from jaxresid.advice.compare import comparison
 from jaxresid.advice.plan import planned
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.choices import Choice, Place
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subjects import variants_of
 from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.variants.choices import Choice, Place
+from jaxresid.inspector.variants.of_subject import variants_of
 
 # As `advice.plan` has it: what spares less than that share of all FLOPs is worth no edit.
 SLACK = 5e-4

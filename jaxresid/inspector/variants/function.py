@@ -15,7 +15,6 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import Site, has_rule, is_derived
-from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -27,12 +26,13 @@ from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.naming import expressed, named
 from jaxresid.inspector.program.build import value_and_gradients
-from jaxresid.inspector.regions import regions
 from jaxresid.inspector.residuals.totals import kept
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
+from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.variants.naming import expressed, named
+from jaxresid.inspector.variants.regions import regions
 from jaxresid.model import Cost, Expression, Location
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jaxresid.inspector.choices import Variants
-from jaxresid.inspector.step_variants import StepVariants
 from jaxresid.inspector.subject import Subject
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants import FunctionVariants
+from jaxresid.inspector.variants.choices import Variants
+from jaxresid.inspector.variants.function import FunctionVariants
+from jaxresid.inspector.variants.step import StepVariants
 
 
 def variants_of(subject: Subject) -> Variants:

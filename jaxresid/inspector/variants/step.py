@@ -11,7 +11,6 @@ from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, Site, prevents_cse, sites
-from jaxresid.inspector.choices import Choice, Choices, Place, Variant
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
@@ -28,12 +27,13 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.naming import named
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.inspector.variants import Checkpointing
+from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.variants.function import Checkpointing
+from jaxresid.inspector.variants.naming import named
 from jaxresid.model import Location, totals_of
 
 

@@ -28,7 +28,7 @@ from jaxresid.advice.rules import traced_rules
 from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.cli.running import run
 from jaxresid.config import Options, load
-from jaxresid.inspector.findings import findings
+from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
 from jaxresid.linter.files import Lint

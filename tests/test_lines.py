@@ -14,7 +14,7 @@ from small import f32
 
 import jaxresid
 from jaxresid.inspector.checkpoints.sites import body
-from jaxresid.inspector.findings import findings
+from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question

@@ -10,7 +10,7 @@ from jaxresid.advice.placing import File, Placing
 from jaxresid.advice.verdicts import verdict_finding
 from jaxresid.config import Options, load, matches
 from jaxresid.errors import InputsError
-from jaxresid.inspector.findings import findings
+from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.question import Question, in_two_calls

@@ -16,7 +16,7 @@ from jaxresid.inspector.checkpoints.function import Worth, check_policies, worth
 from jaxresid.inspector.checkpoints.step import step_worth
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.cost.step import step_cost
-from jaxresid.inspector.host_findings import WITHOUT_EFFECT, host_findings
+from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compiler_versions import not_measured
 from jaxresid.inspector.memory.peak import Places, peak, profile_named

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from jaxresid import jax_compat
+from jaxresid.inspector.findings.loops import unwrapped_bodies
+from jaxresid.inspector.findings.policies import policy_findings
+from jaxresid.inspector.findings.widening import Widening, widened
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.loop_findings import unwrapped_bodies
-from jaxresid.inspector.policy_findings import policy_findings
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.widening import Widening, widened
 from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual
 from jaxresid.units import format_bytes
 

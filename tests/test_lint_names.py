@@ -7,8 +7,8 @@ import pytest
 
 from jaxresid.linter.facts import Facts
 from jaxresid.linter.project import Module, Project
-from jaxresid.linter.source import Source
-from jaxresid.linter.syntax import parse
+from jaxresid.linter.text.source import Source
+from jaxresid.linter.text.syntax import parse
 
 
 def facts(code, **options):

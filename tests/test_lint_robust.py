@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxresid.config import Options, combine
-from jaxresid.linter import discover, funnel
+from jaxresid.linter import discover
 from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
 from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import all_rules
-from jaxresid.linter.source import Source
+from jaxresid.linter.text import prefilter as funnel
+from jaxresid.linter.text.source import Source
 
 RULES = all_rules()
 KNOWN = {r.code: r.name for r in RULES}

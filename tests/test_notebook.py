@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxresid.linter.notebook import read
+from jaxresid.linter.text.notebook import read
 from jaxresid.violations import Edit, Span
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxresid.linter.lexer import logical_end, scan
-from jaxresid.linter.suppress import add, apply, parse
+from jaxresid.linter.text.lexer import logical_end, scan
+from jaxresid.linter.text.suppress import add, apply, parse
 from jaxresid.violations import Edit, Span, Violation
 
 KNOWN = {
@@ -661,6 +661,6 @@ def test_long_lines_take_no_long_time(text):
 
 
 def test_files_without_suppressions_are_not_scanned(monkeypatch):
-    monkeypatch.setattr("jaxresid.linter.suppress.scan", None)
+    monkeypatch.setattr("jaxresid.linter.text.suppress.scan", None)
     assert parse("x = '''  # no qa") == parse("")
     assert os.sep not in parse("").lines

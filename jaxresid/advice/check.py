@@ -14,9 +14,9 @@ from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.linter import suppress
 from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import KNOWN
+from jaxresid.linter.text import suppress
 from jaxresid.violations import Linted, Violation
 from jaxresid.words import Mode, Profile
 

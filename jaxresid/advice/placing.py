@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.linter.document import Document, read
 from jaxresid.linter.facts import Facts
 from jaxresid.linter.rule import noqa_rows
 from jaxresid.linter.rules import INDEX, TRACED
-from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.linter.text.document import Document, read
+from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.model import Finding, Location
 from jaxresid.violations import Span, Violation
 

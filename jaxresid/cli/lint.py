@@ -279,7 +279,7 @@ def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
 
 
 def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
-    from jaxresid.linter import suppress
+    from jaxresid.linter.text import suppress
     from jaxresid.linter.writing import replace_content
 
     added = 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from jaxresid.linter.facts import Facts, Site
-    from jaxresid.linter.source import Source
+    from jaxresid.linter.text.source import Source
 
 
 def replace(source: Source, node: ast.expr | ast.stmt, text: str) -> Edit:
@@ -78,7 +78,7 @@ def change_call(
     """Rewrites a call by libcst; None where `change` declines or the text does not parse alone."""
     import libcst as cst
 
-    from jaxresid.linter.syntax import is_deep
+    from jaxresid.linter.text.syntax import is_deep
 
     span = source.span(call)
     text = source.segment(span)

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import funnel
-from jaxresid.linter.document import Document, read
-from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.linter.text import prefilter as funnel
+from jaxresid.linter.text.document import Document, read
+from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _found_in(
                         else violation
                     )
     if not settings.ignore_noqa and _may_suppress(source.text):
-        from jaxresid.linter import suppress
+        from jaxresid.linter.text import suppress
 
         # A rule that saw only a part of its project was silent for that reason, perhaps.
         sees_all = project is not None and project.complete

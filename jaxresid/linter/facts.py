@@ -32,7 +32,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from jaxresid.linter.project import Project
-    from jaxresid.linter.source import Source
+    from jaxresid.linter.text.source import Source
 
 
 class Facts(Standings):

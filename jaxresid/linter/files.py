@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from jaxresid.config import Config, Options, load, matches
 from jaxresid.errors import JaxresidError
 from jaxresid.interrupts import deaf
-from jaxresid.linter import funnel
 from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED, Entry, rule
+from jaxresid.linter.text import prefilter as funnel
 
 if TYPE_CHECKING:
     from jaxresid.linter.cache import Cache
@@ -249,8 +249,8 @@ class Lint:
 
     def silenced(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
         """The file with a comment at each finding that silences it, and how many findings."""
-        from jaxresid.linter.document import read
         from jaxresid.linter.engine import violations_in
+        from jaxresid.linter.text.document import read
         from jaxresid.violations import Violation
 
         document = read(raw, path)
@@ -262,7 +262,7 @@ class Lint:
             found = violations_in(document, settings, project=project, file=absolute)
         except RecursionError:
             return raw, 0
-        from jaxresid.linter import suppress
+        from jaxresid.linter.text import suppress
 
         text = document.source.text
         newline = "\r\n" if "\r\n" in text else "\n"

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.source import Source, UndecodableError
-from jaxresid.linter.syntax import UnparsableError, parse
+from jaxresid.linter.text.source import Source, UndecodableError
+from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Span
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from jaxresid.linter.funnel import CHECKPOINT_MARKERS
+from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
 from jaxresid.violations import Applicability, Fix, Related, RuleInfo, Severity, Violation
 
 if TYPE_CHECKING:

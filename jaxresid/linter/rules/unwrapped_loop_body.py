@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import stages
-from jaxresid.linter.funnel import CHECKPOINT_MARKERS
 from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:

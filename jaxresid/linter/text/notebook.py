@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from json.decoder import JSONDecoder
 
-from jaxresid.linter.lexer import LINE_END, logical_end
+from jaxresid.linter.text.lexer import LINE_END, logical_end
 from jaxresid.violations import Edit, Span
 
 _BOM = "\ufeff"

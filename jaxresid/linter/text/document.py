@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.source import Source, UndecodableError
+from jaxresid.linter.text.source import Source, UndecodableError
 from jaxresid.violations import Edit, Span, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.notebook import Notebook
+    from jaxresid.linter.text.notebook import Notebook
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Document:
 def read(raw: bytes, path: str) -> Document | Violation:
     """Decodes a file, or says why it cannot be linted."""
     if path.endswith(".ipynb"):
-        from jaxresid.linter.notebook import read as read_notebook
+        from jaxresid.linter.text.notebook import read as read_notebook
 
         try:
             notebook = read_notebook(raw)

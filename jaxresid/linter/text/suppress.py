@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxresid.linter.lexer import LINE_END, Comment, Scan, scan
+from jaxresid.linter.text.lexer import LINE_END, Comment, Scan, scan
 from jaxresid.nearest import did_you_mean
 from jaxresid.violations import Edit, Fix, Span, Violation
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import libcst as cst
 
-    from jaxresid.linter.source import Source
+    from jaxresid.linter.text.source import Source
 
 
 _NESTING = re.compile(r"\b(?:elif|if|not|await|lambda|or|and|is|in)\b|[^\s\w]|\n")

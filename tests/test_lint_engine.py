@@ -3,7 +3,7 @@
 import pytest
 
 from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
-from jaxresid.linter.project import Module, Project
+from jaxresid.linter.resolve.project import Module, Project
 from jaxresid.linter.rule import Rule
 from jaxresid.linter.rules import all_rules
 from jaxresid.violations import Edit, Fix, Span

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from jaxresid.linter.facts import Facts
-from jaxresid.linter.project import Module, Project
+from jaxresid.linter.resolve.facts import Facts
+from jaxresid.linter.resolve.project import Module, Project
 from jaxresid.linter.text.source import Source
 from jaxresid.linter.text.syntax import parse
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxresid.linter import rules
 from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
-from jaxresid.linter.project import Module, Project
+from jaxresid.linter.resolve.project import Module, Project
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import all_rules
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from jaxresid.advice.rewriting import Rewriting, Rewritings
 from jaxresid.linter import modules
-from jaxresid.linter.facts import Facts, Site
-from jaxresid.linter.names import External, Origin
+from jaxresid.linter.resolve.facts import Facts, Site
+from jaxresid.linter.resolve.names import External, Origin
 from jaxresid.model import Location
 
 # How many steps (aliases, instances, decorators) a callee is followed.

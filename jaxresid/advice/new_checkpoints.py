@@ -10,8 +10,8 @@ from jaxresid.advice.located import calls_at, is_called, last_name, module_libra
 from jaxresid.advice.numbering import Part, chosen, numbered
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.linter import edits, modules
-from jaxresid.linter.facts import Facts
-from jaxresid.linter.names import Definition
+from jaxresid.linter.resolve.facts import Facts
+from jaxresid.linter.resolve.names import Definition
 from jaxresid.model import Location
 from jaxresid.violations import Edit, Span
 

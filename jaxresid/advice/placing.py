@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.linter.facts import Facts
+from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.rule import noqa_rows
 from jaxresid.linter.rules import INDEX, TRACED
 from jaxresid.linter.text.document import Document, read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from jaxresid.linter.apis import POLICIES
+from jaxresid.linter.resolve.apis import POLICIES
 
 
 def policy_text(policy: str, prefix: str, quote: str = '"') -> str | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from jaxresid.advice.libraries import by_hand, library_of
 from jaxresid.advice.policy_text import policy_text, string_text
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.linter.facts import Facts
 from jaxresid.linter.imports import Imports
+from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.source import Source
 from jaxresid.linter.text.syntax import UnparsableError, parse

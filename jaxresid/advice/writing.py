@@ -30,7 +30,7 @@ from jaxresid.advice.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.subject import Subject
 from jaxresid.linter.diffing import unified_diff
-from jaxresid.linter.facts import Site
+from jaxresid.linter.resolve.facts import Site
 from jaxresid.linter.writing import replace_content
 from jaxresid.model import Expression, Plan, PlannedSite, PlannedValue
 from jaxresid.violations import Span

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.roles import Role
+from jaxresid.linter.resolve.callees import Role
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 # What the calls of the family raise when they are misused or not there.
 _FAILURES = frozenset(

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis
+from jaxresid.linter.resolve import apis
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
-    from jaxresid.linter.sites import Policy
+    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.sites import Policy
 
 # What libraries name inside themselves, so that a policy may use it though no `checkpoint_name` of
 # the project has it.

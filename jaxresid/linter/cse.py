@@ -14,7 +14,7 @@ from jaxresid.linter import edits
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Loop, Site, Use
+    from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use
 
 # Where the loops take the length and the unrolling, by the end of their name.
 SCANS = frozenset({"jax.lax.scan", "haiku.scan"})

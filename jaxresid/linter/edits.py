@@ -16,7 +16,7 @@ from jaxresid.violations import Applicability, Edit, Fix, Span
 if TYPE_CHECKING:
     import libcst as cst
 
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
     from jaxresid.linter.text.source import Source
 
 

@@ -16,7 +16,7 @@ from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.project import Project
+    from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.rule import Rule
 
 INVALID_SYNTAX = "invalid-syntax"
@@ -127,7 +127,7 @@ def _found_in(
     source = document.source
     violations: list[Violation] = []
     if funnel.confirms(tree, settings.markers):
-        from jaxresid.linter.facts import Facts
+        from jaxresid.linter.resolve.facts import Facts
 
         module = project.module_at(file) if project is not None and file is not None else None
         facts = Facts(

@@ -20,7 +20,7 @@ from jaxresid.linter.text import prefilter as funnel
 if TYPE_CHECKING:
     from jaxresid.linter.cache import Cache
     from jaxresid.linter.engine import Fixed, Settings
-    from jaxresid.linter.project import Module, Project
+    from jaxresid.linter.resolve.project import Module, Project
     from jaxresid.violations import Linted
 
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
@@ -161,7 +161,7 @@ class Lint:
 
     def project(self, root: Path) -> Project:
         """The index of a project."""
-        from jaxresid.linter.project import Project
+        from jaxresid.linter.resolve.project import Project
 
         if root not in self._projects:
             self._projects[root] = Project(
@@ -174,7 +174,7 @@ class Lint:
         return self._projects[root]
 
     def _modules(self, root: Path) -> Iterator[Module]:
-        from jaxresid.linter.project import Module
+        from jaxresid.linter.resolve.project import Module
 
         packages: dict[Path, bool] = {}
         for found in self.listed(root):

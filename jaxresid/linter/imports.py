@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from jaxresid.violations import Edit, Span
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
-    from jaxresid.linter.names import Binding, Scope
+    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.names import Binding, Scope
 
 _Import = ast.Import | ast.ImportFrom
 # The order that isort and ruff keep: future, standard library, everything else.

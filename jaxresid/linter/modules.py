@@ -9,12 +9,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis, edits, stages
-from jaxresid.linter.names import External, FunctionNode
+from jaxresid.linter import edits
+from jaxresid.linter.resolve import apis, stages
+from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 ModuleClass = ast.ClassDef | External
 _MAX_DEPTH = 8

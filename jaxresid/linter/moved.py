@@ -9,7 +9,7 @@ from jaxresid.linter import edits
 from jaxresid.violations import Edit, Fix, Span
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 
 def imported(facts: Facts, node: ast.ImportFrom, alias: ast.alias, public: str) -> Fix | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis
-from jaxresid.linter.names import External
+from jaxresid.linter.resolve import apis
+from jaxresid.linter.resolve.names import External
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 # A file that mentions none of these has no factory.
 

@@ -17,7 +17,7 @@ from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
 from jaxresid.violations import Applicability, Fix, Related, RuleInfo, Severity, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
     from jaxresid.violations import Span
 
 SECTIONS = (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import checkpoint_calls
-from jaxresid.linter.names import External, FunctionNode
+from jaxresid.linter.resolve.names import External, FunctionNode
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _LINEN = frozenset({"linen", "partitioning"})
 # What a function may go through on the way to its call without its arguments being shifted.

@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import checkpoint_calls, stages
-from jaxresid.linter.names import External
+from jaxresid.linter import checkpoint_calls
+from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _ARRAY_MODULES = ("jax.numpy.", "jax.nn.", "jax.scipy.", "numpy.")
 # What is in these modules and gives a function, or something that is called.

@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits, stages
-from jaxresid.linter.names import FunctionNode
+from jaxresid.linter import edits
+from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site, Use
+    from jaxresid.linter.resolve.facts import Facts, Site, Use
 
 
 class CheckpointedLastStage(Rule):

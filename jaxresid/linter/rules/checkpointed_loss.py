@@ -4,12 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits, stages
+from jaxresid.linter import edits
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site, Use
+    from jaxresid.linter.resolve.facts import Facts, Site, Use
 
 # A mapped checkpoint keeps and recomputes the whole batch at once, as an unmapped one does.
 _TRANSPARENT = {"jit", "vmap", "partial"}

@@ -4,12 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import cse, stages
+from jaxresid.linter import cse
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Loop
+    from jaxresid.linter.resolve.facts import Facts, Loop
 
 _HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
 _STEP = "def step(x, w):\n    return jnp.sin(jnp.tanh(x @ w) @ w), None\n\n\n"

@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import cse, stages
+from jaxresid.linter import cse
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site, Use
+    from jaxresid.linter.resolve.facts import Facts, Site, Use
 
 _LAYER = "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
 _STEP = "\n\ndef step(ws, x):\n    return jax.value_and_grad(loss)(ws, x)\n"

@@ -4,12 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import cse, edits, stages
+from jaxresid.linter import cse, edits
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Loop, Site
+    from jaxresid.linter.resolve.facts import Facts, Loop, Site
 
 _HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
 _STEP = "def step(x, w):\n    return jnp.sin(jnp.tanh(x @ w) @ w), None\n\n\n"

@@ -9,7 +9,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Named
+    from jaxresid.linter.resolve.facts import Facts, Named
 
 
 class DiscardedCheckpointName(Rule):

@@ -4,12 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import checkpoint_calls, stages
+from jaxresid.linter import checkpoint_calls
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _REPEATED = frozenset(
     {

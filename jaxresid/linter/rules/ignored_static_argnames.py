@@ -10,7 +10,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 # `jax.remat` has never had it; `haiku.remat` hands its keywords to `jax.remat`.
 _ACCEPTING = frozenset(

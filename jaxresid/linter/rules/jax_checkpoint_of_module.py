@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis, modules, stages
-from jaxresid.linter.names import External
+from jaxresid.linter import modules
+from jaxresid.linter.resolve import apis, stages
+from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _ARRAYS = frozenset({"jax.Array", "jax.numpy.ndarray", "jaxtyping.Array"})
 _LAYERS = frozenset(

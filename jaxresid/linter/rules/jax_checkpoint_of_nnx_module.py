@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis, cse, modules, stages
-from jaxresid.linter.names import FunctionNode
+from jaxresid.linter import cse, modules
+from jaxresid.linter.resolve import apis, stages
+from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _HEAD = "import jax\nfrom flax import nnx\n\n\n"
 _NORM = (

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.names import Binding, FunctionNode
+from jaxresid.linter.resolve.names import Binding, FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _Round = ast.For | ast.AsyncFor | ast.comprehension
 _MAX_STEPS = 3

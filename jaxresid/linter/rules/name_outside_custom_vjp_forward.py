@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.names import External, FunctionNode
+from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 # A custom_vjp of another library, or a callable that is not visible, might name values.
 _KNOWN = frozenset({"jax", "numpy", "functools", "math", "typing", "operator"})

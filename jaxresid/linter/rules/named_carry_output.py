@@ -10,8 +10,8 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Named, Site
-    from jaxresid.linter.names import FunctionNode
+    from jaxresid.linter.resolve.facts import Facts, Named, Site
+    from jaxresid.linter.resolve.names import FunctionNode
 
 
 class NamedCarryOutput(Rule):

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.checkpoint_names import EXCLUDING, mentions
-from jaxresid.linter.names import External
+from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 # Each was run: with its output named and saved, the matmul before it is still recomputed. Even
 # where the derivative needs the output alone (exp, tanh), it is not the named one that it keeps.

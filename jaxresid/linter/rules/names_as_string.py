@@ -10,7 +10,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _LISTS = ("names_which_can_be_saved", "names_which_can_be_offloaded")
 

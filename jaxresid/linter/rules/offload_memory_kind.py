@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis, edits, policies
+from jaxresid.linter import edits, policies
 from jaxresid.linter.policies import Made
+from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _RIGHT = {"offload_src": "device", "offload_dst": "pinned_host"}
 

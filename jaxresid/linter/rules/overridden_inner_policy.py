@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import policies
-from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Policy, Site
+    from jaxresid.linter.resolve.facts import Facts, Policy, Site
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _MANY = (*_LOOPS, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter import edits, policies
-from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _EQUAL = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)
 _IN = (ast.In, ast.NotIn)

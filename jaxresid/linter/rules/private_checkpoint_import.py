@@ -9,7 +9,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _PUBLIC = {
     "jax._src.ad_checkpoint.checkpoint": "jax.checkpoint",

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.names import FunctionNode
+from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
 _POLICY = 'def keep_sin(prim, *_, **params):\n    return str(prim) == "sin"\n\n\n'

@@ -9,7 +9,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
 _FUNCTION = "def f(x, flag):\n    return jnp.sin(x) if flag else x\n\n\n"

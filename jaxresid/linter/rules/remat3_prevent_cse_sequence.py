@@ -8,7 +8,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
 _FUNCTION = "def f(w, x, flag):\n    return jnp.sin(w * x) if flag else x\n\n\n"

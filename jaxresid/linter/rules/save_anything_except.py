@@ -8,7 +8,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 
 class SaveAnythingExcept(Rule):

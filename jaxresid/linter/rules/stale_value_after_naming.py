@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.names import Binding, External
+from jaxresid.linter.resolve.names import Binding, External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Named
+    from jaxresid.linter.resolve.facts import Facts, Named
 
 _ABSTRACT = frozenset({"shape", "dtype", "ndim", "size", "sharding", "weak_type", "aval"})
 # What reads no value of an array, or is not part of what is differentiated.

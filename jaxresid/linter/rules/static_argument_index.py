@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import checkpoint_calls, edits, stages, static_arguments
+from jaxresid.linter import checkpoint_calls, edits, static_arguments
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.linter.static_arguments import Passed, Signature, Static
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _FLAX = "import flax.linen as nn\n\n\n"
 _PARTITIONING = (

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits, stages
-from jaxresid.linter.names import External, FunctionNode
+from jaxresid.linter import edits
+from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 # One primitive each, whose derivative needs one array of its input's size at most: its input or its
 # output. Without a checkpoint that one is kept, with it the input is: the same bytes. (Before 0.11

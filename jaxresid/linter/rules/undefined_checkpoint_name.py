@@ -9,8 +9,8 @@ from jaxresid.nearest import did_you_mean
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
-    from jaxresid.linter.project import Project
+    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.project import Project
 
 _MODEL = """\
 import jax.numpy as jnp

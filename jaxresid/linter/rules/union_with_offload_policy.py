@@ -4,12 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis, policies
+from jaxresid.linter import policies
+from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _PARAMETERS = frozenset({"policy_1", "policy_2"})
 # Since jax 0.12 a union with one of these is the other one, or this one, without asking further.

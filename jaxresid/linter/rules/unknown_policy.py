@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis, policies
+from jaxresid.linter import policies
+from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.nearest import nearest
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts
 
 _MODULES = frozenset(m.removesuffix(".") for m in apis.POLICY_MODULES)
 _CAUGHT = frozenset(

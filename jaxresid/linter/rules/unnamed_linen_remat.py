@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import modules, stages
-from jaxresid.linter.names import External
+from jaxresid.linter import modules
+from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _HEAD = "import flax.linen as nn\n\n\n"
 _BLOCK = (

@@ -3,14 +3,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import apis
 from jaxresid.linter.checkpoint_names import EXCLUDING, SAVING, mentions
+from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
-    from jaxresid.linter.project import Project
+    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.project import Project
 
 _POLICY = """\
 import jax

@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import stages
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Loop
+    from jaxresid.linter.resolve.facts import Facts, Loop
 
 _HEAVY = frozenset({"dot", "matmul", "einsum", "tensordot", "dot_general", "conv_general_dilated"})
 _FEW_CALLS = 3

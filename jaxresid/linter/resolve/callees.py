@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxresid.linter import apis
-from jaxresid.linter.names import External, Names
+from jaxresid.linter.resolve import apis
+from jaxresid.linter.resolve.names import External, Names
 
 if TYPE_CHECKING:
-    from jaxresid.linter.project import Project
+    from jaxresid.linter.resolve.project import Project
 
 # How many steps (aliases, partials, arguments) a value is followed.
 MAX_DEPTH = 12

@@ -9,11 +9,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.names import External, FunctionNode
+from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.violations import Related
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts, Loop, Site, Use
+    from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use
 
 # Methods and functions that turn a stage's output into a scalar at no cost worth keeping.
 _REDUCTIONS = frozenset({"mean", "sum", "squeeze", "item", "astype", "nanmean", "asarray"})

@@ -19,8 +19,8 @@ from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Span
 
 if TYPE_CHECKING:
-    from jaxresid.linter.facts import Facts
-    from jaxresid.linter.flow import UseKind
+    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.uses import UseKind
 
 # Never part of the project, so not looked up in it.
 _LIBRARIES = frozenset(
@@ -127,7 +127,7 @@ class Project:
 
     def facts(self, module: Module) -> Facts | None:
         """The facts of a module of the project; None where it does not parse."""
-        from jaxresid.linter.facts import Facts
+        from jaxresid.linter.resolve.facts import Facts
 
         if module.path not in self._facts:
             try:
@@ -224,7 +224,7 @@ class Project:
         return self._remote[key]
 
     def _find_remote(self, qualname: str, home: Path | None) -> Iterable[RemoteUse]:
-        from jaxresid.linter.stages import derivative_name
+        from jaxresid.linter.resolve.stages import derivative_name
 
         home_name, _, last = qualname.rpartition(".")
         parent = home_name.rpartition(".")[2] or home_name

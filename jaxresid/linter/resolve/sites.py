@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from jaxresid.linter import apis
-from jaxresid.linter.names import Definition, External, FunctionNode, Origin
-from jaxresid.linter.roles import MAX_DEPTH, Arguments, Role, Roles
+from jaxresid.linter.resolve import apis
+from jaxresid.linter.resolve.callees import MAX_DEPTH, Arguments, Role, Roles
+from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.flow import Flow, Use
-from jaxresid.linter.names import Definition, FunctionNode
+from jaxresid.linter.resolve.names import Definition, FunctionNode
+from jaxresid.linter.resolve.uses import Flow, Use
 
 if TYPE_CHECKING:
-    from jaxresid.linter.project import RemoteUse
+    from jaxresid.linter.resolve.project import RemoteUse
 
 
 # How many callers, or functions around one another, are followed up; beyond them is unknown.

@@ -11,11 +11,11 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.flow import Use
-from jaxresid.linter.names import Names
-from jaxresid.linter.roles import Arguments, Role
-from jaxresid.linter.sites import Derivative, Loop, Named, Policy, Site
-from jaxresid.linter.standing import Standing, Standings
+from jaxresid.linter.resolve.callees import Arguments, Role
+from jaxresid.linter.resolve.context import Standing, Standings
+from jaxresid.linter.resolve.names import Names
+from jaxresid.linter.resolve.sites import Derivative, Loop, Named, Policy, Site
+from jaxresid.linter.resolve.uses import Use
 
 __all__ = [
     "Arguments",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from jaxresid.linter.project import Project
+    from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.text.source import Source
 
 

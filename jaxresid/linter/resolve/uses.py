@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxresid.linter import apis
-from jaxresid.linter.names import Binding, External
-from jaxresid.linter.roles import MAX_DEPTH, Role
-from jaxresid.linter.sites import Site, Sites
+from jaxresid.linter.resolve import apis
+from jaxresid.linter.resolve.callees import MAX_DEPTH, Role
+from jaxresid.linter.resolve.names import Binding, External
+from jaxresid.linter.resolve.sites import Site, Sites
 
 UseKind = Literal[
     "call",  # the value is called

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxresid.advice.rewriting import Rewriting, Rewritings
-from jaxresid.linter import modules
+from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.linter.resolve.names import External, Origin
 from jaxresid.model import Location

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import checkpoint_calls
-from jaxresid.linter.checkpoint_calls import Given
+from jaxresid.linter.patterns import checkpoint_calls
+from jaxresid.linter.patterns.checkpoint_calls import Given
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.checkpoint_names import saved
+from jaxresid.linter.patterns.checkpoint_names import saved
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.checkpoint_names import EXCLUDING, mentions
+from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, mentions
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation

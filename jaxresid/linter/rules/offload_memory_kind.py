@@ -4,8 +4,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits, policies
-from jaxresid.linter.policies import Made
+from jaxresid.linter import edits
+from jaxresid.linter.patterns import policy_names as policies
+from jaxresid.linter.patterns.policy_names import Made
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation

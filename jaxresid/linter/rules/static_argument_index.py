@@ -4,10 +4,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import checkpoint_calls, edits, static_arguments
+from jaxresid.linter import edits
+from jaxresid.linter.patterns import checkpoint_calls, static_arguments
+from jaxresid.linter.patterns.static_arguments import Passed, Signature, Static
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.linter.static_arguments import Passed, Signature, Static
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.checkpoint_names import LIBRARY_NAMES, SAVING, Mention, mentions
+from jaxresid.linter.patterns.checkpoint_names import LIBRARY_NAMES, SAVING, Mention, mentions
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.nearest import did_you_mean
 from jaxresid.violations import Violation

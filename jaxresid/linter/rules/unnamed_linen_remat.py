@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import modules
+from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule

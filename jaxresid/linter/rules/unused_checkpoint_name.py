@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.checkpoint_names import EXCLUDING, SAVING, mentions
+from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, SAVING, mentions
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import checkpoint_calls
+from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.resolve.names import External, FunctionNode
 
 if TYPE_CHECKING:

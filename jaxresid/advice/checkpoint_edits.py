@@ -15,7 +15,7 @@ from jaxresid.advice.located import (
 )
 from jaxresid.advice.numbering import Part, chosen, numbered
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
-from jaxresid.linter import edits
+from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.model import Location
 from jaxresid.violations import Edit

@@ -9,7 +9,7 @@ from jaxresid.advice.calling import Given, Kind
 from jaxresid.advice.located import calls_at, is_called, last_name, module_library
 from jaxresid.advice.numbering import Part, chosen, numbered
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
-from jaxresid.linter import edits
+from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.names import Definition

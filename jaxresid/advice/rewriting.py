@@ -12,7 +12,7 @@ from pathlib import Path
 from jaxresid.advice.libraries import by_hand, library_of
 from jaxresid.advice.policy_text import policy_text, string_text
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.linter.imports import Imports
+from jaxresid.linter.fixes.imports import Imports
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.source import Source

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits
+from jaxresid.linter.fixes import edits
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:

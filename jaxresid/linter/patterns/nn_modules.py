@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits
+from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.violations import Fix

@@ -4,7 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits, moved
+from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes import public_imports as moved
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.patterns.checkpoint_calls import Given
 from jaxresid.linter.rule import Example, Rule

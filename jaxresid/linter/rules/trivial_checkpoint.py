@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits
+from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter import edits
+from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation

@@ -126,7 +126,7 @@ def _is_differentiated(facts: Facts, loop: Loop) -> bool:
 
 
 def _wrap(facts: Facts, loop: Loop) -> Fix | None:
-    from jaxresid.linter import edits
+    from jaxresid.linter.fixes import edits
 
     callee = edits.name_for(facts, "jax.checkpoint")
     if callee is None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.linter import cache as module
-from jaxresid.linter.cache import Cache, cache_key
+from jaxresid.linter.run import cache as module
+from jaxresid.linter.run.cache import Cache, cache_key
 
 KEY = cache_key("1.0", "rules", "config", "/p")
 LONG_AGO = 1_600_000_000 * 10**9
@@ -269,7 +269,7 @@ def test_what_another_run_wrote_meanwhile_is_kept(tmp_path, source):
 WRITER = """
 import os, sys
 from pathlib import Path
-from jaxresid.linter.cache import Cache
+from jaxresid.linter.run.cache import Cache
 directory, key, start = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for i in range(start, start + 25):
     path = Path(directory).parent / f"{i}.py"

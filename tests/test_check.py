@@ -31,9 +31,9 @@ from jaxresid.config import Options, load
 from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
-from jaxresid.linter.files import Lint
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED
+from jaxresid.linter.run.files import Lint
 from jaxresid.model import Checkpoint, Finding, Location, Source, Verdict
 from jaxresid.render.lint import FORMATS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jaxresid.config import ConfigError, Options, combine
-from jaxresid.linter.discover import (
+from jaxresid.linter.run.discover import (
     Found,
     Problem,
     UsageError,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jaxresid.cli.running import run as run_command
-from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import KNOWN, all_rules
+from jaxresid.linter.run.files import Lint
 from jaxresid.render.lint import FORMATS
 
 ROOT = Path(__file__).parent.parent
@@ -515,7 +515,7 @@ def test_jobs_and_runs_give_the_same_bytes(lab):
 
 
 def test_a_process_that_has_jax_is_not_forked(lab, monkeypatch):
-    monkeypatch.setattr("jaxresid.linter.files._POOL_NBYTES", 0)
+    monkeypatch.setattr("jaxresid.linter.run.files._POOL_NBYTES", 0)
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", None)
     assert "jax" in sys.modules
     lab.write(a=CALLED, b=CALLED)
@@ -752,7 +752,7 @@ def test_unusual_files_are_findings_and_the_others_are_linted(lab):
 
 def test_file_that_vanishes(lab, monkeypatch):
     lab.write(here=CALLED, vanishing=CALLED)
-    from jaxresid.linter import files
+    from jaxresid.linter.run import files
 
     discover = files.discover
 
@@ -805,8 +805,8 @@ def test_too_deep_for_the_rules(lab, monkeypatch):
         raise RecursionError
 
     lab.write(a=CALLED, b=CALLED)
-    monkeypatch.setattr("jaxresid.linter.engine.lint_bytes", too_deep)
-    monkeypatch.setattr("jaxresid.linter.engine.fix_bytes", too_deep)
+    monkeypatch.setattr("jaxresid.linter.run.engine.lint_bytes", too_deep)
+    monkeypatch.setattr("jaxresid.linter.run.engine.fix_bytes", too_deep)
     assert lab.found("-n") == [("a.py", "invalid-syntax"), ("b.py", "invalid-syntax")]
     monkeypatch.setattr(Lint, "run", lambda self, *a, **k: (self.file("a.py", lab.path / "a.py"),))
     assert lab("--fix")[0] == 1
@@ -829,7 +829,7 @@ def counted(monkeypatch):
 
 def test_cache_answers_with_the_same_bytes(lab, monkeypatch):
     # Where files come of age between two runs, what hangs on them is linted once more.
-    monkeypatch.setattr("jaxresid.linter.cache.GRANULARITY_NS", 0)
+    monkeypatch.setattr("jaxresid.linter.run.cache.GRANULARITY_NS", 0)
     lab.write(called=CALLED, loss=LOSS, syntax=SYNTAX, clean=CLEAN)
     linted = counted(monkeypatch)
     for form in FORMATS:
@@ -897,7 +897,7 @@ def test_cache_knows_the_other_files(lab, monkeypatch, old):
     lab.config()
     lab.write(model=MODEL, train=TRAIN)
     if old:
-        monkeypatch.setattr("jaxresid.linter.cache.GRANULARITY_NS", 0)
+        monkeypatch.setattr("jaxresid.linter.run.cache.GRANULARITY_NS", 0)
     for argv in ([], ["model.py"]):
         lab.write(train=TRAIN)
         assert lab.found(*argv) == lab.found(*argv) == [("model.py", "JXR101")]
@@ -923,7 +923,7 @@ def test_cache_of_another_file_with_the_same_times(lab, monkeypatch):
         return result
 
     now = time.time_ns()
-    monkeypatch.setattr("jaxresid.linter.files.os.stat", coarse)
+    monkeypatch.setattr("jaxresid.linter.run.files.os.stat", coarse)
     assert len(lab.found("model.py")) == 1
     lab.write(train=TRAIN.replace("jax.grad(", "jax.jit ("))
     assert lab.found("model.py") == []

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
 from jaxresid.linter.resolve.project import Module, Project
 from jaxresid.linter.rule import Rule
 from jaxresid.linter.rules import all_rules
+from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
 from jaxresid.violations import Edit, Fix, Span
 
 RULES = tuple(r for r in all_rules() if r.is_default())

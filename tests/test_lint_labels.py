@@ -9,7 +9,7 @@ import pytest
 from packages import unpacked
 
 from jaxresid.config import Config, Selection
-from jaxresid.linter.files import Lint
+from jaxresid.linter.run.files import Lint
 
 pytestmark = pytest.mark.slow
 

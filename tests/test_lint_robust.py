@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxresid.config import Options, combine
-from jaxresid.linter import discover
-from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
-from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import all_rules
+from jaxresid.linter.run import discover
+from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
+from jaxresid.linter.run.files import Lint
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.linter.text.source import Source
 
@@ -380,7 +380,7 @@ def test_unreadable_and_vanishing_files(tmp_path, monkeypatch, error, reason):
             raise error
         return opened(path, *args, **kwargs)
 
-    monkeypatch.setattr("jaxresid.linter.files.discover", listed)
+    monkeypatch.setattr("jaxresid.linter.run.files.discover", listed)
     monkeypatch.setattr("builtins.open", guarded)
     found = lint_tree(tmp_path, monkeypatch, select=("JXR105",))
     assert {p: {v.code for v in r.violations} for p, r in found.items()} == {
@@ -458,7 +458,7 @@ def test_packages_without_checkpointing_have_no_findings(package, tmp_path, monk
 
 @pytest.mark.parametrize("change", [{"violations": [1]}, {"lines": 3}, {"violations": [{}]}, None])
 def test_a_stored_result_of_another_shape_is_none(change):
-    from jaxresid.linter.stored import as_json, from_json
+    from jaxresid.linter.run.cache_format import as_json, from_json
     from jaxresid.violations import Linted, Span, Violation
 
     found = Violation("JXR101", "x", "error", "m", "a.py", Span(1, 0, 1, 1))

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from jaxresid.linter import rules
-from jaxresid.linter.engine import Settings, fix_bytes, lint_bytes
 from jaxresid.linter.resolve.project import Module, Project
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import all_rules
+from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
 
 RULES = all_rules()
 KNOWN = {r.code: r.name for r in RULES}

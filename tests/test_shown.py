@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxresid.cli.running import rendered
-from jaxresid.linter.diffing import unified_diff
+from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Compiled, CompiledReport
 from jaxresid.render.compiled import render_compiled
 from jaxresid.render.html import report_html

@@ -14,8 +14,8 @@ from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.linter.files import Lint
 from jaxresid.linter.rules import KNOWN
+from jaxresid.linter.run.files import Lint
 from jaxresid.linter.text import suppress
 from jaxresid.violations import Linted, Violation
 from jaxresid.words import Mode, Profile

@@ -29,9 +29,9 @@ from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.advice.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.subject import Subject
-from jaxresid.linter.diffing import unified_diff
 from jaxresid.linter.resolve.facts import Site
-from jaxresid.linter.writing import replace_content
+from jaxresid.linter.run.atomic_write import replace_content
+from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Expression, Plan, PlannedSite, PlannedValue
 from jaxresid.violations import Span
 

@@ -18,7 +18,7 @@ from jaxresid.cli.findings import (
 from jaxresid.cli.inputs import TargetOptions, inspected, target_options
 from jaxresid.cli.running import tell, working
 from jaxresid.config import Options, load
-from jaxresid.linter.files import Lint
+from jaxresid.linter.run.files import Lint
 
 
 class Request(NamedTuple):

@@ -11,8 +11,8 @@ import click
 from jaxresid._version import __version__
 from jaxresid.cli.running import terminal_width, use_color, write
 from jaxresid.config import Config, parse_per_file_ignores, split_selectors
-from jaxresid.linter.discover import UsageError
 from jaxresid.linter.rules import INDEX, TRACED, rule
+from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from jaxresid.config import (
     parse_target_jax,
 )
 from jaxresid.errors import JaxresidError
-from jaxresid.linter.discover import Found, UsageError, discover
-from jaxresid.linter.files import Lint
+from jaxresid.linter.run.discover import Found, UsageError, discover
+from jaxresid.linter.run.files import Lint
 from jaxresid.shown import visible
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _show(
 
 def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
     """Makes the fixes (or prints them as a diff) and shows what is left."""
-    from jaxresid.linter.writing import replace_content
+    from jaxresid.linter.run.atomic_write import replace_content
 
     made: list[str] = []
     diffs: list[str] = []
@@ -273,14 +273,14 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
 
 
 def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
-    from jaxresid.linter.diffing import unified_diff
+    from jaxresid.linter.run.diffing import unified_diff
 
     return unified_diff(before, after, path, path)
 
 
 def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
+    from jaxresid.linter.run.atomic_write import replace_content
     from jaxresid.linter.text import suppress
-    from jaxresid.linter.writing import replace_content
 
     added = 0
     for linted in results:

@@ -23,7 +23,7 @@ def lint_source(
       source: Python, or a notebook's JSON where `path` ends in `.ipynb`.
       config: None for the nearest `[tool.jaxresid]` above `path`, as on the command line.
     """
-    from jaxresid.linter.files import Lint
+    from jaxresid.linter.run.files import Lint
 
     raw = source.encode() if isinstance(source, str) else source
     absolute = _absolute(path)
@@ -45,7 +45,7 @@ def fix_source(
     """
     from dataclasses import replace
 
-    from jaxresid.linter.files import Lint
+    from jaxresid.linter.run.files import Lint
 
     absolute = _absolute(path)
     config = config or _config(absolute)
@@ -74,7 +74,7 @@ def lint_paths(
       JaxresidError: a path does not exist, or the configuration is wrong.
     """
     from jaxresid.config import Options
-    from jaxresid.linter.files import Lint
+    from jaxresid.linter.run.files import Lint
 
     run = Lint(config or _config(Path()), nearest=None if config else Options())
     return run.run([str(p) for p in paths], jobs=jobs, cache=cache)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from jaxresid.config import Config, Options, load, matches
 from jaxresid.errors import JaxresidError
 from jaxresid.interrupts import deaf
-from jaxresid.linter.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED, Entry, rule
+from jaxresid.linter.run.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.text import prefilter as funnel
 
 if TYPE_CHECKING:
-    from jaxresid.linter.cache import Cache
-    from jaxresid.linter.engine import Fixed, Settings
     from jaxresid.linter.resolve.project import Module, Project
+    from jaxresid.linter.run.cache import Cache
+    from jaxresid.linter.run.engine import Fixed, Settings
     from jaxresid.violations import Linted
 
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
@@ -109,7 +109,7 @@ class Lint:
 
     def settings(self, path: Path) -> Settings:
         """What to look for in one file."""
-        from jaxresid.linter.engine import Settings
+        from jaxresid.linter.run.engine import Settings
 
         config = self.config_in(path.parent)
         ignored = config.ignored_in(path)
@@ -186,7 +186,7 @@ class Lint:
         """A digest of what a file's findings depend on besides the file: the project around it."""
         import hashlib
 
-        from jaxresid.linter.cache import GRANULARITY_NS
+        from jaxresid.linter.run.cache import GRANULARITY_NS
 
         digest = hashlib.blake2b(digest_size=16)
         fresh = time.time_ns() - GRANULARITY_NS
@@ -217,7 +217,7 @@ class Lint:
 
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lints bytes as the content of a file."""
-        from jaxresid.linter.engine import INVALID_SYNTAX, broken, lint_bytes
+        from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
         from jaxresid.violations import Linted
 
         project = self.project(self.root(absolute))
@@ -228,7 +228,7 @@ class Lint:
 
     def fixed(self, raw: bytes, path: str, absolute: Path) -> Fixed:
         """Fixes bytes as the content of a file."""
-        from jaxresid.linter.engine import Fixed, fix_bytes
+        from jaxresid.linter.run.engine import Fixed, fix_bytes
 
         root = self.root(absolute)
 
@@ -249,7 +249,7 @@ class Lint:
 
     def silenced(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
         """The file with a comment at each finding that silences it, and how many findings."""
-        from jaxresid.linter.engine import violations_in
+        from jaxresid.linter.run.engine import violations_in
         from jaxresid.linter.text.document import read
         from jaxresid.violations import Violation
 
@@ -353,8 +353,8 @@ class Lint:
 
     def _open_cache(self, before_reading: int) -> Cache:
         from jaxresid._version import __version__
-        from jaxresid.linter.cache import Cache, cache_key
-        from jaxresid.linter.stored import code_fingerprint
+        from jaxresid.linter.run.cache import Cache, cache_key
+        from jaxresid.linter.run.cache_format import code_fingerprint
 
         rules = f"{code_fingerprint()} {self.ignore_noqa}"
         key = cache_key(__version__, rules, self.config.fingerprint(), self.config.root)
@@ -363,7 +363,7 @@ class Lint:
     def _cached(
         self, cache: Cache, candidates: Sequence[Candidate], jobs: int | None
     ) -> Iterable[Linted]:
-        from jaxresid.linter.stored import as_json, from_json
+        from jaxresid.linter.run.cache_format import as_json, from_json
 
         states = {root: self.state(root) for root in {self.root(c.absolute) for c in candidates}}
 
@@ -402,7 +402,7 @@ def _is_python(item: Found | Problem) -> TypeGuard[Found]:
 
 
 def _unreadable(path: str, reason: str) -> Linted:
-    from jaxresid.linter.engine import unreadable
+    from jaxresid.linter.run.engine import unreadable
 
     return unreadable(path, reason)
 

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # typing takes time, in which a Ctrl-C would be nobody's
 if TYPE_CHECKING:
     from typing import Any
 
-    from jaxresid.advice.check import check as check
+    from jaxresid.advice.check.check import check as check
     from jaxresid.advice.compare import compare as compare
     from jaxresid.advice.compile import compile as compile
     from jaxresid.advice.plan import plan as plan
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 # A commit hook starts this package at every commit: it imports what it uses and no more.
 _PUBLIC = {
     "jaxresid._version": "__version__",
-    "jaxresid.advice.check": "check",
+    "jaxresid.advice.check.check": "check",
     "jaxresid.advice.compare": "compare",
     "jaxresid.advice.compile": "compile",
     "jaxresid.advice.plan": "plan",

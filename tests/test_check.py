@@ -21,11 +21,11 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from fixtures.inspect import block, gpt, offload, stack8
-from jaxresid.advice import rules
-from jaxresid.advice.check import checked
-from jaxresid.advice.placing import Placing, definition
-from jaxresid.advice.rules import traced_rules
-from jaxresid.advice.verdicts import verdict_finding
+from jaxresid.advice.check import rules
+from jaxresid.advice.check.check import checked
+from jaxresid.advice.check.rules import traced_rules
+from jaxresid.advice.check.source_lines import Placing, definition
+from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.cli.running import run
 from jaxresid.config import Options, load
 from jaxresid.inspector.findings.collect import findings

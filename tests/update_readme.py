@@ -88,7 +88,7 @@ def updated(text: str) -> str:
 def rule_table() -> str:
     """The rules as a table, from their own documentation."""
     sys.path.insert(0, str(ROOT))
-    from jaxresid.advice.rules import traced_rules
+    from jaxresid.advice.check.rules import traced_rules
     from jaxresid.linter.rules import all_rules
 
     rows = ["| code | name | severity | fix | |", "|---|---|---|---|---|"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxresid.advice.calling import Calls
+from jaxresid.advice.check.source_lines import definition
 from jaxresid.advice.checkpoint_edits import (
     remove_checkpoint,
     set_policy,
@@ -24,7 +25,6 @@ from jaxresid.advice.new_checkpoints import (
     defined_at,
 )
 from jaxresid.advice.numbering import Part
-from jaxresid.advice.placing import definition
 from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
 from jaxresid.advice.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError

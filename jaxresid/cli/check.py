@@ -60,7 +60,7 @@ def check(options: TargetOptions, **given: Any) -> int:
     check_statistics(request, config)
     with working(f"tracing {options.target}"):
         found = inspected(options)
-        from jaxresid.advice.check import checked
+        from jaxresid.advice.check.check import checked
 
         results = checked(found, run)
     for warning in () if request.quiet else found.report.warnings:

@@ -178,7 +178,7 @@ def _documented(codes: Iterable[str]) -> list[RuleInfo]:
     infos = [rule(e.name).info() for e in INDEX if e.code in codes]
     traced = [e.name for e in TRACED if e.code in codes]
     if traced:
-        from jaxresid.advice.rules import traced_rule
+        from jaxresid.advice.check.rules import traced_rule
 
         infos += [traced_rule(name).info() for name in traced]
     return infos

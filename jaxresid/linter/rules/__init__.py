@@ -67,7 +67,7 @@ JXR702 remat3-list-static-argnums info
 JXR703 remat3-prevent-cse-sequence info
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
-# `jaxresid.advice.rules` documents them; here they are known as words of a configuration or of a
+# `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or of a
 # comment, and nothing more.
 _TRACED_TABLE = """
 JXR801 useless-checkpoint warning

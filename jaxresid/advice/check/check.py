@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxresid.advice.placing import File, Placing
-from jaxresid.advice.verdicts import verdict_finding
+from jaxresid.advice.check.source_lines import File, Placing
+from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.config import Options, load, matches
 from jaxresid.errors import InputsError
 from jaxresid.inspector.findings.collect import findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from jaxresid.advice.rule import TracedRule
+from jaxresid.advice.check.rule import TracedRule
 from jaxresid.linter.rules import TRACED
 
 

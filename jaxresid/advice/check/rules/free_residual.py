@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from jaxresid.advice.rule import TracedRule
+from jaxresid.advice.check.rule import TracedRule
 from jaxresid.linter.rule import Example
 
 _ATTENTION = """import jax

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from jaxresid.advice.check.check import check as check
-    from jaxresid.advice.compare import compare as compare
+    from jaxresid.advice.compare.compare import compare as compare
     from jaxresid.advice.compile import compile as compile
     from jaxresid.advice.plan import plan as plan
     from jaxresid.advice.sweep import sweep as sweep
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "jaxresid._version": "__version__",
     "jaxresid.advice.check.check": "check",
-    "jaxresid.advice.compare": "compare",
+    "jaxresid.advice.compare.compare": "compare",
     "jaxresid.advice.compile": "compile",
     "jaxresid.advice.plan": "plan",
     "jaxresid.advice.sweep": "sweep",

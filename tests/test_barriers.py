@@ -8,7 +8,7 @@ from jax import lax
 import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.check.verdict_rules import verdict_finding
-from jaxresid.advice.compare import WRITTEN
+from jaxresid.advice.compare.compare import WRITTEN
 from jaxresid.inspector.memory.compiler_versions import MEASURED, cpu_compiler, not_measured
 from jaxresid.inspector.memory.peak import profile_named
 from jaxresid.model import Verdict

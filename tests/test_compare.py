@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from fixtures.inspect import block, stack8
-from jaxresid.advice import frontier
+from jaxresid.advice.compare import pareto as frontier
 from jaxresid.errors import InputsError
 from jaxresid.inspector.trace import inputs as abstract
 

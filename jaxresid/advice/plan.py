@@ -9,6 +9,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.calling import Calls, Given, calls_of, observed, target_given
 from jaxresid.advice.chips import DEFAULT, Chip, chip
+from jaxresid.advice.compare.targets import remarks
 from jaxresid.advice.libraries import library_of
 from jaxresid.advice.options import Menu, menu
 from jaxresid.advice.promising import (
@@ -23,7 +24,6 @@ from jaxresid.advice.promising import (
 from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.advice.search import Runs, Search, Tried
 from jaxresid.advice.snippets import code
-from jaxresid.advice.spots import remarks
 from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import Costs

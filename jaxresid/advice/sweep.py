@@ -13,10 +13,10 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid._version import __version__
 from jaxresid.advice.chips import DEFAULT
-from jaxresid.advice.compare import NONE, WRITTEN, Table, described, load_policy
+from jaxresid.advice.compare.compare import NONE, WRITTEN, Table, described, load_policy
+from jaxresid.advice.compare.targets import Spot, spot
 from jaxresid.advice.compile import Program, Settings, job, places_of, row, settings
 from jaxresid.advice.results import Results
-from jaxresid.advice.spots import Spot, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
 from jaxresid.inspector.checkpoints.policies import builtins, description

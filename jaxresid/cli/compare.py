@@ -78,7 +78,13 @@ def compare(
     with working(f"tracing {options.target}") as say:
         found, request = subject_of(options)
         from jaxresid import jax_compat
-        from jaxresid.advice.compare import Compile, Measure, comparison, dynamic, load_policy
+        from jaxresid.advice.compare.compare import (
+            Compile,
+            Measure,
+            comparison,
+            dynamic,
+            load_policy,
+        )
 
         asked = request.question
         leaves = jax_compat.import_jax().tree.leaves((asked.args, asked.kwargs)) if measure else []

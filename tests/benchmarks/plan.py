@@ -31,7 +31,7 @@ import jax
 import zoo
 
 from fixtures.inspect import train_step
-from jaxresid.advice.compare import comparison
+from jaxresid.advice.compare.compare import comparison
 from jaxresid.advice.plan import planned
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.report import subject

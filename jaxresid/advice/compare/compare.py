@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice import frontier
 from jaxresid.advice.chips import DEFAULT, Chip, chip
+from jaxresid.advice.compare import pareto as frontier
+from jaxresid.advice.compare.targets import Spot, remarks, spot
 from jaxresid.advice.compile import (
     Program,
     Settings,
@@ -21,7 +22,6 @@ from jaxresid.advice.compile import (
 from jaxresid.advice.drawing import draws
 from jaxresid.advice.measuring import Measured, Run, measured
 from jaxresid.advice.roofline import seconds
-from jaxresid.advice.spots import Spot, remarks, spot
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in

@@ -20,8 +20,8 @@ from test_render_compare import COMPARISON
 import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid import jax_compat
-from jaxresid.advice import compile as compile_module
-from jaxresid.advice.compile import Program, Settings, compiled_rows, row
+from jaxresid.advice.compile import ahead_of_time as compile_module
+from jaxresid.advice.compile.ahead_of_time import Program, Settings, compiled_rows, row
 from jaxresid.cli import compiling
 from jaxresid.cli.running import run
 from jaxresid.errors import InputsError, TraceError

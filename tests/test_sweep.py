@@ -21,7 +21,7 @@ import pytest
 
 import jaxresid
 import jaxresid.advice.sweep as sweeping
-from jaxresid.advice.compile import Settings
+from jaxresid.advice.compile.ahead_of_time import Settings
 from jaxresid.advice.results import Results, row_of
 from jaxresid.cli import batches
 from jaxresid.errors import InputsError, JaxresidError

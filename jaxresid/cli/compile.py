@@ -57,7 +57,7 @@ def compile(
     places = places_here(ons)
     with working(f"tracing {options.target}") as say:
         found, _ = subject_of(options)
-        from jaxresid.advice.compile import compiled_report
+        from jaxresid.advice.compile.ahead_of_time import compiled_report
 
         result = compiled_report(found, places, settings(compiling), say)
     if format_ == "json":

@@ -16,7 +16,7 @@ from jaxresid.cli.sizes import size
 from jaxresid.xla.places import place
 
 if TYPE_CHECKING:
-    from jaxresid.advice.compile import Settings
+    from jaxresid.advice.compile.ahead_of_time import Settings
     from jaxresid.model import Compiled
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
@@ -140,7 +140,7 @@ def places_here(ons: Sequence[str], *, measure: bool = False) -> tuple[str, ...]
 
 def settings(compiling: CompilingOptions) -> Settings:
     """What the options come to."""
-    from jaxresid.advice.compile import Settings
+    from jaxresid.advice.compile.ahead_of_time import Settings
     from jaxresid.xla.cache import Cache, default_directory
 
     default = Settings()

@@ -76,7 +76,7 @@ def report(
         found = inspected(options)
         result = found.report
         if places:
-            from jaxresid.advice.compile import report_compiled
+            from jaxresid.advice.compile.ahead_of_time import report_compiled
 
             result = report_compiled(found, places, settings(compiling), say)
         if format_ == "jax":

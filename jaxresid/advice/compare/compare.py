@@ -11,7 +11,7 @@ from jaxresid import jax_compat
 from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.compare import pareto as frontier
 from jaxresid.advice.compare.targets import Spot, remarks, spot
-from jaxresid.advice.compile import (
+from jaxresid.advice.compile.ahead_of_time import (
     Program,
     Settings,
     compiled_rows,

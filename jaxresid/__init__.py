@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.check.check import check as check
     from jaxresid.advice.compare.compare import compare as compare
     from jaxresid.advice.compile.ahead_of_time import compile as compile
-    from jaxresid.advice.plan import plan as plan
+    from jaxresid.advice.plan.plan import plan as plan
     from jaxresid.advice.sweep import sweep as sweep
     from jaxresid.config import Config as Config
     from jaxresid.errors import InputsError as InputsError
@@ -87,7 +87,7 @@ _PUBLIC = {
     "jaxresid.advice.check.check": "check",
     "jaxresid.advice.compare.compare": "compare",
     "jaxresid.advice.compile.ahead_of_time": "compile",
-    "jaxresid.advice.plan": "plan",
+    "jaxresid.advice.plan.plan": "plan",
     "jaxresid.advice.sweep": "sweep",
     "jaxresid.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",

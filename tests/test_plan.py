@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.advice.plan import planned
-from jaxresid.advice.solver import Choosing, Program, together
+from jaxresid.advice.plan.plan import planned
+from jaxresid.advice.plan.solver import Choosing, Program, together
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.report import subject
@@ -455,7 +455,7 @@ def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
     def failing(*_):
         raise TypeError("no derivative")
 
-    monkeypatch.setattr("jaxresid.advice.plan.graph", failing)
+    monkeypatch.setattr("jaxresid.advice.plan.plan.graph", failing)
     floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
     plan = jaxresid.plan(scanned, budget=floor)(*scanned_inputs())
     assert plan.fits

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from jaxresid.advice import plan as planning
-from jaxresid.advice.promising import (
+from jaxresid.advice.plan import plan as planning
+from jaxresid.advice.plan.promising import (
     Figures,
     UnverifiedError,
     figures,
@@ -17,7 +17,7 @@ from jaxresid.advice.promising import (
     rehearsal,
     without_checkpoints,
 )
-from jaxresid.advice.snippets import code
+from jaxresid.advice.plan.source.snippets import code
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.report import subject

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from jaxresid.advice.writing import edits
+from jaxresid.advice.plan.source.writing import edits
 from jaxresid.cli.inputs import TargetOptions, inspected, subject_of
 from jaxresid.cli.retracing import verify
 from jaxresid.inspector.variants.candidates import saving

@@ -963,8 +963,9 @@ def loss_inputs():
 @pytest.fixture
 def planning(tmp_path, monkeypatch):
     """`jaxresid plan` with a plan, an edit and its verification that are given."""
-    from jaxresid.advice import plan as planning_module
-    from jaxresid.advice import promising, writing
+    from jaxresid.advice.plan import plan as planning_module
+    from jaxresid.advice.plan import promising
+    from jaxresid.advice.plan.source import writing
     from jaxresid.cli import plan as command_module
 
     monkeypatch.chdir(tmp_path)

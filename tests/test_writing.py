@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxresid.advice.policy_text import policy_text
-from jaxresid.advice.snippets import code
-from jaxresid.advice.writing import FileEdit, diff, edits, write
+from jaxresid.advice.plan.source.policy_text import policy_text
+from jaxresid.advice.plan.source.snippets import code
+from jaxresid.advice.plan.source.writing import FileEdit, diff, edits, write
 from jaxresid.cli.inputs import TargetOptions, inspected
 from jaxresid.cli.retracing import verify
 from jaxresid.errors import InputsError, JaxresidError

@@ -66,9 +66,9 @@ def plan(
     chosen = chip(device) if device is not None else DEFAULT
     with working(f"tracing {options.target}") as say:
         found, request = subject_of(options)
-        from jaxresid.advice import writing
-        from jaxresid.advice.plan import drafted
-        from jaxresid.advice.promising import rehearsal
+        from jaxresid.advice.plan.plan import drafted
+        from jaxresid.advice.plan.promising import rehearsal
+        from jaxresid.advice.plan.source import writing
 
         result, edits = drafted(
             found,

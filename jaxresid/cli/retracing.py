@@ -17,8 +17,8 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
-    from jaxresid.advice.promising import Check, Figures
-    from jaxresid.advice.writing import FileEdit
+    from jaxresid.advice.plan.promising import Check, Figures
+    from jaxresid.advice.plan.source.writing import FileEdit
     from jaxresid.cli.inputs import TargetOptions
     from jaxresid.model import Plan
 
@@ -38,7 +38,7 @@ def retraced(check: Check, options: TargetOptions) -> Check:
     """A check that asks another process where this one cannot tell, or finds other figures."""
 
     def ask(edits: Sequence[FileEdit], promised: Figures) -> Figures:
-        from jaxresid.advice.promising import Figures, UnverifiedError
+        from jaxresid.advice.plan.promising import Figures, UnverifiedError
 
         with contextlib.suppress(UnverifiedError):
             found = check(edits, promised)
@@ -118,7 +118,7 @@ def answer(given: Mapping[str, Any]) -> None:
 
 
 def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
-    from jaxresid.advice.promising import figures_of
+    from jaxresid.advice.plan.promising import figures_of
     from jaxresid.cli.inputs import TargetOptions, subject_of
     from jaxresid.sources import serve
 

@@ -32,7 +32,7 @@ import zoo
 
 from fixtures.inspect import train_step
 from jaxresid.advice.compare.compare import comparison
-from jaxresid.advice.plan import planned
+from jaxresid.advice.plan.plan import planned
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.question import Question

@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.advice.calling import Calls
 from jaxresid.advice.check.source_lines import definition
-from jaxresid.advice.checkpoint_edits import (
+from jaxresid.advice.plan.source.calling import Calls
+from jaxresid.advice.plan.source.existing import (
     remove_checkpoint,
     set_policy,
     split_checkpoint,
     written_checkpoint,
 )
-from jaxresid.advice.libraries import by_hand
-from jaxresid.advice.located import last_name
-from jaxresid.advice.new_checkpoints import (
+from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.libraries import by_hand
+from jaxresid.advice.plan.source.locate import last_name
+from jaxresid.advice.plan.source.new import (
     checkpoint_body,
     checkpoint_call,
     checkpoint_whole,
     defined_at,
 )
-from jaxresid.advice.numbering import Part
-from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
-from jaxresid.advice.snippets import merged, treatment
+from jaxresid.advice.plan.source.numbering import Part
+from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.subject import Subject
 from jaxresid.linter.resolve.facts import Site

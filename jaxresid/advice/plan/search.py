@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.options import Menu, Option
-from jaxresid.advice.solver import together
+from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.advice.plan.solver import together
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.variants.choices import Choices, Place, Variant, Variants

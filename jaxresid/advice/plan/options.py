@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.proposals import proposed
-from jaxresid.advice.solver import Choosing, Program
+from jaxresid.advice.plan.proposals import proposed
+from jaxresid.advice.plan.solver import Choosing, Program
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.variants.candidates import Candidate, candidates, offloading, saving
 from jaxresid.inspector.variants.choices import Choice, Place

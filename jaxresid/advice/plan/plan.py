@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.calling import Calls, Given, calls_of, observed, target_given
 from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.compare.targets import remarks
-from jaxresid.advice.libraries import library_of
-from jaxresid.advice.options import Menu, menu
-from jaxresid.advice.promising import (
+from jaxresid.advice.plan.options import Menu, menu
+from jaxresid.advice.plan.promising import (
     Check,
     Figures,
     UnverifiedError,
@@ -21,10 +19,12 @@ from jaxresid.advice.promising import (
     run_again,
     without_checkpoints,
 )
+from jaxresid.advice.plan.search import Runs, Search, Tried
+from jaxresid.advice.plan.source.calling import Calls, Given, calls_of, observed, target_given
+from jaxresid.advice.plan.source.libraries import library_of
+from jaxresid.advice.plan.source.snippets import code
+from jaxresid.advice.plan.source.writing import FileEdit, Written, written
 from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
-from jaxresid.advice.search import Runs, Search, Tried
-from jaxresid.advice.snippets import code
-from jaxresid.advice.writing import FileEdit, Written, written
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from jaxresid.advice.rewriting import Rewriting, Rewritings
+from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.linter.resolve.names import External, Origin

@@ -6,15 +6,15 @@ import ast
 import os
 from collections.abc import Sequence
 
-from jaxresid.advice.located import (
+from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.locate import (
     calls_at,
     checkpointed_name,
     last_name,
     related,
     sites_reached,
 )
-from jaxresid.advice.numbering import Part, chosen, numbered
-from jaxresid.advice.rewriting import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.numbering import Part, chosen, numbered
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.model import Location

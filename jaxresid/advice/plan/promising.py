@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jaxresid.advice.rehearsing import UnrehearsedError, rehearsed
+from jaxresid.advice.plan.rehearsing import UnrehearsedError, rehearsed
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.bindings import heard
 from jaxresid.inspector.report import subject
@@ -18,7 +18,7 @@ from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
 from jaxresid.inspector.variants.of_subject import variants_of
 
 if TYPE_CHECKING:
-    from jaxresid.advice.writing import FileEdit
+    from jaxresid.advice.plan.source.writing import FileEdit
 
 # Edits and what is promised of them -> the figures of the target under them.
 Check = Callable[["Sequence[FileEdit]", "Figures"], "Figures"]

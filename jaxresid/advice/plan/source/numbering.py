@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from jaxresid.advice.rewriting import Rewriting, UnwritableError
+from jaxresid.advice.plan.source.file_edits import Rewriting, UnwritableError
 
 _NAMES = ("i", "n", "number", "index", "call_number")
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxresid.advice.libraries import by_hand, library_of
-from jaxresid.advice.policy_text import policy_text, string_text
+from jaxresid.advice.plan.source.libraries import by_hand, library_of
+from jaxresid.advice.plan.source.policy_text import policy_text, string_text
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.fixes.imports import Imports
 from jaxresid.linter.resolve.facts import Facts

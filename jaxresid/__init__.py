@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.compare.compare import compare as compare
     from jaxresid.advice.compile.ahead_of_time import compile as compile
     from jaxresid.advice.plan.plan import plan as plan
-    from jaxresid.advice.sweep import sweep as sweep
+    from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.config import Config as Config
     from jaxresid.errors import InputsError as InputsError
     from jaxresid.errors import JaxresidError as JaxresidError
@@ -88,7 +88,7 @@ _PUBLIC = {
     "jaxresid.advice.compare.compare": "compare",
     "jaxresid.advice.compile.ahead_of_time": "compile",
     "jaxresid.advice.plan.plan": "plan",
-    "jaxresid.advice.sweep": "sweep",
+    "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
     "jaxresid.inputs": "Inputs",

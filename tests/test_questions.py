@@ -81,7 +81,7 @@ def no_compiler(monkeypatch):
         yield from ((i, Compilation(error="not compiled")) for i, _ in enumerate(jobs))
 
     monkeypatch.setattr("jaxresid.xla.pool.compiled", compiled)
-    monkeypatch.setattr("jaxresid.advice.sweep.compiled", compiled)
+    monkeypatch.setattr("jaxresid.advice.sweep.sweep.compiled", compiled)
 
 
 @every

@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 import jaxresid
-import jaxresid.advice.sweep as sweeping
+import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.advice.compile.ahead_of_time import Settings
-from jaxresid.advice.results import Results, row_of
+from jaxresid.advice.sweep.results import Results, row_of
 from jaxresid.cli import batches
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.trace.question import Question
@@ -487,7 +487,7 @@ def fixed_inputs():
 DRIVER = """
 import functools, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import jaxresid.advice.sweep as sweeping
+import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.cli.running import run
 from jaxresid.xla import pool
 sweeping.compiled = functools.partial(pool.compiled, compiler=f"sweep_compilers:{sys.argv[1]}")

@@ -86,8 +86,8 @@ def sweep(
     places = places_here(ons)
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(working(f"tracing {options.target}"))
-        from jaxresid.advice.results import Results
-        from jaxresid.advice.sweep import POLICIES, Grid, swept
+        from jaxresid.advice.sweep.results import Results
+        from jaxresid.advice.sweep.sweep import POLICIES, Grid, swept
 
         chosen = settings(compiling)
         file = stack.enter_context(Results.open(output)) if output is not None else None

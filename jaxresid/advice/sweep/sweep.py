@@ -16,7 +16,7 @@ from jaxresid.advice.chips import DEFAULT
 from jaxresid.advice.compare.compare import NONE, WRITTEN, Table, described, load_policy
 from jaxresid.advice.compare.targets import Spot, spot
 from jaxresid.advice.compile.ahead_of_time import Program, Settings, job, places_of, row, settings
-from jaxresid.advice.results import Results
+from jaxresid.advice.sweep.results import Results
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inputs import Inputs
 from jaxresid.inspector.checkpoints.policies import builtins, description

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from fixtures.inspect import block
-from jaxresid.advice import agreement, bench_process, measuring
-from jaxresid.advice.bench import Bench
-from jaxresid.advice.drawing import drawn, draws, spec
-from jaxresid.advice.measuring import Run, measured
+from jaxresid.advice.timing.measure import process as bench_process
+from jaxresid.advice.timing.measure import rounds as measuring
+from jaxresid.advice.timing.measure import tolerance as agreement
+from jaxresid.advice.timing.measure.random_inputs import drawn, draws, spec
+from jaxresid.advice.timing.measure.rounds import Run, measured
+from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.errors import InputsError, JaxresidError
 
 ROOT = Path(__file__).parent.parent
@@ -147,7 +149,7 @@ def test_short_runs_are_repeated_and_the_first_is_not_counted(monkeypatch):
         return program(inputs)
 
     bench._programs["none"] = first_is_slow
-    monkeypatch.setattr("jaxresid.advice.bench.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("jaxresid.advice.timing.measure.worker.time.perf_counter", lambda: clock[0])
     assert bench.seconds("none") == pytest.approx(0.001)
     assert len(calls) in (6, 7)
 
@@ -155,8 +157,8 @@ def test_short_runs_are_repeated_and_the_first_is_not_counted(monkeypatch):
 # A bench that ends with its process, or takes a minute, for some labels.
 FRAGILE = """
 import os, signal, sys, time
-from jaxresid.advice.bench import Bench
-from jaxresid.advice.bench_process import serve
+from jaxresid.advice.timing.measure.worker import Bench
+from jaxresid.advice.timing.measure.process import serve
 
 class Fragile(Bench):
     def refer(self, label):

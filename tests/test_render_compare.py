@@ -936,7 +936,7 @@ def test_bad_options_are_told_before_anything_is_traced(arguments, message, caps
 
 
 def test_the_default_device_is_the_documented_one(capsys):
-    from jaxresid.advice.chips import DEFAULT
+    from jaxresid.advice.timing.chips import DEFAULT
 
     for command in ("compare", "plan"):
         assert run([command, "--help"]) == 0

@@ -13,8 +13,8 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxresid import jax_compat
-from jaxresid.advice.chips import CHIPS, DEFAULT, chip
-from jaxresid.advice.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
+from jaxresid.advice.timing.chips import CHIPS, DEFAULT, chip
+from jaxresid.advice.timing.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.peak import peak_nbytes

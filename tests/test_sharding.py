@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxresid
 from jaxresid import jax_compat
-from jaxresid.advice.chips import chip
-from jaxresid.advice.roofline import seconds
+from jaxresid.advice.timing.chips import chip
+from jaxresid.advice.timing.roofline import seconds
 from jaxresid.cli.running import run as command_line
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.peak import profile_named

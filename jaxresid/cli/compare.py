@@ -71,7 +71,7 @@ def compare(
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds are those of --measure, which is not given")
-    from jaxresid.advice.chips import DEFAULT, chip
+    from jaxresid.advice.timing.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT
     places = places_here(ons, measure=measure)

@@ -61,7 +61,7 @@ def plan(
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
     if diff_ and format_ != "text":
         raise click.UsageError(f"--diff prints a diff, which is no {format_}")
-    from jaxresid.advice.chips import DEFAULT, chip
+    from jaxresid.advice.timing.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT
     with working(f"tracing {options.target}") as say:

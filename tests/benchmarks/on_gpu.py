@@ -169,7 +169,7 @@ def judge(rows):
 
 def judged(case):
     """Return the peak's estimate in bytes and the roofline's seconds for value and gradients."""
-    from jaxresid.advice import chips, roofline
+    from jaxresid.advice.timing import chips, roofline
     from jaxresid.inspector.trace.question import Question
     from jaxresid.inspector.variants.of_subject import variants_of
 

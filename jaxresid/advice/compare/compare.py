@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.compare import pareto as frontier
 from jaxresid.advice.compare.targets import Spot, remarks, spot
 from jaxresid.advice.compile.ahead_of_time import (
@@ -19,9 +18,10 @@ from jaxresid.advice.compile.ahead_of_time import (
     residuals_of,
     warnings_of,
 )
-from jaxresid.advice.drawing import draws
-from jaxresid.advice.measuring import Measured, Run, measured
-from jaxresid.advice.roofline import seconds
+from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
+from jaxresid.advice.timing.measure.random_inputs import draws
+from jaxresid.advice.timing.measure.rounds import Measured, Run, measured
+from jaxresid.advice.timing.roofline import seconds
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.chips import DEFAULT, Chip, chip
 from jaxresid.advice.compare.targets import remarks
 from jaxresid.advice.plan.options import Menu, menu
 from jaxresid.advice.plan.promising import (
@@ -24,7 +23,8 @@ from jaxresid.advice.plan.source.calling import Calls, Given, calls_of, observed
 from jaxresid.advice.plan.source.libraries import library_of
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import FileEdit, Written, written
-from jaxresid.advice.roofline import eqn_seconds, seconds, transfer_seconds
+from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
+from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in

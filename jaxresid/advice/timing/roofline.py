@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.chips import Chip
+from jaxresid.advice.timing.chips import Chip
 from jaxresid.inspector.cost import contractions
 from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost

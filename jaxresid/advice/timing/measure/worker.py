@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxresid import jax_compat
-from jaxresid.advice import agreement
-from jaxresid.advice.drawing import Draw, drawn
+from jaxresid.advice.timing.measure import tolerance as agreement
+from jaxresid.advice.timing.measure.random_inputs import Draw, drawn
 
 # What is shorter is run again until it adds up to this; XLA:CPU's dispatch takes about 20 µs.
 _SHORTEST_S = 5e-3

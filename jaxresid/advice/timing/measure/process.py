@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.bench import Bench
-from jaxresid.advice.drawing import Draw
+from jaxresid.advice.timing.measure.random_inputs import Draw
+from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.units import format_bytes
 from jaxresid.xla import child
@@ -19,7 +19,7 @@ from jaxresid.xla.child import Child, DiedError, FailedError
 
 __all__ = ["BenchProcess", "DiedError", "FailedError", "reason", "serve"]
 
-_START = "from jaxresid.advice.bench_process import serve; serve()"
+_START = "from jaxresid.advice.timing.measure.process import serve; serve()"
 
 
 def reason(error: BaseException) -> str:

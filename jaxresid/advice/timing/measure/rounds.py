@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.advice.bench import Bench
-from jaxresid.advice.bench_process import BenchProcess, DiedError, FailedError, reason
-from jaxresid.advice.drawing import Draw, draws, spec
+from jaxresid.advice.timing.measure.process import BenchProcess, DiedError, FailedError, reason
+from jaxresid.advice.timing.measure.random_inputs import Draw, draws, spec
+from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.model import Timing

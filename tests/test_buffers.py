@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from small import f32
 
-from jaxresid.xla import dump
-from jaxresid.xla.buffers import Live, buffers
-from jaxresid.xla.wire import Message
+from jaxresid.xla.hlo import dump
+from jaxresid.xla.hlo.buffers import Live, buffers
+from jaxresid.xla.hlo.wire import Message
 
 DATA = Path(__file__).parent / "data" / "xla"
 GIB = 2**30
@@ -136,7 +136,7 @@ def test_what_ran_out_of_memory_is_read_from_its_dump():
 
 def test_no_more_than_the_biggest_are_listed(monkeypatch):
     whole = buffers(*recorded("scan_fits"), "tpu")
-    monkeypatch.setattr("jaxresid.xla.buffers.MOST", 3)
+    monkeypatch.setattr("jaxresid.xla.hlo.buffers.MOST", 3)
     live = buffers(*recorded("scan_fits"), "tpu")
     assert live.buffers == whole.buffers[:3]
     assert live.nbytes == whole.nbytes > sum(buffer.nbytes for buffer in live.buffers)

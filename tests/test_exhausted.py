@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.xla.buffers import Live
-from jaxresid.xla.exhausted import exhausted, refined
+from jaxresid.xla.hlo.buffers import Live
+from jaxresid.xla.hlo.out_of_memory import exhausted, refined
 from jaxresid.xla.job import Buffer
 
 DATA = Path(__file__).parent / "data" / "xla"

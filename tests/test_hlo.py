@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxresid.xla import hlo
-from jaxresid.xla.wire import Message
+from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.wire import Message
 
 DATA = Path(__file__).parent / "data" / "xla"
 
@@ -29,7 +29,7 @@ import os, sys, json
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxresid.xla.hlo import collectives
+from jaxresid.xla.hlo.module import collectives
 
 if sys.argv[1] == "cpu":
     jax.config.update("jax_num_cpu_devices", 8)

@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.xla import dump, places
-from jaxresid.xla.buffers import buffers
-from jaxresid.xla.exhausted import exhausted, refined
-from jaxresid.xla.hlo import collectives
+from jaxresid.xla import places
+from jaxresid.xla.hlo import dump
+from jaxresid.xla.hlo.buffers import buffers
+from jaxresid.xla.hlo.module import collectives
+from jaxresid.xla.hlo.out_of_memory import exhausted, refined
 from jaxresid.xla.job import Compilation, Job
 
 # Names of `model.Compiled` -> those of XLA's CompiledMemoryStats, which has them since 0.7.0.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxresid.xla.buffers import MOST, Live
+from jaxresid.xla.hlo.buffers import MOST, Live
 from jaxresid.xla.job import Buffer
 
 _SIZE = r"([\d.]+) ?([KMGTP]?)(?:iB|B|\b)"

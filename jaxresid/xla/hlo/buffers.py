@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jaxresid.xla import hlo
+from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.wire import Message
 from jaxresid.xla.job import Buffer
-from jaxresid.xla.wire import Message
 
 MOST = 512
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jaxresid.xla.wire import Message
+from jaxresid.xla.hlo.wire import Message
 
 
 def flags(folder: str) -> dict[str, str | bool]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from jaxresid.xla.hlo.wire import Message
 from jaxresid.xla.job import CollectiveOp
-from jaxresid.xla.wire import Message
 
 # PrimitiveType of xla/xla_data.proto -> its name in HLO text and its bits.
 _DTYPES = {

@@ -26,7 +26,7 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import place
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.process import execute
 
 FIGURES = ("temp", "argument", "output", "alias", "generated_code")
 HOST_FIGURES = ("host_temp", "host_argument", "host_output", "host_alias")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.xla import cache as cache_module
-from jaxresid.xla.cache import Cache, default_directory, key
 from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Job, Module
+from jaxresid.xla.processes import cache as cache_module
+from jaxresid.xla.processes.cache import Cache, default_directory, key
 
 ROOT = Path(__file__).parent.parent
 JOB = Job(Module(b"module", "tpu", 8), "tpu:v5e:2x4", (("xla_a", "1"),))
@@ -312,7 +312,7 @@ def test_where_it_is(environment, directory, monkeypatch):
 
 def test_nothing_is_loaded_for_a_key():
     code = (
-        "import sys; from jaxresid.xla.cache import key; from jaxresid.xla.job import Job, Module;"
+        "import sys; from jaxresid.xla.processes.cache import key; from jaxresid.xla.job import Job, Module;"
         "key(Job(Module(b'', 'cpu'), 'cpu')); print({'jax', 'jaxlib', 'libtpu'} & set(sys.modules))"
     )
     done = subprocess.run(

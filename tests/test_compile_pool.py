@@ -24,9 +24,9 @@ import pytest
 from fake_compilers import job
 from test_compile_process import is_gone, read_pid
 
-from jaxresid.xla import pool
-from jaxresid.xla.cache import Cache
 from jaxresid.xla.job import Job, Module
+from jaxresid.xla.processes import pool
+from jaxresid.xla.processes.cache import Cache
 
 TESTS = Path(__file__).parent
 
@@ -47,7 +47,7 @@ def compilers():
     found = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            found += [process] if "jaxresid.xla.process" in str(process.cmdline()) else []
+            found += [process] if "jaxresid.xla.processes.process" in str(process.cmdline()) else []
     return found
 
 
@@ -208,7 +208,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
 from fake_compilers import job
-from jaxresid.xla.pool import compiled
+from jaxresid.xla.processes.pool import compiled
 jobs = [job(2000 * name.encode(), name) for name in sys.argv[2:]]
 if sys.argv[1] == "body":
     jobs = [job(), *jobs]

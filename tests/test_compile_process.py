@@ -16,9 +16,9 @@ import psutil
 import pytest
 from fake_compilers import CHECK, job
 
-from jaxresid.xla.child import Child, DiedError, last_words
 from jaxresid.xla.job import Job, Module
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.child import Child, DiedError, last_words
+from jaxresid.xla.processes.process import execute
 
 TESTS = Path(__file__).parent
 
@@ -231,7 +231,7 @@ def test_a_child_that_hangs_before_it_reads():
 
 
 def test_a_message_that_the_child_cannot_read():
-    child = Child("from jaxresid.xla.child import serve; serve(str)", {})
+    child = Child("from jaxresid.xla.processes.child import serve; serve(str)", {})
     try:
         assert child.ask(17) == "17"
         # sys.path was handed on when the child began.
@@ -248,7 +248,7 @@ PARENT = f"""
 import sys
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
 from fake_compilers import job
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.process import execute
 execute(job(label=sys.argv[1]), compiler="fake_compilers:hangs")
 """
 

@@ -13,7 +13,7 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.xla import places
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job, Module
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.process import execute
 
 MIB = 2**20
 

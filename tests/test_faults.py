@@ -167,7 +167,7 @@ def test_the_folder_of_a_compile_goes_with_its_parent(tmp_path):
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from fake_compilers import job\n"
-        "from jaxresid.xla.process import execute\n"
+        "from jaxresid.xla.processes.process import execute\n"
         "execute(job(b'', sys.argv[2]), compiler='fake_compilers:hangs')\n"
     )
     process = subprocess.Popen(

@@ -10,7 +10,7 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
 from jaxresid.xla.job import Job
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.process import execute
 
 pytest.importorskip("optax")
 

@@ -23,7 +23,7 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
 from jaxresid.render.offloading import render_offloading
 from jaxresid.xla.job import Job
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.process import execute
 
 MIB = 2**20
 SCHEMAS = Path(jaxresid.__file__).parent / "schema"

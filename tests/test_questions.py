@@ -80,7 +80,7 @@ def no_compiler(monkeypatch):
     def compiled(jobs, **_):
         yield from ((i, Compilation(error="not compiled")) for i, _ in enumerate(jobs))
 
-    monkeypatch.setattr("jaxresid.xla.pool.compiled", compiled)
+    monkeypatch.setattr("jaxresid.xla.processes.pool.compiled", compiled)
     monkeypatch.setattr("jaxresid.advice.sweep.sweep.compiled", compiled)
 
 

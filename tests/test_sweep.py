@@ -27,8 +27,8 @@ from jaxresid.cli import batches
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Collective, Compiled, SweepRow
-from jaxresid.xla import pool
-from jaxresid.xla.cluster import cluster
+from jaxresid.xla.processes import pool
+from jaxresid.xla.processes.cluster import cluster
 
 TESTS = Path(__file__).parent
 SCHEMA = json.loads((TESTS.parent / "jaxresid/schema/sweep.schema.json").read_text())
@@ -450,7 +450,7 @@ class TestDask:
 
     def test_a_scheduler_that_does_not_answer(self, monkeypatch):
         pytest.importorskip("distributed")
-        monkeypatch.setattr("jaxresid.xla.cluster._CONNECT_S", 0.5)
+        monkeypatch.setattr("jaxresid.xla.processes.cluster._CONNECT_S", 0.5)
         start = time.monotonic()
         with pytest.raises(JaxresidError, match="no Dask scheduler answers at tcp://127"):
             cluster("tcp://127.0.0.1:1").__enter__()

@@ -141,7 +141,7 @@ def places_here(ons: Sequence[str], *, measure: bool = False) -> tuple[str, ...]
 def settings(compiling: CompilingOptions) -> Settings:
     """What the options come to."""
     from jaxresid.advice.compile.ahead_of_time import Settings
-    from jaxresid.xla.cache import Cache, default_directory
+    from jaxresid.xla.processes.cache import Cache, default_directory
 
     default = Settings()
     return Settings(

@@ -177,7 +177,7 @@ def inspected(options: TargetOptions) -> Inspection:
     """
     asked = requested(options).question
     from jaxresid.inspector.report import inspection
-    from jaxresid.xla.cache import Cache, default_directory
+    from jaxresid.xla.processes.cache import Cache, default_directory
 
     # Only a mesh has something compiled.
     cache = Cache(default_directory())

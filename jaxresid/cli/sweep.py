@@ -92,7 +92,7 @@ def sweep(
         chosen = settings(compiling)
         file = stack.enter_context(Results.open(output)) if output is not None else None
         if scheduler is not None:
-            from jaxresid.xla.cluster import cluster
+            from jaxresid.xla.processes.cluster import cluster
 
             say(f"connecting to {scheduler}")
             chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))

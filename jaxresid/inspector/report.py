@@ -62,7 +62,7 @@ from jaxresid.model import (
 from jaxresid.words import Mode, Profile
 
 if TYPE_CHECKING:
-    from jaxresid.xla.cache import Cache
+    from jaxresid.xla.processes.cache import Cache
 
 
 @in_two_calls

@@ -28,7 +28,7 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import place
-from jaxresid.xla.process import execute
+from jaxresid.xla.processes.process import execute
 
 
 def figures(case, policy, on):

@@ -38,7 +38,7 @@ from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Comparison, Row
 from jaxresid.targets import load
 from jaxresid.words import Mode, Profile
-from jaxresid.xla.cache import Cache, default_directory
+from jaxresid.xla.processes.cache import Cache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
 Progress = Callable[[str], None]

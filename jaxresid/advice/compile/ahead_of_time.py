@@ -29,10 +29,10 @@ from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.units import format_bytes
 from jaxresid.words import Mode, Profile
-from jaxresid.xla import pool
-from jaxresid.xla.cache import Cache, default_directory
 from jaxresid.xla.job import Compilation, Job, Module
 from jaxresid.xla.places import place, unavailable
+from jaxresid.xla.processes import pool
+from jaxresid.xla.processes.cache import Cache, default_directory
 
 WRITTEN = "as-written"
 _FEW_NBYTES = 2**20  # of constants: not worth a note

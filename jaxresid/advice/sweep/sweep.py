@@ -31,10 +31,10 @@ from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.words import Mode, Profile
-from jaxresid.xla.cache import key
 from jaxresid.xla.job import Compilation, Job, Module
 from jaxresid.xla.places import place, unavailable
-from jaxresid.xla.pool import compiled
+from jaxresid.xla.processes.cache import key
+from jaxresid.xla.processes.pool import compiled
 
 POLICIES = (
     *(NONE, WRITTEN),

@@ -14,7 +14,7 @@ from jaxresid.model import Mesh
 from jaxresid.units import format_bytes
 
 if TYPE_CHECKING:
-    from jaxresid.xla.cache import Cache
+    from jaxresid.xla.processes.cache import Cache
 
 # Of the bytes of all arguments.
 _WORTH_SAYING = 0.01
@@ -99,7 +99,7 @@ def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | 
     # Without a mesh nothing is compiled, and the compilers' module imports this package.
     from jaxresid.inspector.trace.lowering import lowered_forward
     from jaxresid.xla.job import Job
-    from jaxresid.xla.pool import compiled
+    from jaxresid.xla.processes.pool import compiled
 
     try:
         job = Job(lowered_forward(traced, "cpu"), "cpu", label="the forward pass")

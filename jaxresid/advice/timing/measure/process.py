@@ -14,8 +14,8 @@ from jaxresid.advice.timing.measure.random_inputs import Draw
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.units import format_bytes
-from jaxresid.xla import child
-from jaxresid.xla.child import Child, DiedError, FailedError
+from jaxresid.xla.processes import child
+from jaxresid.xla.processes.child import Child, DiedError, FailedError
 
 __all__ = ["BenchProcess", "DiedError", "FailedError", "reason", "serve"]
 

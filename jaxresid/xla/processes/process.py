@@ -14,10 +14,10 @@ from typing import Any
 
 from jaxresid.errors import JaxresidError
 from jaxresid.units import format_bytes
-from jaxresid.xla import child as children
-from jaxresid.xla.child import Child, DiedError, FailedError, one_line
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.places import place
+from jaxresid.xla.processes import child as children
+from jaxresid.xla.processes.child import Child, DiedError, FailedError, one_line
 
 COMPILER = "jaxresid.xla.compiler:compilation"
 _MEMORY_EVERY_S = 0.25  # finding a process's children reads the whole process table
@@ -59,7 +59,9 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
     except JaxresidError as e:
         return Compilation(error=one_line(e).partition(": ")[2])
     try:
-        child = Child(f"from jaxresid.xla.process import serve; serve({compiler!r})", environment)
+        child = Child(
+            f"from jaxresid.xla.processes.process import serve; serve({compiler!r})", environment
+        )
     except OSError as e:
         error = f"the compiler's process cannot be started: {e.strerror or e}"
         return Compilation(error=error, transient=True)

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.interrupts import minded
-from jaxresid.xla.cache import Cache, key
-from jaxresid.xla.child import one_line
 from jaxresid.xla.job import Compilation, Job
-from jaxresid.xla.process import COMPILER, execute
+from jaxresid.xla.processes.cache import Cache, key
+from jaxresid.xla.processes.child import one_line
+from jaxresid.xla.processes.process import COMPILER, execute
 
 # XLA compiles with several threads and takes some GiB for a big program, so that more at a time
 # mostly compete; and a machine that people work on has seldom memory for more.

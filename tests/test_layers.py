@@ -136,7 +136,7 @@ def loaded_by(code):
     "code",
     [
         "import jaxresid",
-        "import jaxresid.cli, jaxresid.render.text, jaxresid.render.split, jaxresid.targets",
+        "import jaxresid.cli, jaxresid.render.report.text, jaxresid.render.report.split, jaxresid.targets",
         "from jaxresid.cli.running import run\nrun(['report', '--help'])",
         "from jaxresid.cli.running import run\nrun(['--version'])",
         "from jaxresid.cli.running import run\nrun(['split', '-h'])",

@@ -20,8 +20,8 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Computed, Verdict
 from jaxresid.paths import folded, folded_scopes
-from jaxresid.render.rows import View, rows
-from jaxresid.render.text import render_report, row_text
+from jaxresid.render.report.rows import View, rows
+from jaxresid.render.report.text import render_report, row_text
 
 CORE = """
 import functools

@@ -21,7 +21,7 @@ from jaxresid.inspector.residuals.offloading import Kept, offloading
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
-from jaxresid.render.offloading import render_offloading
+from jaxresid.render.report.offloading import render_offloading
 from jaxresid.xla.job import Job
 from jaxresid.xla.processes.process import execute
 

@@ -36,16 +36,16 @@ from jaxresid.model import (
     Value,
     Verdict,
 )
-from jaxresid.render.accuracy import accuracy_text
-from jaxresid.render.checkpoints import figure_parts, site_parts
-from jaxresid.render.html import report_html
 from jaxresid.render.json import report_json, split_json
-from jaxresid.render.peak import curve_lines
-from jaxresid.render.rows import GROUPS, View, rows
-from jaxresid.render.sparkline import column, sparkline
-from jaxresid.render.split import render_split
-from jaxresid.render.text import render_report
-from jaxresid.render.totals import totals_lines
+from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.checkpoints import figure_parts, site_parts
+from jaxresid.render.report.html import report_html
+from jaxresid.render.report.peak import curve_lines
+from jaxresid.render.report.rows import GROUPS, View, rows
+from jaxresid.render.report.sparkline import column, sparkline
+from jaxresid.render.report.split import render_split
+from jaxresid.render.report.text import render_report
+from jaxresid.render.report.totals import totals_lines
 from jaxresid.render.wrapping import Flow
 
 MIB = 1024**2

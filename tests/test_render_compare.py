@@ -50,7 +50,7 @@ from jaxresid.render.plan import (
     value_text,
     verdict_text,
 )
-from jaxresid.render.policies import lines
+from jaxresid.render.report.policies import lines
 
 MIB, GIB = 1024**2, 1024**3
 

@@ -108,8 +108,8 @@ def picture() -> str:
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
     from jaxresid.inspector.report import inspection
     from jaxresid.inspector.trace.question import Question
-    from jaxresid.render.rows import View
-    from jaxresid.render.text import render_report
+    from jaxresid.render.report.rows import View
+    from jaxresid.render.report.text import render_report
 
     name = "fixtures/inspect/gpt.py:loss_scan"
     report = inspection(Question(loss_scan, loss_scan_inputs(), name=name)).report

@@ -17,7 +17,7 @@ from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target
 from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
 from jaxresid.cli.sizes import size
 from jaxresid.errors import InputsError
-from jaxresid.render.rows import View
+from jaxresid.render.report.rows import View
 from jaxresid.shown import visible
 from jaxresid.words import GroupBy
 
@@ -93,11 +93,11 @@ def report(
 
         text = report_json(result)
     elif format_ == "jax":
-        from jaxresid.render.totals import totals_lines
+        from jaxresid.render.report.totals import totals_lines
 
         text = "\n".join([*map(visible, lines), *totals_lines(result)])
     else:
-        from jaxresid.render.text import render_report
+        from jaxresid.render.report.text import render_report
 
         text = rendered(render_report(result, view, encoding_of(output)), output)
     write(text, output)

@@ -60,7 +60,7 @@ def split(
 
         text = split_json(found)
     else:
-        from jaxresid.render.split import render_split
+        from jaxresid.render.report.split import render_split
 
         text = rendered(render_split(found, source=source), output)
     write(text, output)

@@ -36,7 +36,7 @@ class Report:
 
     def print(self, *, group_by: GroupBy | None = None, top: int = 20, all: bool = False) -> None:
         """Prints the text report to stdout; the options are those of `jaxresid report`."""
-        from jaxresid.render.text import print_report
+        from jaxresid.render.report.text import print_report
 
         print_report(self, group_by=group_by, top=None if all else top, all=all)
 
@@ -47,6 +47,6 @@ class Report:
         return report_json(self)
 
     def _repr_html_(self) -> str:
-        from jaxresid.render.html import report_html
+        from jaxresid.render.report.html import report_html
 
         return report_html(self)

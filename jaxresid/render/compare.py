@@ -10,7 +10,6 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Comparison, Compiled, Row, Timing
-from jaxresid.render.accuracy import accuracy_text
 from jaxresid.render.columns import (
     Column,
     Unit,
@@ -21,12 +20,13 @@ from jaxresid.render.columns import (
     width_of,
 )
 from jaxresid.render.compiled import verdict_text
-from jaxresid.render.cost import added_text, at_least
 from jaxresid.render.frontier import Point, plot, plotted
-from jaxresid.render.heading import heading
-from jaxresid.render.offloading import render_rows
-from jaxresid.render.policies import Names, lines, policy_text
-from jaxresid.render.sparkline import can_encode
+from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.cost import added_text, at_least
+from jaxresid.render.report.heading import heading
+from jaxresid.render.report.offloading import render_rows
+from jaxresid.render.report.policies import Names, lines, policy_text
+from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.words import percent
 from jaxresid.render.wrapping import Flow
 from jaxresid.shown import shown

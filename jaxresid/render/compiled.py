@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
-from jaxresid.render.heading import heading
+from jaxresid.render.report.heading import heading
 from jaxresid.render.words import computed_text, percent
 from jaxresid.render.wrapping import Flow, Origin
 from jaxresid.shown import shown

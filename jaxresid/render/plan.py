@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
-from jaxresid.render.accuracy import accuracy_text
-from jaxresid.render.cost import added_text, at_least
-from jaxresid.render.heading import heading
-from jaxresid.render.policies import Names
-from jaxresid.render.sparkline import can_encode
+from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.cost import added_text, at_least
+from jaxresid.render.report.heading import heading
+from jaxresid.render.report.policies import Names
+from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.words import percent, place_text, short_path
 from jaxresid.render.wrapping import Flow
 from jaxresid.shown import shown

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
 from jaxresid.render.columns import Column, Unit, bytes_unit, headings, room_for, width_of
-from jaxresid.render.heading import heading
-from jaxresid.render.policies import Names, lines, policy_text
+from jaxresid.render.report.heading import heading
+from jaxresid.render.report.policies import Names, lines, policy_text
 from jaxresid.render.words import percent
 from jaxresid.render.wrapping import Flow
 from jaxresid.shown import shown

@@ -29,8 +29,8 @@ from rich.console import Console
 
 from fixtures.inspect import gpt
 from jaxresid import inspect
-from jaxresid.render.rows import View
-from jaxresid.render.text import render_report
+from jaxresid.render.report.rows import View
+from jaxresid.render.report.text import render_report
 
 
 def bare(fun, args):

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from jaxresid.model import JaxInfo, Live, Peak
 from jaxresid.paths import folded, pattern
-from jaxresid.render.accuracy import accuracy_text
-from jaxresid.render.cost import at_least
-from jaxresid.render.sparkline import column, sparkline
+from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.cost import at_least
+from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.words import (
     aval_text,
     kind_text,

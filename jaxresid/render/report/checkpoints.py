@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from jaxresid.model import Checkpoint, Finding, Verdict
-from jaxresid.render.cost import at_least
+from jaxresid.render.report.cost import at_least
 from jaxresid.render.words import percent, place_text, source_notes, verdict_text
 from jaxresid.render.wrapping import Flow
 from jaxresid.units import format_bytes, format_flops

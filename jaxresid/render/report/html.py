@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from jaxresid.model import Checkpoint, Live, Report, Source
-from jaxresid.render.checkpoints import LEGEND, figure_parts, finding_text, site_parts
-from jaxresid.render.cost import cost_remarks, cost_rows
-from jaxresid.render.heading import STEP
-from jaxresid.render.peak import (
+from jaxresid.render.report.checkpoints import LEGEND, figure_parts, finding_text, site_parts
+from jaxresid.render.report.cost import cost_remarks, cost_rows
+from jaxresid.render.report.heading import STEP
+from jaxresid.render.report.peak import (
     breakdown_parts,
     curve_lines,
     hidden_text,
@@ -20,8 +20,8 @@ from jaxresid.render.peak import (
     profile_text,
     top_live,
 )
-from jaxresid.render.rows import Row, View, rows, shapes_text
-from jaxresid.render.text import row_text
+from jaxresid.render.report.rows import Row, View, rows, shapes_text
+from jaxresid.render.report.text import row_text
 from jaxresid.render.words import percent, place_text, source_notes, verdict_text
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes

@@ -38,9 +38,14 @@ from jaxresid.model import (
     Source,
     Target,
 )
-from jaxresid.render.compare import render_comparison
-from jaxresid.render.compiled import buffer_text, render_compiled, topology_lines, verdict_text
 from jaxresid.render.json import comparison_json
+from jaxresid.render.tables.compare import render_comparison
+from jaxresid.render.tables.compiled import (
+    buffer_text,
+    render_compiled,
+    topology_lines,
+    verdict_text,
+)
 from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Module
 from jaxresid.xla.places import topologies
 

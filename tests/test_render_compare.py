@@ -31,16 +31,17 @@ from jaxresid.model import (
     Timing,
 )
 from jaxresid.render.columns import Column, bytes_unit, flops_unit, headings
-from jaxresid.render.compare import (
+from jaxresid.render.json import comparison_json
+from jaxresid.render.report.policies import lines
+from jaxresid.render.tables.compare import (
     entries,
     gradients_text,
     remarks,
     render_comparison,
     takeaways,
 )
-from jaxresid.render.frontier import HEIGHT, Point, plot, plotted
-from jaxresid.render.json import comparison_json
-from jaxresid.render.plan import (
+from jaxresid.render.tables.frontier import HEIGHT, Point, plot, plotted
+from jaxresid.render.tables.plan import (
     figure_parts,
     part_texts,
     peak_rows,
@@ -50,7 +51,6 @@ from jaxresid.render.plan import (
     value_text,
     verdict_text,
 )
-from jaxresid.render.report.policies import lines
 
 MIB, GIB = 1024**2, 1024**3
 

@@ -721,7 +721,7 @@ def test_many_batches_take_several_tables():
     from rich.console import Console
 
     from jaxresid.model import JaxInfo, Sweep, Target
-    from jaxresid.render.sweep import render_sweep
+    from jaxresid.render.tables.sweep import render_sweep
 
     sizes = tuple(2**n for n in range(12))
     rows = tuple(

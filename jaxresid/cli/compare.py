@@ -100,7 +100,7 @@ def compare(
     if format_ == "json":
         text = result.to_json()
     else:
-        from jaxresid.render.compare import render_comparison
+        from jaxresid.render.tables.compare import render_comparison
 
         text = rendered(render_comparison(result, encoding_of(output)), output)
     write(text, output)

@@ -89,7 +89,7 @@ def plan(
         if edits and write_:
             say("tracing the edited code")
             verify(result, edits, options)
-    from jaxresid.render.plan import render_plan, verdict_text
+    from jaxresid.render.tables.plan import render_plan, verdict_text
 
     if write_ and edits:
         writing.write(edits)

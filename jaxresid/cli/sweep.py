@@ -108,7 +108,7 @@ def sweep(
                     " on from there"
                 )
             raise
-    from jaxresid.render.sweep import render_sweep
+    from jaxresid.render.tables.sweep import render_sweep
 
     write(rendered(render_sweep(result), None), None)
     failed = sum(row.error is not None for row in result.rows)

@@ -98,7 +98,7 @@ class Comparison:
 
     def print(self) -> None:
         """Prints the text of `jaxresid compare` to stdout."""
-        from jaxresid.render.compare import print_comparison
+        from jaxresid.render.tables.compare import print_comparison
 
         print_comparison(self)
 

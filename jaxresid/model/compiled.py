@@ -109,7 +109,7 @@ class CompiledReport:
 
     def print(self) -> None:
         """Prints the text of `jaxresid compile` to stdout."""
-        from jaxresid.render.compiled import print_compiled
+        from jaxresid.render.tables.compiled import print_compiled
 
         print_compiled(self)
 

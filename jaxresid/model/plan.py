@@ -137,7 +137,7 @@ class Plan:
 
     def print(self) -> None:
         """Prints the text of `jaxresid plan` to stdout."""
-        from jaxresid.render.plan import print_plan
+        from jaxresid.render.tables.plan import print_plan
 
         print_plan(self)
 

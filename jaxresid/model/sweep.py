@@ -75,6 +75,6 @@ class Sweep:
 
     def print(self) -> None:
         """Prints the text of `jaxresid sweep` to stdout."""
-        from jaxresid.render.sweep import print_sweep
+        from jaxresid.render.tables.sweep import print_sweep
 
         print_sweep(self)

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from jaxresid.model import Computed, Report, Residual
 from jaxresid.paths import folded
-from jaxresid.render.compiled import compiled_lines, remarks
 from jaxresid.render.report.checkpoints import render_checkpoints
 from jaxresid.render.report.cost import render_cost
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.render.report.peak import render_peak
 from jaxresid.render.report.rows import GROUPS, Row, Rows, View, rows, shapes_text
+from jaxresid.render.tables.compiled import compiled_lines, remarks
 from jaxresid.render.words import (
     aval_text,
     computed_text,

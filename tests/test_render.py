@@ -46,7 +46,7 @@ from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.report.split import render_split
 from jaxresid.render.report.text import render_report
 from jaxresid.render.report.totals import totals_lines
-from jaxresid.render.wrapping import Flow
+from jaxresid.render.style.wrapping import Flow
 
 MIB = 1024**2
 

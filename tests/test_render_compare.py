@@ -30,9 +30,9 @@ from jaxresid.model import (
     Target,
     Timing,
 )
-from jaxresid.render.columns import Column, bytes_unit, flops_unit, headings
 from jaxresid.render.json import comparison_json
 from jaxresid.render.report.policies import lines
+from jaxresid.render.style.columns import Column, bytes_unit, flops_unit, headings
 from jaxresid.render.tables.compare import (
     entries,
     gradients_text,

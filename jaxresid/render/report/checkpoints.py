@@ -10,8 +10,8 @@ from rich.text import Text
 
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.render.report.cost import at_least
-from jaxresid.render.words import percent, place_text, source_notes, verdict_text
-from jaxresid.render.wrapping import Flow
+from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
+from jaxresid.render.style.wrapping import Flow
 from jaxresid.units import format_bytes, format_flops
 
 LEGEND = "with → without each"

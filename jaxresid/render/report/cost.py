@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Cost, Report
-from jaxresid.render.words import percent
-from jaxresid.render.wrapping import Flow
+from jaxresid.render.style.words import percent
+from jaxresid.render.style.wrapping import Flow
 from jaxresid.units import format_bytes, format_flops
 
 

@@ -22,7 +22,7 @@ from jaxresid.render.report.peak import (
 )
 from jaxresid.render.report.rows import Row, View, rows, shapes_text
 from jaxresid.render.report.text import row_text
-from jaxresid.render.words import percent, place_text, source_notes, verdict_text
+from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Finding, Offloading, Report, Row, Transfers
-from jaxresid.render.columns import bytes_unit
-from jaxresid.render.words import place_text, source_notes
-from jaxresid.render.wrapping import Flow
+from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.style.words import place_text, source_notes
+from jaxresid.render.style.wrapping import Flow
 from jaxresid.units import format_bytes
 
 _INPUTS = {

@@ -14,14 +14,8 @@ from jaxresid.paths import folded, pattern
 from jaxresid.render.report.accuracy import accuracy_text
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.sparkline import column, sparkline
-from jaxresid.render.words import (
-    aval_text,
-    kind_text,
-    kinds_text,
-    percent,
-    phase_text,
-)
-from jaxresid.render.wrapping import Flow, Origin
+from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
+from jaxresid.render.style.wrapping import Flow, Origin
 from jaxresid.units import format_bytes
 
 _TOP = 5

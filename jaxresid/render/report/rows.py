@@ -8,7 +8,7 @@ from typing import get_args
 
 from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
 from jaxresid.paths import folded, pattern
-from jaxresid.render.words import aval_text, short_path
+from jaxresid.render.style.words import aval_text, short_path
 from jaxresid.words import GroupBy
 
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Equation, Listing, Location, Split, Value
-from jaxresid.render.words import aval_text, place_text
+from jaxresid.render.style.words import aval_text, place_text
 from jaxresid.shown import shown
 
 _SIDE_BY_SIDE = 120

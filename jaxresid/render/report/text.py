@@ -19,15 +19,9 @@ from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.render.report.peak import render_peak
 from jaxresid.render.report.rows import GROUPS, Row, Rows, View, rows, shapes_text
+from jaxresid.render.style.words import aval_text, computed_text, mark_text, percent, place_text
+from jaxresid.render.style.wrapping import Origin
 from jaxresid.render.tables.compiled import compiled_lines, remarks
-from jaxresid.render.words import (
-    aval_text,
-    computed_text,
-    mark_text,
-    percent,
-    place_text,
-)
-from jaxresid.render.wrapping import Origin
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 from jaxresid.words import GroupBy

@@ -10,7 +10,13 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Comparison, Compiled, Row, Timing
-from jaxresid.render.columns import (
+from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.cost import added_text, at_least
+from jaxresid.render.report.heading import heading
+from jaxresid.render.report.offloading import render_rows
+from jaxresid.render.report.policies import Names, lines, policy_text
+from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.style.columns import (
     Column,
     Unit,
     bytes_unit,
@@ -19,16 +25,10 @@ from jaxresid.render.columns import (
     room_for,
     width_of,
 )
-from jaxresid.render.report.accuracy import accuracy_text
-from jaxresid.render.report.cost import added_text, at_least
-from jaxresid.render.report.heading import heading
-from jaxresid.render.report.offloading import render_rows
-from jaxresid.render.report.policies import Names, lines, policy_text
-from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.style.words import percent
+from jaxresid.render.style.wrapping import Flow
 from jaxresid.render.tables.compiled import verdict_text
 from jaxresid.render.tables.frontier import Point, plot, plotted
-from jaxresid.render.words import percent
-from jaxresid.render.wrapping import Flow
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
 from jaxresid.render.report.heading import heading
-from jaxresid.render.words import computed_text, percent
-from jaxresid.render.wrapping import Flow, Origin
+from jaxresid.render.style.words import computed_text, percent
+from jaxresid.render.style.wrapping import Flow, Origin
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 

@@ -15,8 +15,8 @@ from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import Names
 from jaxresid.render.report.sparkline import can_encode
-from jaxresid.render.words import percent, place_text, short_path
-from jaxresid.render.wrapping import Flow
+from jaxresid.render.style.words import percent, place_text, short_path
+from jaxresid.render.style.wrapping import Flow
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes, format_flops
 

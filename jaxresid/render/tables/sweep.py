@@ -9,11 +9,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
-from jaxresid.render.columns import Column, Unit, bytes_unit, headings, room_for, width_of
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import Names, lines, policy_text
-from jaxresid.render.words import percent
-from jaxresid.render.wrapping import Flow
+from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
+from jaxresid.render.style.words import percent
+from jaxresid.render.style.wrapping import Flow
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from jaxresid.model import Location, Source
-from jaxresid.render.words import place_text, source_notes
+from jaxresid.render.style.words import place_text, source_notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ def main() -> None:
     """Runs the command line and exits with its code."""
     gc.set_threshold(_GC_THRESHOLD)
     try:
-        from jaxresid.cli.running import run
+        from jaxresid.cli.main import run
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     sys.exit(run(sys.argv[1:]))

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxresid import inspector
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.inspector.memory.peak import Places, peak
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.trace.function import Trace

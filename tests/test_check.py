@@ -26,7 +26,7 @@ from jaxresid.advice.check.check import checked
 from jaxresid.advice.check.rules import traced_rules
 from jaxresid.advice.check.source_lines import Placing, definition
 from jaxresid.advice.check.verdict_rules import verdict_finding
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.config import Options, load
 from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection

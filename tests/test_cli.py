@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 
 ROOT = Path(__file__).parent.parent
 

@@ -22,8 +22,8 @@ from fixtures.inspect import block, stack8
 from jaxresid import jax_compat
 from jaxresid.advice.compile import ahead_of_time as compile_module
 from jaxresid.advice.compile.ahead_of_time import Program, Settings, compiled_rows, row
-from jaxresid.cli import compiling
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
+from jaxresid.cli.options import compiling
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject
@@ -467,7 +467,7 @@ def test_measuring_keeps_the_device_that_there_is(environment):
 
 
 def test_topologies_are_listed_without_target_and_jax():
-    code = "import sys\nfrom jaxresid.cli.running import run\n"
+    code = "import sys\nfrom jaxresid.cli.main import run\n"
     code += "print(run(['compile', '--list-topologies']), 'jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *lines, last = done.stdout.splitlines()

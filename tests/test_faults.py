@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 
 PROGRAM = """
 import jax, jax.numpy as jnp

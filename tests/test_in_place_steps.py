@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import inspection

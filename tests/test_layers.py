@@ -137,17 +137,17 @@ def loaded_by(code):
     [
         "import jaxresid",
         "import jaxresid.cli, jaxresid.render.report.text, jaxresid.render.report.split, jaxresid.targets",
-        "from jaxresid.cli.running import run\nrun(['report', '--help'])",
-        "from jaxresid.cli.running import run\nrun(['--version'])",
-        "from jaxresid.cli.running import run\nrun(['split', '-h'])",
-        "from jaxresid.cli.running import run\nrun(['lint', '--no-cache', 'fixtures/inspect'])",
-        "from jaxresid.cli.running import run\nrun(['rules'])",
-        "from jaxresid.cli.running import run\nrun(['explain', 'JXR801'])",
-        "from jaxresid.cli.running import run\nrun(['check', '-h'])",
-        "from jaxresid.cli.running import run\nrun(['compare', '-h'])",
-        "from jaxresid.cli.running import run\nrun(['plan', 'm:f', '--budget', 'much'])",
-        "from jaxresid.cli.running import run\nrun(['compile', 'm:f', '--on', 'v5e:2x4'])",
-        "from jaxresid.cli.running import run\nrun(['compile', '--list-topologies'])",
+        "from jaxresid.cli.main import run\nrun(['report', '--help'])",
+        "from jaxresid.cli.main import run\nrun(['--version'])",
+        "from jaxresid.cli.main import run\nrun(['split', '-h'])",
+        "from jaxresid.cli.main import run\nrun(['lint', '--no-cache', 'fixtures/inspect'])",
+        "from jaxresid.cli.main import run\nrun(['rules'])",
+        "from jaxresid.cli.main import run\nrun(['explain', 'JXR801'])",
+        "from jaxresid.cli.main import run\nrun(['check', '-h'])",
+        "from jaxresid.cli.main import run\nrun(['compare', '-h'])",
+        "from jaxresid.cli.main import run\nrun(['plan', 'm:f', '--budget', 'much'])",
+        "from jaxresid.cli.main import run\nrun(['compile', 'm:f', '--on', 'v5e:2x4'])",
+        "from jaxresid.cli.main import run\nrun(['compile', '--list-topologies'])",
     ],
 )
 def test_no_jax_before_it_is_needed(code):
@@ -156,7 +156,7 @@ def test_no_jax_before_it_is_needed(code):
 
 LINT = """
 import pathlib, tempfile
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 file = pathlib.Path(tempfile.mkdtemp()) / "model.py"
 file.write_text({source!r})
 run(["lint", "--no-cache", "--isolated", "--fix", "--unsafe-fixes", str(file)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.cli.running import run as run_command
+from jaxresid.cli.main import run as run_command
 from jaxresid.linter.rules import KNOWN, all_rules
 from jaxresid.linter.run.files import Lint
 from jaxresid.render.lint import FORMATS
@@ -484,7 +484,7 @@ def test_show_fixes(lab):
 
 POOL = """
 import sys
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.linter import files
 files._POOL_NBYTES = 0
 for form in sys.argv[1:]:
@@ -978,7 +978,7 @@ def test_nothing_is_imported_or_run(lab):
     lab.put("pkg/__init__.py", mark.format("pkg") + CALLED)
     lab.config()
     # As the command that is installed: without the working directory on the path.
-    command = "import sys; sys.path.remove(''); from jaxresid.cli.running import run; "
+    command = "import sys; sys.path.remove(''); from jaxresid.cli.main import run; "
     command += "code = run(['lint', *sys.argv[1:]]); print(code, sorted(sys.modules))"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for argv in (["-f", "concise", "."], ["--fix", "-f", "concise", "-n"]):
@@ -1001,7 +1001,7 @@ def test_nothing_is_imported_or_run(lab):
 def test_a_clean_run_imports_little(lab):
     lab.write(a="import os\n", b="from orbax import checkpoint\n", c="import jax\nx = 1\n")
     lab.config('select = ["ALL"]')
-    command = "import sys; from jaxresid.cli.running import run; code = run(['lint']); "
+    command = "import sys; from jaxresid.cli.main import run; code = run(['lint']); "
     command += "print(code, *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", command],

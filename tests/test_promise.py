@@ -12,8 +12,8 @@ import jax
 import pytest
 
 from jaxresid.advice.plan.source.writing import edits
-from jaxresid.cli.inputs import TargetOptions, inspected, subject_of
-from jaxresid.cli.retracing import verify
+from jaxresid.cli.options.inputs import TargetOptions, inspected, subject_of
+from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import _expressions, nameable

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from test_render import changed, schema
 
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.errors import JaxresidError
 from jaxresid.model import (
     Comparison,
@@ -886,7 +886,7 @@ def test_the_schemas_require_every_key(name):
 
 PRINTING = """
 import ctypes, os, sys
-from jaxresid.cli.running import working
+from jaxresid.cli.main import working
 print("before")
 with working("nothing") as say:
     say("something")
@@ -966,7 +966,7 @@ def planning(tmp_path, monkeypatch):
     from jaxresid.advice.plan import plan as planning_module
     from jaxresid.advice.plan import promising
     from jaxresid.advice.plan.source import writing
-    from jaxresid.cli import plan as command_module
+    from jaxresid.cli.commands import plan as command_module
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

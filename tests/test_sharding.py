@@ -20,7 +20,7 @@ import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import chip
 from jaxresid.advice.timing.roofline import seconds
-from jaxresid.cli.running import run as command_line
+from jaxresid.cli.main import run as command_line
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.peak import profile_named
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole

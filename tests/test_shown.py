@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxresid.cli.running import rendered
+from jaxresid.cli.main import rendered
 from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Compiled, CompiledReport
 from jaxresid.render.json import compiled_json, report_json

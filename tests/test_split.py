@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from test_render import schema
 
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.residuals.listing import split_of
 from jaxresid.inspector.trace.question import Question

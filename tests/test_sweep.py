@@ -23,7 +23,7 @@ import jaxresid
 import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.advice.compile.ahead_of_time import Settings
 from jaxresid.advice.sweep.results import Results, row_of
-from jaxresid.cli import batches
+from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Collective, Compiled, SweepRow
@@ -488,7 +488,7 @@ DRIVER = """
 import functools, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import jaxresid.advice.sweep.sweep as sweeping
-from jaxresid.cli.running import run
+from jaxresid.cli.main import run
 from jaxresid.xla import pool
 sweeping.compiled = functools.partial(pool.compiled, compiler=f"sweep_compilers:{sys.argv[1]}")
 sys.exit(run(["sweep", *sys.argv[2:]]))
@@ -629,7 +629,7 @@ class TestCommandLine:
         monkeypatch.setenv("COLUMNS", "80")
 
         def run(*arguments):
-            from jaxresid.cli.running import run
+            from jaxresid.cli.main import run
 
             code = run(["sweep", *arguments])
             out, err = capfd.readouterr()

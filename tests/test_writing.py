@@ -14,8 +14,8 @@ import pytest
 from jaxresid.advice.plan.source.policy_text import policy_text
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import FileEdit, diff, edits, write
-from jaxresid.cli.inputs import TargetOptions, inspected
-from jaxresid.cli.retracing import verify
+from jaxresid.cli.options.inputs import TargetOptions, inspected
+from jaxresid.cli.verify_edit import verify
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.model import (

@@ -12,16 +12,16 @@ from jaxresid.interrupts import held
 # Command -> the module that has it under the same name. A commit hook runs `lint` often and must
 # not pay for what `report` imports.
 _COMMANDS = {
-    "report": "jaxresid.cli.report",
-    "split": "jaxresid.cli.split",
-    "check": "jaxresid.cli.check",
-    "compare": "jaxresid.cli.compare",
-    "plan": "jaxresid.cli.plan",
-    "sweep": "jaxresid.cli.sweep",
-    "compile": "jaxresid.cli.compile",
-    "lint": "jaxresid.cli.lint",
-    "explain": "jaxresid.cli.explain",
-    "rules": "jaxresid.cli.explain",
+    "report": "jaxresid.cli.commands.report",
+    "split": "jaxresid.cli.commands.split",
+    "check": "jaxresid.cli.commands.check",
+    "compare": "jaxresid.cli.commands.compare",
+    "plan": "jaxresid.cli.commands.plan",
+    "sweep": "jaxresid.cli.commands.sweep",
+    "compile": "jaxresid.cli.commands.compile",
+    "lint": "jaxresid.cli.commands.lint",
+    "explain": "jaxresid.cli.commands.explain",
+    "rules": "jaxresid.cli.commands.explain",
 }
 
 

@@ -85,7 +85,7 @@ def commands(target):
 
 
 def _run(argv):
-    from jaxresid.cli.running import run
+    from jaxresid.cli.main import run
 
     out, err = io.StringIO(), io.StringIO()
     code = None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxresid.cli.running import tell
-from jaxresid.cli.sizes import size
+from jaxresid.cli.main import tell
+from jaxresid.cli.options.sizes import size
 from jaxresid.xla.places import place
 
 if TYPE_CHECKING:

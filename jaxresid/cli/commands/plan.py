@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.retracing import retraced, verify
-from jaxresid.cli.running import encoding_of, rendered, tell, working, write
-from jaxresid.cli.sizes import size
+from jaxresid.cli.main import encoding_of, rendered, tell, working, write
+from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.sizes import size
+from jaxresid.cli.verify_edit import retraced, verify
 from jaxresid.errors import InputsError
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.compiling import (
+from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, tell, working, write
+from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
     places_here,
     say_errors,
     settings,
 )
-from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, tell, working, write
+from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
 
 
 @click.command()

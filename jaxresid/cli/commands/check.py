@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from jaxresid.cli.findings import (
+from jaxresid.cli.main import tell, working
+from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
+from jaxresid.cli.show_findings import (
     check_combination,
     check_statistics,
     selecting_options,
     show,
     showing_options,
 )
-from jaxresid.cli.inputs import TargetOptions, inspected, target_options
-from jaxresid.cli.running import tell, working
 from jaxresid.config import Options, load
 from jaxresid.linter.run.files import Lint
 

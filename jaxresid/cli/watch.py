@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from jaxresid.cli.running import tell
+from jaxresid.cli.main import tell
 from jaxresid.errors import JaxresidError
 
 _INTERVAL_S = 0.5

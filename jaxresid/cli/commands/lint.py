@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jaxresid.cli.findings import (
+from jaxresid.cli.main import tell, write
+from jaxresid.cli.show_findings import (
     check_combination,
     check_statistics,
     many,
@@ -20,7 +21,6 @@ from jaxresid.cli.findings import (
     show,
     showing_options,
 )
-from jaxresid.cli.running import tell, write
 from jaxresid.config import (
     Config,
     Options,
@@ -141,7 +141,7 @@ def lint(traceback: bool, **given: Any) -> int:
     request = Request(**rest)
     _check(request, options)
     if request.watch:
-        from jaxresid.cli.watching import watch
+        from jaxresid.cli.watch import watch
 
         return watch(lambda: _once(request, options), lambda: _files(request, options))
     return _once(request, options)

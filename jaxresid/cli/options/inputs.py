@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from jaxresid.cli import batches
-from jaxresid.cli.running import check_output
+from jaxresid.cli.main import check_output
+from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.interrupts import held
 from jaxresid.specs import parse_axes, parse_spec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.inputs import TargetOptions, function_options, inspected, output_options
-from jaxresid.cli.running import rendered, working, write
+from jaxresid.cli.main import rendered, working, write
+from jaxresid.cli.options.inputs import TargetOptions, function_options, inspected, output_options
 
 
 @click.command()

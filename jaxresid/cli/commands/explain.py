@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from jaxresid.advice.check.rules import traced_rules
-from jaxresid.cli.running import terminal_width, use_color, write
+from jaxresid.cli.main import terminal_width, use_color, write
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.rules import KNOWN, all_rules
 from jaxresid.nearest import did_you_mean

@@ -6,16 +6,16 @@ from typing import get_args
 
 import click
 
-from jaxresid.cli.compiling import (
+from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, working, write
+from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
     places_here,
     say_errors,
     settings,
 )
-from jaxresid.cli.inputs import TargetOptions, inspected, output_options, target_options
-from jaxresid.cli.running import EXIT_FAILED, encoding_of, rendered, working, write
-from jaxresid.cli.sizes import size
+from jaxresid.cli.options.inputs import TargetOptions, inspected, output_options, target_options
+from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.render.report.rows import View
 from jaxresid.shown import visible

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from jaxresid._version import __version__
-from jaxresid.cli.running import terminal_width, use_color, write
+from jaxresid.cli.main import terminal_width, use_color, write
 from jaxresid.config import Config, parse_per_file_ignores, split_selectors
 from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError

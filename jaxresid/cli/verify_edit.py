@@ -19,7 +19,7 @@ from jaxresid.units import format_bytes, format_flops
 if TYPE_CHECKING:
     from jaxresid.advice.plan.promising import Check, Figures
     from jaxresid.advice.plan.source.writing import FileEdit
-    from jaxresid.cli.inputs import TargetOptions
+    from jaxresid.cli.options.inputs import TargetOptions
     from jaxresid.model import Plan
 
 # Safe path (-P): a json.py in the working directory is not ours to import.
@@ -28,7 +28,7 @@ import json, sys
 given = json.load(sys.stdin)
 sys.path[:] = given["path"]
 sys.argv[:] = given["argv"]
-from jaxresid.cli.retracing import answer
+from jaxresid.cli.verify_edit import answer
 answer(given)
 """
 _FIGURES = ("peak_nbytes", "kept_nbytes", "host_nbytes", "recompute_flops")
@@ -119,7 +119,7 @@ def answer(given: Mapping[str, Any]) -> None:
 
 def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.promising import figures_of
-    from jaxresid.cli.inputs import TargetOptions, subject_of
+    from jaxresid.cli.options.inputs import TargetOptions, subject_of
     from jaxresid.sources import serve
 
     serve({path: base64.b64decode(text) for path, text in given["sources"].items()})

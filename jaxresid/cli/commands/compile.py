@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.compiling import (
+from jaxresid.cli.main import EXIT_FAILED, rendered, working, write
+from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
     on_option,
@@ -12,8 +13,7 @@ from jaxresid.cli.compiling import (
     say_errors,
     settings,
 )
-from jaxresid.cli.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.running import EXIT_FAILED, rendered, working, write
+from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
 
 
 def _list_topologies(context: click.Context, parameter: click.Parameter, value: bool) -> None:

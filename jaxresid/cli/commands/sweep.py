@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxresid.cli import batches
-from jaxresid.cli.compiling import (
+from jaxresid.cli.main import EXIT_FAILED, rendered, tell, working, write
+from jaxresid.cli.options import batches
+from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
     on_option,
     places_here,
     settings,
 )
-from jaxresid.cli.inputs import TargetOptions, requested, target_options
-from jaxresid.cli.running import EXIT_FAILED, rendered, tell, working, write
+from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
 from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import compile as compile
     from jaxresid.advice.plan.plan import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
-    from jaxresid.config import Config as Config
     from jaxresid.errors import InputsError as InputsError
     from jaxresid.errors import JaxresidError as JaxresidError
     from jaxresid.errors import MissingJaxError as MissingJaxError
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Totals as Totals
     from jaxresid.model import Transfers as Transfers
     from jaxresid.model import Verdict as Verdict
+    from jaxresid.settings.config import Config as Config
     from jaxresid.violations import Applicability as Applicability
     from jaxresid.violations import Edit as Edit
     from jaxresid.violations import Fix as Fix
@@ -89,7 +89,7 @@ _PUBLIC = {
     "jaxresid.advice.compile.ahead_of_time": "compile",
     "jaxresid.advice.plan.plan": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
-    "jaxresid.config": "Config",
+    "jaxresid.settings.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
     "jaxresid.inputs": "Inputs",
     "jaxresid.inspector.report": "inspect",

@@ -27,7 +27,6 @@ from jaxresid.advice.check.rules import traced_rules
 from jaxresid.advice.check.source_lines import Placing, definition
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.cli.main import run
-from jaxresid.config import Options, load
 from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
@@ -36,6 +35,7 @@ from jaxresid.linter.rules import INDEX, KNOWN, TRACED
 from jaxresid.linter.run.files import Lint
 from jaxresid.model import Checkpoint, Finding, Location, Source, Verdict
 from jaxresid.render.lint import FORMATS
+from jaxresid.settings.config import Options, load
 
 ROOT = Path(__file__).parent.parent
 MIB = 1024**2

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxresid.config import (
+from jaxresid.settings.config import (
     KNOWN_KEYS,
     ConfigError,
     Options,

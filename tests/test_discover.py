@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.config import ConfigError, Options, combine
 from jaxresid.linter.run.discover import (
     Found,
     Problem,
@@ -20,6 +19,7 @@ from jaxresid.linter.run.discover import (
     module_name,
     project_root,
 )
+from jaxresid.settings.config import ConfigError, Options, combine
 
 RUFF = shutil.which("ruff", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

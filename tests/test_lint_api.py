@@ -3,7 +3,7 @@
 import pytest
 
 import jaxresid
-from jaxresid.config import Options, load
+from jaxresid.settings.config import Options, load
 
 BAD = "import jax\n\n\ndef f(g, x):\n    jax.checkpoint(g)\n    return g(x)\n"
 GOOD = BAD.replace("    jax.checkpoint(g)\n", "    g = jax.checkpoint(g)\n")

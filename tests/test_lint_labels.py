@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from packages import unpacked
 
-from jaxresid.config import Config, Selection
 from jaxresid.linter.run.files import Lint
+from jaxresid.settings.config import Config, Selection
 
 pytestmark = pytest.mark.slow
 

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxresid.config import Options, combine
 from jaxresid.linter.rules import all_rules
 from jaxresid.linter.run import discover
 from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
 from jaxresid.linter.run.files import Lint
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.linter.text.source import Source
+from jaxresid.settings.config import Options, combine
 
 RULES = all_rules()
 KNOWN = {r.code: r.name for r in RULES}

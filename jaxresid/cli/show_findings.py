@@ -10,10 +10,10 @@ import click
 
 from jaxresid._version import __version__
 from jaxresid.cli.main import terminal_width, use_color, write
-from jaxresid.config import Config, parse_per_file_ignores, split_selectors
 from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
+from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxresid.config import Config
+    from jaxresid.settings.config import Config
     from jaxresid.violations import Linted, Violation
 
 __all__ = ["fix_source", "lint_paths", "lint_source"]
@@ -73,15 +73,15 @@ def lint_paths(
     Raises:
       JaxresidError: a path does not exist, or the configuration is wrong.
     """
-    from jaxresid.config import Options
     from jaxresid.linter.run.files import Lint
+    from jaxresid.settings.config import Options
 
     run = Lint(config or _config(Path()), nearest=None if config else Options())
     return run.run([str(p) for p in paths], jobs=jobs, cache=cache)
 
 
 def _config(start: Path) -> Config:
-    from jaxresid.config import Options, load
+    from jaxresid.settings.config import Options, load
 
     return load(start, Options())
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxresid.advice.check.source_lines import File, Placing
 from jaxresid.advice.check.verdict_rules import verdict_finding
-from jaxresid.config import Options, load, matches
 from jaxresid.errors import InputsError
 from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
@@ -17,6 +16,7 @@ from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import Lint
 from jaxresid.linter.text import suppress
+from jaxresid.settings.config import Options, load, matches
 from jaxresid.violations import Linted, Violation
 from jaxresid.words import Mode, Profile
 

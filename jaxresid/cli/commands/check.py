@@ -17,8 +17,8 @@ from jaxresid.cli.show_findings import (
     show,
     showing_options,
 )
-from jaxresid.config import Options, load
 from jaxresid.linter.run.files import Lint
+from jaxresid.settings.config import Options, load
 
 
 class Request(NamedTuple):

@@ -21,15 +21,10 @@ from jaxresid.cli.show_findings import (
     show,
     showing_options,
 )
-from jaxresid.config import (
-    Config,
-    Options,
-    load,
-    parse_target_jax,
-)
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import Found, UsageError, discover
 from jaxresid.linter.run.files import Lint
+from jaxresid.settings.config import Config, Options, load, parse_target_jax
 from jaxresid.shown import visible
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxresid.config import Config
 from jaxresid.errors import JaxresidError
+from jaxresid.settings.config import Config
 
 # Small values are NamedTuples here: a dataclass takes half a millisecond to make, and a commit hook
 # makes them all at every commit.

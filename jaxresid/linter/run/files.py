@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from jaxresid.config import Config, Options, load, matches
 from jaxresid.errors import JaxresidError
 from jaxresid.interrupts import deaf
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED, Entry, rule
 from jaxresid.linter.run.discover import Found, Problem, discover, module_name, project_root
 from jaxresid.linter.text import prefilter as funnel
+from jaxresid.settings.config import Config, Options, load, matches
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.project import Module, Project

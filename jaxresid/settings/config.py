@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from jaxresid.errors import JaxresidError
-from jaxresid.globs import Glob, excluder, regex_of
 from jaxresid.nearest import did_you_mean
-from jaxresid.requirements import Version, jax_requirements, newest_admitted, table_in
+from jaxresid.settings.globs import Glob, excluder, regex_of
+from jaxresid.settings.requirements import Version, jax_requirements, newest_admitted, table_in
 
 OUTPUT_FORMATS = (
     "text",

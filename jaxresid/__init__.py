@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from jaxresid.errors import SpecError as SpecError
     from jaxresid.errors import TargetError as TargetError
     from jaxresid.errors import TraceError as TraceError
-    from jaxresid.inputs import Inputs as Inputs
     from jaxresid.inspector.report import inspect as inspect
     from jaxresid.linter import fix_source as fix_source
     from jaxresid.linter import lint_paths as lint_paths
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Transfers as Transfers
     from jaxresid.model import Verdict as Verdict
     from jaxresid.settings.config import Config as Config
+    from jaxresid.targets.inputs import Inputs as Inputs
     from jaxresid.violations import Applicability as Applicability
     from jaxresid.violations import Edit as Edit
     from jaxresid.violations import Fix as Fix
@@ -91,7 +91,7 @@ _PUBLIC = {
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.settings.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
-    "jaxresid.inputs": "Inputs",
+    "jaxresid.targets.inputs": "Inputs",
     "jaxresid.inspector.report": "inspect",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxresid.errors import InputsError, SpecError
-from jaxresid.specs import ArraySpec, parse_axes, parse_spec
+from jaxresid.targets.specs import ArraySpec, parse_axes, parse_spec
 
 
 @pytest.mark.parametrize(

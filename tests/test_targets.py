@@ -3,7 +3,7 @@
 import pytest
 
 from jaxresid.errors import InputsError, TargetError
-from jaxresid.targets import default_inputs, load, load_reference
+from jaxresid.targets.targets import default_inputs, load, load_reference
 
 MODULE = """
 def loss(x): return x

@@ -1245,7 +1245,7 @@ def test_the_edit_is_as_by_hand_and_gives_its_figures(case):
     figures = promised(expected, target, f"by_hand_{case}")
     Path("decoder.py").write_text(SOURCE)
     given = options(f"decoder.py:{target}")
-    from jaxresid.targets import load
+    from jaxresid.targets.targets import load
 
     fun = load(given.target).fun
     sys.modules.pop("decoder")

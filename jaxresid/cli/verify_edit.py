@@ -120,7 +120,7 @@ def answer(given: Mapping[str, Any]) -> None:
 def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.promising import figures_of
     from jaxresid.cli.options.inputs import TargetOptions, subject_of
-    from jaxresid.sources import serve
+    from jaxresid.targets.sources import serve
 
     serve({path: base64.b64decode(text) for path, text in given["sources"].items()})
     options: dict[str, Any] = {

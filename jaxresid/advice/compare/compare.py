@@ -36,7 +36,7 @@ from jaxresid.inspector.variants.candidates import Candidate, candidates
 from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Comparison, Row
-from jaxresid.targets import load
+from jaxresid.targets.targets import load
 from jaxresid.words import Mode, Profile
 from jaxresid.xla.processes.cache import Cache, default_directory
 

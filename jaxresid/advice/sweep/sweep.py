@@ -18,7 +18,6 @@ from jaxresid.advice.compile.ahead_of_time import Program, Settings, job, places
 from jaxresid.advice.sweep.results import Results
 from jaxresid.advice.timing.chips import DEFAULT
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inputs import Inputs
 from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject import Subject, uncollected
@@ -30,6 +29,7 @@ from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
+from jaxresid.targets.inputs import Inputs
 from jaxresid.words import Mode, Profile
 from jaxresid.xla.job import Compilation, Job, Module
 from jaxresid.xla.places import place, unavailable

@@ -17,14 +17,14 @@ from jaxresid.cli.main import check_output
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.interrupts import held
-from jaxresid.specs import parse_axes, parse_spec
-from jaxresid.targets import Loaded, default_inputs, load, load_reference, named
+from jaxresid.targets.specs import parse_axes, parse_spec
+from jaxresid.targets.targets import Loaded, default_inputs, load, load_reference, named
 from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
-    from jaxresid.inputs import Inputs
     from jaxresid.inspector.subject import Inspection, Subject
     from jaxresid.inspector.trace.question import Question
+    from jaxresid.targets.inputs import Inputs
 
 
 @dataclass(frozen=True, slots=True)

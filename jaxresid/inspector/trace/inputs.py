@@ -7,11 +7,11 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import NOT_CAUGHT, InputsError
-from jaxresid.inputs import Inputs
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import CONCRETE, Static, is_array
 from jaxresid.inspector.trace.objects import Layout, flattened
-from jaxresid.specs import ArraySpec
+from jaxresid.targets.inputs import Inputs
+from jaxresid.targets.specs import ArraySpec
 
 
 def from_specs(

@@ -11,78 +11,74 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
 ALLOWED = {
-    "errors": set(),
-    "shown": set(),
+    "_version": set(),
     "decoding": set(),
-    "regular": set(),
+    "errors": set(),
+    "home": set(),
     "interrupts": set(),
-    "model": {
-        "render",
-        "words",
-    },  # the renderers are imported when Report.print is called
     "nearest": set(),
     "paths": set(),
+    "regular": set(),
+    "shown": set(),
     "units": set(),
     "violations": set(),
     "words": set(),
-    "_version": set(),
-    "inputs": set(),
-    "sources": set(),
-    "specs": {"errors", "nearest"},
-    "globs": set(),
-    "requirements": set(),
-    "config": {"errors", "globs", "nearest", "requirements"},
-    "linter": {
-        *("_version", "config", "decoding", "errors", "interrupts", "nearest", "regular"),
-        *("shown", "violations"),
-    },
+    "jax_compat": {"errors", "interrupts"},
+    # The renderers are imported when Report.print is called.
+    "model": {"render", "words"},
+    "settings": {"errors", "nearest"},
     "targets": {"errors", "nearest"},
-    "inspector": {
-        *("errors", "inputs", "interrupts", "model", "nearest", "paths", "specs", "units"),
-        *("words", "xla"),
+    "linter": {
+        *("_version", "decoding", "errors", "home", "interrupts", "nearest", "regular"),
+        *("settings", "shown", "violations"),
     },
-    # Of the inspector its _jax alone.
     "xla": {
-        "decoding",
-        "regular",
-        "errors",
-        "inspector",
-        "interrupts",
-        "model",
-        "nearest",
+        *("decoding", "errors", "home", "interrupts", "jax_compat", "model", "nearest", "regular"),
         "units",
     },
+    "inspector": {
+        *("errors", "home", "interrupts", "jax_compat", "model", "nearest", "paths", "targets"),
+        *("units", "words", "xla"),
+    },
     "advice": {
-        *("config", "errors", "inspector", "linter", "model", "nearest", "targets", "units"),
-        *("_version", "inputs", "interrupts", "violations", "words", "xla"),
+        *("_version", "errors", "inspector", "interrupts", "jax_compat", "linter", "model"),
+        *("nearest", "settings", "targets", "units", "violations", "words", "xla"),
     },
     "render": {"model", "paths", "shown", "units", "violations", "words"},
     "cli": {
-        *("advice", "config", "errors", "inspector", "linter", "model", "render", "specs"),
-        *("inputs", "interrupts", "nearest", "shown", "sources", "targets", "units", "violations"),
-        *("_version", "words", "xla"),
+        *("_version", "advice", "errors", "home", "inspector", "interrupts", "jax_compat"),
+        *("linter", "model", "nearest", "render", "settings", "shown", "targets", "units"),
+        *("violations", "words", "xla"),
     },
     "__main__": {"cli"},
     "__init__": {
-        *("advice", "config", "errors", "inputs", "inspector", "linter", "model", "violations"),
-        *("_version", "words"),
+        *("_version", "advice", "errors", "inspector", "linter", "model", "settings", "targets"),
+        *("violations", "words"),
     },
+}
+# The rooms of packages, lowest first: a room imports itself and those before it.
+ROOMS = {
+    "inspector": (
+        *("jaxpr", "trace", "cost", "program", "memory", "subject", "residuals", "checkpoints"),
+        *("variants", "findings", "report"),
+    ),
+    "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
+    "advice": ("timing", "compile", "compare", "check", "plan", "sweep"),
+    "xla": ("job", "places", "hlo", "compiler", "processes"),
 }
 OUTSIDE = {
     "model": set(),
-    "specs": set(),
     "targets": set(),
     "units": set(),
     "violations": set(),
-    "globs": set(),
     "interrupts": set(),
-    "requirements": {"packaging"},
-    "config": set(),
+    "settings": {"packaging"},
     "linter": {"libcst"},
     "advice": {"jax", "numpy", "scipy"},
     "xla": {"distributed", "jax", "jaxlib", "numpy", "psutil"},
     "render": {"rich"},
     "inspector": {"jax", "jaxlib", "numpy"},
+    "jax_compat": {"jax", "jaxlib", "numpy"},
     "cli": {"click", "rich"},
 }
 
@@ -114,10 +110,30 @@ def test_arrows_run_one_way(path, part):
             assert top in OUTSIDE[part], f"{path.name} imports {name}"
 
 
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_import_those_below_them(package):
+    order = ROOMS[package]
+    for path in sorted((PACKAGE / package).rglob("*.py")):
+        room = path.relative_to(PACKAGE / package).with_suffix("").parts[0]
+        if room == "__init__":
+            continue
+        for name in imports(path):
+            top, _, inner = name.partition(f"jaxresid.{package}.")
+            if not top and inner:
+                other = inner.partition(".")[0]
+                assert order.index(other) <= order.index(room), f"{path} imports {name}"
+
+
+def test_every_room_is_known():
+    for package, order in ROOMS.items():
+        found = {path.with_suffix("").name for path in (PACKAGE / package).iterdir()}
+        assert set(order) == found - {"__init__", "__pycache__"}
+
+
 @pytest.mark.integration
 def test_jax_internals_stay_in_one_module():
     for path, _ in modules():
-        if path.name != "_jax.py":
+        if path.name != "jax_compat.py":
             assert not any(name.startswith("jax._src") for name in imports(path)), path
 
 
@@ -136,7 +152,8 @@ def loaded_by(code):
     "code",
     [
         "import jaxresid",
-        "import jaxresid.cli, jaxresid.render.report.text, jaxresid.render.report.split, jaxresid.targets.targets",
+        "import jaxresid.cli, jaxresid.render.report.text, jaxresid.render.report.split\n"
+        "import jaxresid.targets.targets",
         "from jaxresid.cli.main import run\nrun(['report', '--help'])",
         "from jaxresid.cli.main import run\nrun(['--version'])",
         "from jaxresid.cli.main import run\nrun(['split', '-h'])",

@@ -39,13 +39,13 @@ from jaxresid.model import (
     Target,
 )
 from jaxresid.render.json import comparison_json
-from jaxresid.render.tables.compare import render_comparison
-from jaxresid.render.tables.compiled import (
+from jaxresid.render.report.compiled import (
     buffer_text,
     render_compiled,
     topology_lines,
     verdict_text,
 )
+from jaxresid.render.tables.compare import render_comparison
 from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Module
 from jaxresid.xla.places import topologies
 

@@ -312,7 +312,8 @@ def test_where_it_is(environment, directory, monkeypatch):
 
 def test_nothing_is_loaded_for_a_key():
     code = (
-        "import sys; from jaxresid.xla.processes.cache import key; from jaxresid.xla.job import Job, Module;"
+        "import sys; from jaxresid.xla.processes.cache import key;"
+        "from jaxresid.xla.job import Job, Module;"
         "key(Job(Module(b'', 'cpu'), 'cpu')); print({'jax', 'jaxlib', 'libtpu'} & set(sys.modules))"
     )
     done = subprocess.run(

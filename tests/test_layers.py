@@ -24,8 +24,7 @@ ALLOWED = {
     "violations": set(),
     "words": set(),
     "jax_compat": {"errors", "interrupts"},
-    # The renderers are imported when Report.print is called.
-    "model": {"render", "words"},
+    "model": {"words"},
     "settings": {"errors", "nearest"},
     "targets": {"errors", "nearest"},
     "linter": {

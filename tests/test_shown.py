@@ -16,10 +16,10 @@ from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Compiled, CompiledReport
 from jaxresid.render.json import compiled_json, report_json
 from jaxresid.render.lint import FORMATS, render
+from jaxresid.render.report.compiled import render_compiled
 from jaxresid.render.report.html import report_html
 from jaxresid.render.report.rows import GROUPS, View
 from jaxresid.render.report.text import render_report
-from jaxresid.render.tables.compiled import render_compiled
 from jaxresid.shown import inert, json_text, lines, quoted, shown, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, Span, Violation
 

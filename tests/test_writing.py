@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.policy_text import policy_text
 from jaxresid.advice.plan.source.snippets import code
-from jaxresid.advice.plan.source.writing import FileEdit, diff, edits, write
+from jaxresid.advice.plan.source.writing import diff, edits, write
 from jaxresid.cli.options.inputs import TargetOptions, inspected
 from jaxresid.cli.verify_edit import verify
 from jaxresid.errors import InputsError, JaxresidError

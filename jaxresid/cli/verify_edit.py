@@ -18,7 +18,7 @@ from jaxresid.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.promising import Check, Figures
-    from jaxresid.advice.plan.source.writing import FileEdit
+    from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.cli.options.inputs import TargetOptions
     from jaxresid.model import Plan
 

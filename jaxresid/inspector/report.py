@@ -149,8 +149,8 @@ def _traced_subject(question: Question) -> Subject:
     except JaxresidError:
         raise failed from failed.__cause__
     assumed = (
-        f"traced as for {jax_compat.ASSUMED_GPU}, which {found.name} asks for and which is not here;"
-        " no device was asked"
+        f"traced as for {jax_compat.ASSUMED_GPU}, which {found.name} asks for and which is not"
+        " here; no device was asked"
     )
     traced = found.trace
     if isinstance(traced, Trace):

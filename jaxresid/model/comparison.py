@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.model.compiled import Compiled
+from jaxresid.model.display import show, to_json
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.target import JaxInfo, Mesh, Target
 
@@ -98,12 +99,8 @@ class Comparison:
 
     def print(self) -> None:
         """Prints the text of `jaxresid compare` to stdout."""
-        from jaxresid.render.tables.compare import print_comparison
-
-        print_comparison(self)
+        show(self)
 
     def to_json(self) -> str:
         """The comparison as JSON text; its schema is `jaxresid/schema/compare.schema.json`."""
-        from jaxresid.render.json import comparison_json
-
-        return comparison_json(self)
+        return to_json(self)

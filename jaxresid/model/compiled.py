@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from jaxresid.model.display import show, to_json
 from jaxresid.model.target import JaxInfo, Mesh, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
 
@@ -109,12 +110,8 @@ class CompiledReport:
 
     def print(self) -> None:
         """Prints the text of `jaxresid compile` to stdout."""
-        from jaxresid.render.tables.compiled import print_compiled
-
-        print_compiled(self)
+        show(self)
 
     def to_json(self) -> str:
         """As JSON text; its schema is `jaxresid/schema/compile.schema.json`."""
-        from jaxresid.render.json import compiled_json
-
-        return compiled_json(self)
+        return to_json(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from jaxresid.model.display import show, to_json
 from jaxresid.model.target import JaxInfo, Target
 from jaxresid.model.values import Location
 
@@ -137,12 +138,8 @@ class Plan:
 
     def print(self) -> None:
         """Prints the text of `jaxresid plan` to stdout."""
-        from jaxresid.render.tables.plan import print_plan
-
-        print_plan(self)
+        show(self)
 
     def to_json(self) -> str:
         """The plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
-        from jaxresid.render.json import plan_json
-
-        return plan_json(self)
+        return to_json(self)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
+from jaxresid.model.display import show, to_html, to_json
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import Peak
 from jaxresid.model.target import JaxInfo, Mesh, Target
@@ -36,17 +37,11 @@ class Report:
 
     def print(self, *, group_by: GroupBy | None = None, top: int = 20, all: bool = False) -> None:
         """Prints the text report to stdout; the options are those of `jaxresid report`."""
-        from jaxresid.render.report.text import print_report
-
-        print_report(self, group_by=group_by, top=None if all else top, all=all)
+        show(self, group_by=group_by, top=None if all else top, all=all)
 
     def to_json(self) -> str:
         """The report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""
-        from jaxresid.render.json import report_json
-
-        return report_json(self)
+        return to_json(self)
 
     def _repr_html_(self) -> str:
-        from jaxresid.render.report.html import report_html
-
-        return report_html(self)
+        return to_html(self)

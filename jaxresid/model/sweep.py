@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.model.compiled import Compiled
+from jaxresid.model.display import show, to_json
 from jaxresid.model.target import JaxInfo, Mesh, Target
 
 
@@ -45,9 +46,7 @@ class SweepRow:
 
     def to_json(self) -> str:
         """As one line of JSON; its schema is `jaxresid/schema/sweep.schema.json`."""
-        from jaxresid.render.json import sweep_row_json
-
-        return sweep_row_json(self)
+        return to_json(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,4 @@ class Sweep:
 
     def print(self) -> None:
         """Prints the text of `jaxresid sweep` to stdout."""
-        from jaxresid.render.tables.sweep import print_sweep
-
-        print_sweep(self)
+        show(self)

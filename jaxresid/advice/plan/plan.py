@@ -20,9 +20,10 @@ from jaxresid.advice.plan.promising import (
 )
 from jaxresid.advice.plan.search import Runs, Search, Tried
 from jaxresid.advice.plan.source.calling import Calls, Given, calls_of, observed, target_given
+from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.libraries import library_of
 from jaxresid.advice.plan.source.snippets import code
-from jaxresid.advice.plan.source.writing import FileEdit, Written, written
+from jaxresid.advice.plan.source.writing import Written, written
 from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
 from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError

@@ -18,7 +18,7 @@ from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
 from jaxresid.inspector.variants.of_subject import variants_of
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.source.writing import FileEdit
+    from jaxresid.advice.plan.source.file_edits import FileEdit
 
 # Edits and what is promised of them -> the figures of the target under them.
 Check = Callable[["Sequence[FileEdit]", "Figures"], "Figures"]

@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.source.writing import FileEdit
+    from jaxresid.advice.plan.source.file_edits import FileEdit
 
 
 class UnrehearsedError(Exception):

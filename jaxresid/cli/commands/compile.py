@@ -19,7 +19,7 @@ from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_o
 def _list_topologies(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from jaxresid.render.tables.compiled import topology_lines
+    from jaxresid.render.report.compiled import topology_lines
     from jaxresid.xla.places import topologies
 
     rows = [(it.text, it.devices, it.memory_nbytes) for it in topologies()]
@@ -63,7 +63,7 @@ def compile(
     if format_ == "json":
         text = result.to_json()
     else:
-        from jaxresid.render.tables.compiled import render_compiled
+        from jaxresid.render.report.compiled import render_compiled
 
         text = rendered(render_compiled(result), output)
     write(text, output)

@@ -6,13 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.names import External, Names
-
-if TYPE_CHECKING:
-    from jaxresid.linter.resolve.project import Project
 
 # How many steps (aliases, partials, arguments) a value is followed.
 MAX_DEPTH = 12
@@ -53,11 +50,18 @@ class Arguments:
         return None
 
 
+class Imports(Protocol):
+    """Where names that a module imports come from."""
+
+    def canonical(self, qualname: str, importer: Path | None = None) -> str:
+        """Return the name under which something is defined."""
+
+
 class Roles:
     """Answers what expressions are among the families of `apis`."""
 
     names: Names
-    project: Project | None
+    project: Imports | None
     path: Path | None
 
     def roles(self, node: ast.AST | None, depth: int = 0) -> tuple[Role, ...]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
+from jaxresid.linter.resolve.callees import Imports
 from jaxresid.linter.resolve.names import Definition, FunctionNode
-from jaxresid.linter.resolve.uses import Flow, Use
-
-if TYPE_CHECKING:
-    from jaxresid.linter.resolve.project import RemoteUse
-
+from jaxresid.linter.resolve.uses import Flow, RemoteUse, Use
 
 # How many callers, or functions around one another, are followed up; beyond them is unknown.
 _MAX_CALLERS = 50
@@ -44,9 +42,17 @@ class Standing:
     python_loop: bool = False
 
 
+class Callers(Imports, Protocol):
+    """What other modules do with the functions of one."""
+
+    def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
+        """Return what they do with a function."""
+
+
 class Standings(Flow):
     """Follows callers."""
 
+    project: Callers | None
     remote: bool
     _standing: dict[ast.AST, Standing]
     _depth = 0

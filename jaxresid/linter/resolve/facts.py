@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from jaxresid.linter.resolve.callees import Arguments, Role
-from jaxresid.linter.resolve.context import Standing, Standings
+from jaxresid.linter.resolve.context import Callers, Standing, Standings
 from jaxresid.linter.resolve.names import Names
 from jaxresid.linter.resolve.sites import Derivative, Loop, Named, Policy, Site
 from jaxresid.linter.resolve.uses import Use
@@ -31,8 +31,34 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.text.source import Source
+
+
+class Neighbours(Callers, Protocol):
+    """The other modules of the project, as rules ask for them: `project.Project`."""
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every file is known and parses, as far as it mentions names."""
+
+    @property
+    def defined_names(self) -> frozenset[str]:
+        """Return the literal names given to `checkpoint_name` anywhere."""
+
+    @property
+    def has_dynamic_names(self) -> bool:
+        """Return whether some `checkpoint_name` gets a computed name."""
+
+    @property
+    def naming(self) -> tuple[Facts, ...]:
+        """Return the modules that mention `checkpoint_name`."""
+
+    @property
+    def policy_facts(self) -> tuple[Facts, ...]:
+        """Return the modules that mention a policy over names."""
+
+    def strings(self, value: str) -> int:
+        """Return how many times a string is a literal in the modules."""
 
 
 class Facts(Standings):
@@ -45,6 +71,8 @@ class Facts(Standings):
       remote: the module is looked at for another's sake, and asks no further itself.
     """
 
+    project: Neighbours | None
+
     def __init__(
         self,
         source: Source,
@@ -52,7 +80,7 @@ class Facts(Standings):
         *,
         module: str = "",
         is_package: bool = False,
-        project: Project | None = None,
+        project: Neighbours | None = None,
         target_jax: tuple[int, int] | None = None,
         path: Path | None = None,
         remote: bool = False,

@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from jaxresid.linter.resolve.facts import Facts
+from jaxresid.linter.resolve.stages import derivative_name
+from jaxresid.linter.resolve.uses import RemoteUse
 from jaxresid.linter.text.source import Source, UndecodableError
 from jaxresid.linter.text.syntax import UnparsableError, parse
-from jaxresid.violations import Span
-
-if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts
-    from jaxresid.linter.resolve.uses import UseKind
 
 # Never part of the project, so not looked up in it.
 _LIBRARIES = frozenset(
@@ -35,25 +32,6 @@ _IMPORT = re.compile(
     rb"^[ \t]*(?:from\b[^\n]*?\bimport\b|import\b)(?:[^\n(\\]|\\\r?\n)*(?:\([^)]*\))?", re.MULTILINE
 )
 _WORD = re.compile(rb"\w+")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteUse:
-    """What another module does with a function.
-
-    Attributes:
-      callee: what it is passed to, as that module spells it: `jax.value_and_grad`.
-      in_loop, in_reverse: that happens under a staged loop, or under a reverse-mode derivative.
-    """
-
-    kind: UseKind
-    callee: str
-    path: str
-    span: Span
-    forward: bool
-    in_loop: bool
-    in_reverse: bool
-    through: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +105,6 @@ class Project:
 
     def facts(self, module: Module) -> Facts | None:
         """The facts of a module of the project; None where it does not parse."""
-        from jaxresid.linter.resolve.facts import Facts
-
         if module.path not in self._facts:
             try:
                 shown = self._shown.get(module.path, str(module.path))
@@ -224,8 +200,6 @@ class Project:
         return self._remote[key]
 
     def _find_remote(self, qualname: str, home: Path | None) -> Iterable[RemoteUse]:
-        from jaxresid.linter.resolve.stages import derivative_name
-
         home_name, _, last = qualname.rpartition(".")
         parent = home_name.rpartition(".")[2] or home_name
         for module in self._modules:

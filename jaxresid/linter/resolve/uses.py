@@ -13,6 +13,7 @@ from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.callees import MAX_DEPTH, Role
 from jaxresid.linter.resolve.names import Binding, External
 from jaxresid.linter.resolve.sites import Site, Sites
+from jaxresid.violations import Span
 
 UseKind = Literal[
     "call",  # the value is called
@@ -51,6 +52,25 @@ class Use:
     api: apis.LoopApi | None = None
     mode: apis.Mode | None = None
     through: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteUse:
+    """What another module does with a function.
+
+    Attributes:
+      callee: what it is passed to, as that module spells it: `jax.value_and_grad`.
+      in_loop, in_reverse: that happens under a staged loop, or under a reverse-mode derivative.
+    """
+
+    kind: UseKind
+    callee: str
+    path: str
+    span: Span
+    forward: bool
+    in_loop: bool
+    in_reverse: bool
+    through: tuple[str, ...]
 
 
 class Flow(Sites):

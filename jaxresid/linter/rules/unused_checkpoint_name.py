@@ -9,8 +9,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts
-    from jaxresid.linter.resolve.project import Project
+    from jaxresid.linter.resolve.facts import Facts, Neighbours
 
 _POLICY = """\
 import jax
@@ -133,7 +132,7 @@ class UnusedCheckpointName(Rule):
                 )
 
 
-def _used_names(project: Project) -> frozenset[str] | None:
+def _used_names(project: Neighbours) -> frozenset[str] | None:
     """What all policies of the project save; None where that is not certain."""
     used: set[str] = set()
     count = 0
@@ -154,7 +153,7 @@ def _used_names(project: Project) -> frozenset[str] | None:
     return frozenset(used) if count else None
 
 
-def _definitions(project: Project, name: str) -> int:
+def _definitions(project: Neighbours, name: str) -> int:
     """How many string literals are a `checkpoint_name`'s name."""
     return sum(
         len({facts.names.definitely(n.argument) for n in facts.named if n.name == name})

@@ -14,6 +14,7 @@ from rich.text import Text
 from jaxresid.model import Computed, Report, Residual
 from jaxresid.paths import folded
 from jaxresid.render.report.checkpoints import render_checkpoints
+from jaxresid.render.report.compiled import compiled_lines, remarks
 from jaxresid.render.report.cost import render_cost
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_offloading
@@ -21,7 +22,6 @@ from jaxresid.render.report.peak import render_peak
 from jaxresid.render.report.rows import GROUPS, Row, Rows, View, rows, shapes_text
 from jaxresid.render.style.words import aval_text, computed_text, mark_text, percent, place_text
 from jaxresid.render.style.wrapping import Origin
-from jaxresid.render.tables.compiled import compiled_lines, remarks
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes
 from jaxresid.words import GroupBy

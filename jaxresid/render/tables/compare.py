@@ -11,6 +11,7 @@ from rich.text import Text
 
 from jaxresid.model import Comparison, Compiled, Row, Timing
 from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.compiled import verdict_text
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_rows
@@ -27,7 +28,6 @@ from jaxresid.render.style.columns import (
 )
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import Flow
-from jaxresid.render.tables.compiled import verdict_text
 from jaxresid.render.tables.frontier import Point, plot, plotted
 from jaxresid.shown import shown
 from jaxresid.units import format_bytes

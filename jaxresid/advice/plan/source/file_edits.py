@@ -37,6 +37,17 @@ class Wrap:
     after: str
 
 
+@dataclass(frozen=True, slots=True)
+class FileEdit:
+    """A file before and after. `shown` is its path relative to the working directory where it is
+    below it."""
+
+    path: Path
+    shown: str
+    old: bytes
+    new: bytes
+
+
 @dataclass
 class Rewriting:
     """One file and what changes in it.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxresid.model import PlannedPart
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.source.writing import FileEdit
+    from jaxresid.advice.plan.source.file_edits import FileEdit
 
 
 def code(edits: Sequence[FileEdit]) -> tuple[str, ...]:

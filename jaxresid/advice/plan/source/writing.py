@@ -6,7 +6,6 @@ import ast
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from jaxresid.advice.check.source_lines import definition
 from jaxresid.advice.plan.source.calling import Calls
@@ -16,7 +15,7 @@ from jaxresid.advice.plan.source.existing import (
     split_checkpoint,
     written_checkpoint,
 )
-from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.file_edits import FileEdit, Rewriting, Rewritings, UnwritableError
 from jaxresid.advice.plan.source.libraries import by_hand
 from jaxresid.advice.plan.source.locate import last_name
 from jaxresid.advice.plan.source.new import (
@@ -34,17 +33,6 @@ from jaxresid.linter.run.atomic_write import replace_content
 from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Expression, Plan, PlannedSite, PlannedValue
 from jaxresid.violations import Span
-
-
-@dataclass(frozen=True, slots=True)
-class FileEdit:
-    """A file before and after. `shown` is its path relative to the working directory where it is
-    below it."""
-
-    path: Path
-    shown: str
-    old: bytes
-    new: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+"""What shows each value of `jaxresid.model`.
+
+Renderers are imported when they are called: JSON takes no rich.
+"""
+
+from __future__ import annotations
+
+from jaxresid.model.comparison import Comparison
+from jaxresid.model.compiled import CompiledReport
+from jaxresid.model.display import html_writer, json_writer, printer
+from jaxresid.model.plan import Plan
+from jaxresid.model.report import Report
+from jaxresid.model.sweep import Sweep, SweepRow
+from jaxresid.words import GroupBy
+
+
+@printer.register
+def _(
+    value: Report, *, group_by: GroupBy | None = None, top: int | None = 20, all: bool = False
+) -> None:
+    from jaxresid.render.report.text import print_report
+
+    print_report(value, group_by=group_by, top=top, all=all)
+
+
+@printer.register
+def _(value: Comparison) -> None:
+    from jaxresid.render.tables.compare import print_comparison
+
+    print_comparison(value)
+
+
+@printer.register
+def _(value: CompiledReport) -> None:
+    from jaxresid.render.report.compiled import print_compiled
+
+    print_compiled(value)
+
+
+@printer.register
+def _(value: Plan) -> None:
+    from jaxresid.render.tables.plan import print_plan
+
+    print_plan(value)
+
+
+@printer.register
+def _(value: Sweep) -> None:
+    from jaxresid.render.tables.sweep import print_sweep
+
+    print_sweep(value)
+
+
+@json_writer.register
+def _(value: Report) -> str:
+    from jaxresid.render.json import report_json
+
+    return report_json(value)
+
+
+@json_writer.register
+def _(value: Comparison) -> str:
+    from jaxresid.render.json import comparison_json
+
+    return comparison_json(value)
+
+
+@json_writer.register
+def _(value: CompiledReport) -> str:
+    from jaxresid.render.json import compiled_json
+
+    return compiled_json(value)
+
+
+@json_writer.register
+def _(value: Plan) -> str:
+    from jaxresid.render.json import plan_json
+
+    return plan_json(value)
+
+
+@json_writer.register
+def _(value: SweepRow) -> str:
+    from jaxresid.render.json import sweep_row_json
+
+    return sweep_row_json(value)
+
+
+@html_writer.register
+def _(value: Report) -> str:
+    from jaxresid.render.report.html import report_html
+
+    return report_html(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.advice.compare import pareto as frontier
-from jaxresid.advice.compare.targets import Spot, remarks, spot
+from jaxresid.advice.compare.policy_targets import Spot, remarks, spot
 from jaxresid.advice.compile.ahead_of_time import (
     Program,
     Settings,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.compare.targets import remarks
+from jaxresid.advice.compare.policy_targets import remarks
 from jaxresid.advice.plan.options import Menu, menu
 from jaxresid.advice.plan.promising import (
     Check,

@@ -13,7 +13,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid._version import __version__
 from jaxresid.advice.compare.compare import NONE, WRITTEN, Table, described, load_policy
-from jaxresid.advice.compare.targets import Spot, spot
+from jaxresid.advice.compare.policy_targets import Spot, spot
 from jaxresid.advice.compile.ahead_of_time import Program, Settings, job, places_of, row, settings
 from jaxresid.advice.sweep.results import Results
 from jaxresid.advice.timing.chips import DEFAULT

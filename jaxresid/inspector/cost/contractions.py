@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from jaxresid.inspector.cost.registry import Rules
-from jaxresid.inspector.jaxpr.sizes import extent, shape, size
+from jaxresid.inspector.jaxpr.extents import extent, shape, size
 from jaxresid.model import Cost
 
 rule = Rules()

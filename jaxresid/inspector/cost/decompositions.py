@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxresid.inspector.cost.registry import Rules
-from jaxresid.inspector.jaxpr.sizes import matrices, shape, size
+from jaxresid.inspector.jaxpr.extents import matrices, shape, size
 from jaxresid.model import Cost
 
 rule = Rules()

@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxresid.inspector.cost import contractions, decompositions
 from jaxresid.inspector.cost.registry import Rules
-from jaxresid.inspector.jaxpr.sizes import shape, size
+from jaxresid.inspector.jaxpr.extents import shape, size
 from jaxresid.model import Cost
 
 rule = Rules()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.sizes import nbytes
+from jaxresid.inspector.jaxpr.extents import nbytes
 
 # Results that are their operand seen otherwise.
 _VIEWS = frozenset(

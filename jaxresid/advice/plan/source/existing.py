@@ -6,6 +6,7 @@ import ast
 import os
 from collections.abc import Sequence
 
+from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
 from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
 from jaxresid.advice.plan.source.locate import (
     calls_at,
@@ -14,7 +15,6 @@ from jaxresid.advice.plan.source.locate import (
     related,
     sites_reached,
 )
-from jaxresid.advice.plan.source.numbering import Part, chosen, numbered
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.model import Location

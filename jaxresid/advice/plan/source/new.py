@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
 from jaxresid.advice.plan.source.calling import Given, Kind
 from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
 from jaxresid.advice.plan.source.locate import calls_at, is_called, last_name, module_library
-from jaxresid.advice.plan.source.numbering import Part, chosen, numbered
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts

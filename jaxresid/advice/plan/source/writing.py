@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxresid.advice.check.source_lines import definition
+from jaxresid.advice.plan.source.call_numbers import Part
 from jaxresid.advice.plan.source.calling import Calls
 from jaxresid.advice.plan.source.existing import (
     remove_checkpoint,
@@ -24,7 +25,6 @@ from jaxresid.advice.plan.source.new import (
     checkpoint_whole,
     defined_at,
 )
-from jaxresid.advice.plan.source.numbering import Part
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.subject import Subject

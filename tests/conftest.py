@@ -39,23 +39,32 @@ os.environ["JAXRESID_CACHE_DIR"] = _COMPILED.name
 def pytest_addoption(parser):
     parser.addoption(
         "--share",
-        metavar="K/N",
-        help="of the tests marked `integration` or `slow`, the K-th of N parts; of the others all",
+        metavar="K/N[,K/N]",
+        help="of the tests marked `integration` or `slow`, the K-th of N parts; of the others all,"
+        " or a part of them too",
     )
 
 
+def _is_in(share, item):
+    part, parts = map(int, share.split("/"))
+    return zlib.crc32(item.nodeid.encode()) % parts == part - 1
+
+
 def pytest_collection_modifyitems(config, items):
-    if share := config.getoption("share"):
-        part, parts = (int(number) for number in share.split("/"))
-        left_out = [
+    if shares := config.getoption("share"):
+        share, _, others = shares.partition(",")
+        kept = [
             item
             for item in items
-            if any(map(item.get_closest_marker, ("integration", "slow")))
-            and zlib.crc32(item.nodeid.encode()) % parts != part - 1
+            if _is_in(
+                share
+                if any(map(item.get_closest_marker, ("integration", "slow")))
+                else others or "1/1",
+                item,
+            )
         ]
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
     if importlib.util.find_spec("libtpu") is None:
         reason = "libtpu is not installed; pip install 'jaxresid[tpu]' to compile for a TPU"
         for item in items:

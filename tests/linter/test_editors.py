@@ -1,0 +1,240 @@
+"""The set-ups of README: what editors and services read is what the commands print.
+
+JAXRESID_README names another file to take them from.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.where import ROOT
+
+README = Path(os.environ.get("JAXRESID_README", ROOT / "README.md"))
+RUFF = shutil.which("ruff", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+# A warning, an error with a safe fix, and a file that does not parse; with wide characters, since
+# columns are counted in characters.
+LOSS = """import jax
+
+
+def loss(w, x):
+    return (w @ x).sum()
+
+
+text = "\N{GRINNING FACE}"; step = jax.grad(jax.checkpoint(loss))
+"""
+CALLED = """import jax
+
+
+def run(layer, w, x):
+    return jax.checkpoint(layer, policy=jax.checkpoint_policies.nothing_saveable())(w, x)
+"""
+SYNTAX = "import jax\njax.checkpoint(\n"
+# (file, row, column, code), 1-based.
+FOUND = [
+    ("dir/called.py", 5, 41, "JXR202"),
+    ("loss.py", 8, 29, "JXR101"),
+    ("syntax.py", 2, 15, "invalid-syntax"),
+]
+
+
+def block(language, containing):
+    """The one fenced block of README in a language that contains a string."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.DOTALL | re.M)
+    (found,) = (text for text in blocks if containing in text)
+    return found
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir" / "called.py").write_text(CALLED)
+    (tmp_path / "loss.py").write_text(LOSS)
+    (tmp_path / "syntax.py").write_text(SYNTAX)
+    # An editor must get findings where the command line would get fixes.
+    (tmp_path / "pyproject.toml").write_text("[tool.jaxresid]\nfix = true\n")
+    return tmp_path
+
+
+def lint(argv, cwd, stdin="", code=1):
+    assert argv[0] == "jaxresid"
+    done = subprocess.run(
+        [sys.executable, "-m", *argv],
+        cwd=cwd,
+        input=stdin,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FORCE_COLOR": "", "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    return done.stdout
+
+
+def test_vs_code(tree):
+    (task,) = json.loads(block("json", "problemMatcher"))["tasks"]
+    matcher = task["problemMatcher"]
+    pattern = matcher["pattern"]
+    found = []
+    for line in lint(shlex.split(task["command"]), tree).splitlines():
+        match = re.search(pattern["regexp"], line)
+        assert match, line
+        file, row, column, code, message = (
+            match[pattern[key]] for key in ("file", "line", "column", "code", "message")
+        )
+        found.append((file, int(row), int(column), code))
+        assert message
+        assert not message.startswith("[")
+        assert (tree / file).is_file()
+    assert found == FOUND
+    assert not re.search(pattern["regexp"], "Found 3 findings (2 errors, 1 warning).")
+    assert not re.search(pattern["regexp"], "All checks passed!")
+    assert matcher["fileLocation"] == ["autoDetect", "${workspaceFolder}"]
+
+
+def nvim_lint_ruff(output):
+    """What the parser of nvim-lint's lua/lint/linters/ruff.lua makes of the output."""
+    return [
+        {
+            "message": result["message"],
+            "col": result["location"]["column"] - 1,
+            "end_col": result["end_location"]["column"] - 1,
+            "lnum": result["location"]["row"] - 1,
+            "end_lnum": result["end_location"]["row"] - 1,
+            "code": result["code"],
+        }
+        for result in json.loads(output)
+    ]
+
+
+def lua_arguments(text, file):
+    """The `args` table of a linter, its function called."""
+    args = re.search(r"args = \{(.*?)\n?\s*\},?\n\}\)", text, re.DOTALL)[1]
+    name = "function() return vim.api.nvim_buf_get_name(0) end"
+    assert name in args
+    return re.findall(r'"([^"]*)"', args.replace(name, f'"{file}"'))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("file", "source"), [("dir/called.py", CALLED), ("new.py", LOSS)])
+def test_neovim(tree, file, source):
+    text = block("lua", "jaxresid")
+    command = re.search(r'cmd = "(\w+)"', text)[1]
+    argv = [command, *lua_arguments(text, tree / file)]
+    (diagnostic,) = nvim_lint_ruff(lint(argv, tree, source))
+    assert diagnostic["message"]
+    expected = {
+        CALLED: ("JXR202", (4, 40), (4, 82), "jax.checkpoint_policies.nothing_saveable()"),
+        LOSS: ("JXR101", (7, 28), (7, 48), "jax.checkpoint(loss)"),
+    }
+    code, start, end, covered = expected[source]
+    assert diagnostic["code"] == code
+    assert (diagnostic["lnum"], diagnostic["col"]) == start
+    assert (diagnostic["end_lnum"], diagnostic["end_col"]) == end
+    assert source.splitlines()[start[0]][start[1] : end[1]] == covered
+    assert nvim_lint_ruff(lint(argv, tree, "import jax\n", code=0)) == []
+    # A buffer without a name.
+    assert len(nvim_lint_ruff(lint([command, *lua_arguments(text, "")], tree, source))) == 1
+
+
+@pytest.mark.skipif(RUFF is None, reason="needs ruff")
+def test_neovim_reads_ruff_with_the_same_parser(tmp_path):
+    """The emulation is one of a parser for ruff's output."""
+    done = subprocess.run(
+        [RUFF, "check", "--isolated", "--no-cache", "--output-format", "json", "-"],
+        input="import os\n",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (diagnostic,) = nvim_lint_ruff(done.stdout)
+    assert (diagnostic["code"], diagnostic["lnum"], diagnostic["col"]) == ("F401", 0, 7)
+
+
+def elisp_regexp(literal):
+    """An Emacs regexp as it is written in a string, as one of Python's."""
+    text = literal.replace("\\\\", "\\")
+    swapped = {"\\(": "(", "\\)": ")", "(": r"\(", ")": r"\)"}
+    return re.sub(r"\\[()]|[()]", lambda m: swapped[m[0]], text)
+
+
+@pytest.mark.integration
+def test_emacs(tree):
+    text = block("elisp", "flymake")
+    outside = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+    assert outside.count("(") == outside.count(")")
+    command = re.search(r":command \(list (.*?) \"-\"\)", text, re.DOTALL)[1]
+    head, _, file = command.partition('"--stdin-filename"')
+    assert "buffer-file-name" in file
+    argv = [*re.findall(r'"([^"]*)"', head), "--stdin-filename", str(tree / "loss.py"), "-"]
+    pattern = elisp_regexp(re.search(r're-search-forward\s+"(.*?)" nil t', text)[1])
+    (match,) = re.finditer(pattern, lint(argv, tree, LOSS), re.M)
+    assert (int(match[1]), int(match[2])) == (8, 29)
+    assert match[3].startswith("JXR101 `jax.checkpoint(loss)` ")
+    (match,) = re.finditer(pattern, lint(argv, tree, SYNTAX), re.M)
+    assert match.groups() == ("2", "15", "invalid-syntax: '(' was never closed")
+    assert not re.search(pattern, lint(argv, tree, "import jax\n", code=0), re.M)
+
+
+def test_efm(tree):
+    text = block("yaml", "lint-command")
+    command = re.search(r'lint-command: "(.*)"', text)[1].replace("${INPUT}", "dir/called.py")
+    assert "lint-stdin: true" in text
+    (form,) = json.loads(re.search(r"lint-formats: (.*)", text)[1])
+    parts = {"%f": "(?P<f>.+?)", "%l": r"(?P<l>\d+)", "%c": r"(?P<c>\d+)", "%m": "(?P<m>.+)"}
+    pattern = re.sub("%[flcm]", lambda m: parts[m[0]], form)
+    (line,) = lint(shlex.split(command), tree, CALLED).splitlines()
+    match = re.fullmatch(pattern, line)
+    assert (match["f"], match["l"], match["c"]) == ("dir/called.py", "5", "41")
+    assert match["m"].startswith("JXR202 [*] ")
+
+
+@pytest.mark.integration
+def test_github_action(tree):
+    text = block("yaml", "upload-sarif")
+    (command,) = re.findall(r"- run: (jaxresid .*)", text)
+    (uploaded,) = re.findall(r"sarif_file: (.*)", text)
+    assert "security-events: write" in text
+    (tree / "pyproject.toml").unlink()
+    assert lint(shlex.split(command), tree, code=0) == ""
+    sarif = json.loads((tree / uploaded).read_text())
+    found = []
+    for result in sarif["runs"][0]["results"]:
+        place = result["locations"][0]["physicalLocation"]
+        region = place["region"]
+        uri = place["artifactLocation"]["uri"]
+        found.append((uri, region["startLine"], region["startColumn"], result["ruleId"]))
+    assert sorted(found) == FOUND
+
+
+def test_pre_commit_hook():
+    text = block("yaml", "hooks:")
+    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text()
+    (named,) = re.findall(r"- id: (\S+)", text)
+    known = re.findall(r"- id: (\S+)", hooks)
+    assert named in known
+    assert all(f"`{hook}`" in README.read_text() for hook in known if hook != named)
+
+
+@pytest.mark.skipif(RUFF is None, reason="needs ruff")
+def test_ruff_leaves_our_codes_alone(tmp_path):
+    table = block("toml", "external")
+    source = "import jax  # noqa: F401, JXR101\n"
+    for config, kept in ((table, True), ("", False)):
+        (tmp_path / "pyproject.toml").write_text(config)
+        (tmp_path / "a.py").write_text(source)
+        subprocess.run(
+            [RUFF, "check", "--no-cache", "--select", "RUF102,F401", "--fix", "-q", "a.py"],
+            cwd=tmp_path,
+            check=False,
+        )
+        assert ("JXR101" in (tmp_path / "a.py").read_text()) == kept

@@ -1,0 +1,1098 @@
+"""Comparisons and plans as text and as JSON, on values made by hand: whole outputs, no jax."""
+
+import dataclasses
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import jsonschema
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from jaxresid.cli.main import run
+from jaxresid.errors import JaxresidError
+from jaxresid.model import (
+    Comparison,
+    Expression,
+    JaxInfo,
+    Location,
+    Plan,
+    PlannedPart,
+    PlannedSite,
+    PlannedValue,
+    Row,
+    Target,
+    Timing,
+)
+from jaxresid.render.json import comparison_json
+from jaxresid.render.report.policies import lines
+from jaxresid.render.style.columns import Column, bytes_unit, flops_unit, headings
+from jaxresid.render.tables.compare import (
+    entries,
+    gradients_text,
+    remarks,
+    render_comparison,
+    takeaways,
+)
+from jaxresid.render.tables.frontier import HEIGHT, Point, plot, plotted
+from jaxresid.render.tables.plan import (
+    figure_parts,
+    part_texts,
+    peak_rows,
+    render_plan,
+    search_text,
+    site_parts,
+    value_text,
+    verdict_text,
+)
+from tests.render.test_render import changed, schema
+
+MIB, GIB = 1024**2, 1024**3
+
+
+def row(policy, peak, kept, tflops, fraction, time, host=0.0, **more):
+    return Row(
+        policy,
+        more.pop("at", "scan-bodies"),
+        int(kept * GIB),
+        int(host * GIB),
+        int(peak * GIB),
+        int(tflops * 1e12),
+        fraction,
+        time,
+        **more,
+    )
+
+
+ROWS = (
+    row("none", 14.125, 13.125, 0, 0.0, 0.0, pareto=True),
+    row("as-written", 7.9, 6.125, 1.5, 0.17, 0.15),
+    row("everything_saveable", 14.125, 13.125, 0, 0.0, 0.0, pareto=True),
+    row("nothing_saveable", 1.75, 0.625, 2.875, 0.333, 0.31, pareto=True),
+    row("dots_saveable", 6.25, 5.125, 0.4, 0.046, 0.09, pareto=True),
+    row("dots_with_no_batch_dims_saveable", 3.125, 2.0, 0.42, 0.048, 0.1, pareto=True, knee=True),
+    row("save_only_these_names('qkv', 'attention_output')", 3.875, 2.875, 1.9, 0.22, 0.21),
+    Row("mine:bad", "scan-bodies", error="the policy bad returns None\n  where True is needed"),
+)
+COMPARISON = Comparison(
+    Target("gpt.py:loss", ("x", "stacked['w']", "stacked['b']")),
+    JaxInfo("0.12.0", {"jax_use_direct_linearize": True}),
+    "accelerator",
+    "v5p",
+    "scan-bodies",
+    ("gpt.py:49 (layer) ×12 trips",),
+    ROWS,
+)
+SITES = (
+    PlannedSite(
+        "scan",
+        "layer",
+        Location("model.py", 49, 4, "loss", "x, _ = jax.lax.scan(layer, x, stacked)"),
+        1,
+        48,
+        (
+            PlannedPart(
+                1,
+                True,
+                "save_only_these_names('qkv', 'mix', 'ctx')",
+                (
+                    PlannedValue(
+                        "qkv", "save", 3 * GIB, Expression("m.py", 42, 10, 42, 18, "layer", "x @ w")
+                    ),
+                    PlannedValue(
+                        "mix",
+                        "save",
+                        GIB,
+                        Expression("m.py", 50, 4, 53, 6, "layer", "f(\n    x,\n    y\n)"),
+                    ),
+                    PlannedValue("ctx", "offload", 512 * MIB),
+                ),
+            ),
+        ),
+        True,
+    ),
+    PlannedSite(
+        "call",
+        "block",
+        None,
+        24,
+        48,
+        (PlannedPart(10, True), PlannedPart(1, True, "dots_saveable"), PlannedPart(13, False)),
+        True,
+    ),
+    PlannedSite(
+        "checkpoint",
+        "head",
+        Location("model.py", 80, 4, "loss", "x = head(x)"),
+        1,
+        1,
+        (PlannedPart(1, True, "dots_saveable"),),
+        False,
+    ),
+)
+PLAN = Plan(
+    COMPARISON.target,
+    COMPARISON.jax,
+    "accelerator",
+    "v5p",
+    8 * GIB,
+    offload=False,
+    fits=True,
+    floor_nbytes=2 * GIB,
+    written_nbytes=9 * GIB,
+    plain_nbytes=14 * GIB,
+    peak_nbytes=int(7.5 * GIB),
+    kept_nbytes=5 * GIB,
+    host_nbytes=0,
+    recompute_flops=1_200_000_000_000,
+    recompute_fraction=0.138,
+    time_fraction=0.11,
+    sites=SITES,
+    proven=True,
+    tried=34,
+    code=(
+        'jax.lax.scan(jax.checkpoint(layer, policy=keep("qkv", "mix", "ctx")), x, ws)'
+        "  # model.py:49",
+        "block = jax.checkpoint(block) if i < 10 else block",
+    ),
+    verified=True,
+)
+NO_FIT = dataclasses.replace(PLAN, budget_nbytes=GIB, fits=False, peak_nbytes=2 * GIB)
+
+
+def printed(renderable, width=80, **options):
+    console = Console(file=io.StringIO(), width=width, highlight=False, **options)
+    console.print(renderable, crop=False)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def compared(*rows, **more):
+    return dataclasses.replace(COMPARISON, rows=rows, **more)
+
+
+def timing(ratio, error: float | None = 3e-7):
+    return Timing(0.1 * ratio, ratio, ratio - 0.03, ratio + 0.04, 10, error, 1e-4)
+
+
+# A comparison as text.
+
+
+def test_a_comparison():
+    """The order, the folding, units, marks, the wrapped names, the drawing, the sentences."""
+    text = printed(render_comparison(COMPARISON))
+    assert text.startswith(
+        """\
+gpt.py:loss  jax 0.12.0
+differentiated: x, stacked (2 leaves)
+
+policies at scan-bodies  gpt.py:49 (layer) ×12 trips
+memory with profile accelerator, time on device v5p
+
+       peak   kept    recompute   time
+        GiB    GiB  TFLOP     %   est.  policy
+ A *  14.12  13.12      0        ×1.00  no checkpoint
+                                        = everything_saveable
+ B     7.90   6.12  1.500 17.0%  ×1.15  as written
+ C *   6.25   5.12  0.400  4.6%  ×1.09  dots_saveable
+ D     3.88   2.88  1.900 22.0%  ×1.21  save_only_these_names('qkv',
+                                          'attention_output')
+[E]*   3.12   2.00  0.420  4.8%  ×1.10  dots_with_no_batch_dims_saveable
+ F *   1.75   0.62  2.875 33.3%  ×1.31  nothing_saveable
+no checkpoint and as written first, then by peak, highest first
+  * no other has a lower peak for less recompute
+  [ ] the knee: saving more gets dear
+
+without figures
+mine:bad: the policy bad returns None where True is needed
+
+peak, GiB
+14.12 ┤ A───────┐
+      │         │
+      │         │
+      │         │
+      │         │
+      │         │
+      │         │                    B
+      │         C
+      │         │
+      │         │                             D
+      │        [E]───────────────────────────────────────────────┐
+ 1.75 ┤                                                          F
+      └────────────────────────────────────────────────────────────
+        0.0%                                                 33.3%
+recompute, % of the FLOPs without checkpoint
+
+knee: E dots_with_no_batch_dims_saveable: peak 3.12 GiB instead of 14.12 GiB,
+  for 4.8% more FLOPs
+lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
+  more FLOPs
+B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
+  instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
+Peak, FLOPs and time est. are estimates: the time from the chip's published
+figures.
+How far the peak is off was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu"""
+    )
+
+
+def test_print_is_the_text(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    COMPARISON.print()
+    encoding = Console().encoding
+    written = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) + "\n"
+    assert written == printed(render_comparison(COMPARISON, encoding))
+    PLAN.print()
+    written = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) + "\n"
+    assert written == printed(render_plan(PLAN, encoding))
+
+
+def test_a_width_is_kept():
+    """At every width that holds the figures; below 40 columns a terminal has to wrap them."""
+    offloading = row("save_and_offload_only_these_names(names=['x'])", 1, 0.5, 2, 0.2, 1.5, 2.5)
+    measured = [dataclasses.replace(r, measured=timing(1.1)) for r in ROWS[:-1]]
+    for rows, narrowest in ((ROWS, 40), ((*ROWS, offloading), 50), ((*measured, offloading), 64)):
+        for width in (*range(narrowest, 130, 7), 200):
+            text = printed(render_comparison(compared(*rows)), width)
+            assert max(map(len, text.splitlines())) <= width
+
+
+def test_names_stand_above_their_figures_where_there_is_no_room_beside():
+    text = printed(render_comparison(COMPARISON), 50)
+    assert (
+        " D    save_only_these_names('qkv',\n"
+        "        'attention_output')\n"
+        "       3.88   2.88  1.900 22.0%  ×1.21\n"
+    ) in text
+
+
+def test_ascii():
+    text = printed(render_comparison(COMPARISON, "ascii"))
+    drawing = text[text.index("peak, GiB") : text.index("recompute, %")]
+    assert drawing.isascii() and "| A-------+" in drawing and "x1.10" in text
+    assert printed(render_plan(PLAN, "ascii")).count("x1.11") == 1
+
+
+def test_host_bytes_have_a_column_where_there_are_any():
+    offloading = row("offloading", 1, 0.5, 2, 0.2, 1.5, 2.5)
+    assert "host" not in printed(render_comparison(COMPARISON))
+    text = printed(render_comparison(compared(*ROWS, offloading)))
+    assert re.search(r"peak +kept +host +recompute", text)
+    assert re.search(r" G +1\.00 +0\.50 +2\.50 +2\.000 20\.0% +×2\.50 +offloading", text)
+    assert "* no other without host memory has a lower peak" in text
+
+
+def test_what_no_rule_covers_is_a_lower_bound():
+    row = dataclasses.replace(ROWS[4], uncosted=("ffi_call",))
+    text = printed(render_comparison(compared(ROWS[0], row)))
+    assert ">= 400.00 4.6%" in text and "No FLOPs known for ffi_call" in text
+    assert "No FLOPs" not in printed(render_comparison(COMPARISON))
+    knee = dataclasses.replace(row, knee=True)
+    assert "for about 4.6% more FLOPs" in takeaways(compared(ROWS[0], knee))[0]
+
+
+def test_rows_with_the_same_figures_are_one():
+    found = entries(COMPARISON)
+    assert [(e.letter, e.row.policy, [r.policy for r in e.same]) for e in found[:3]] == [
+        ("A", "none", ["everything_saveable"]),
+        ("B", "as-written", []),
+        ("C", "dots_saveable", []),
+    ]
+    for change in (
+        {"peak_nbytes": 1},
+        {"kept_nbytes": 1},
+        {"host_nbytes": 1},
+        {"recompute_flops": 1},
+        {"time_fraction": 0.01},
+        {"uncosted": ("ffi_call",)},
+        {"measured": timing(1)},
+        {"measure_error": "killed"},
+    ):
+        other = dataclasses.replace(ROWS[2], **change)
+        assert len(entries(compared(ROWS[0], other))) == 2, change
+
+
+def test_another_place_is_named():
+    elsewhere = dataclasses.replace(ROWS[4], policy="offload_dots", at="model.py:7 (head)")
+    text = printed(render_comparison(compared(*ROWS, elsewhere)))
+    assert "dots_saveable\n" in text and "= offload_dots at model.py:7 (head)\n" in text
+
+
+def test_a_mark_of_one_is_the_mark_of_all_that_are_the_same():
+    plain = dataclasses.replace(ROWS[4], pareto=False)
+    marked = dataclasses.replace(plain, policy="checkpoint_dots", pareto=True, knee=True)
+    (entry,) = entries(compared(plain, marked))
+    assert entry.row.policy == "dots_saveable" and entry.pareto and entry.knee
+
+
+def test_measured():
+    rows = [dataclasses.replace(r, measured=timing(1 + i / 10)) for i, r in enumerate(ROWS[:3])]
+    rows.append(dataclasses.replace(ROWS[4], measure_error="killed\n(out of memory?)"))
+    measured = compared(*rows, measured_on="cpu (2 cores)")
+    text = printed(render_comparison(measured), 100)
+    assert re.search(r"×1\.15 +×1\.10 \(1\.07-1\.14\)  as written\n", text)
+    assert re.search(r"×1\.09 +dots_saveable\n +not measured: killed \(out of memory\?\)\n", text)
+    assert "gradients agree in all 3 that ran: largest relative difference 3.0e-07" in text
+    assert "Measured on cpu (2 cores), 10 rounds: median (lowest-highest)" in text
+    # Rows that were timed apart stay apart.
+    assert re.search(r"C \*.*everything_saveable", text)
+
+
+def test_gradients_that_differ_are_told():
+    wrong = dataclasses.replace(ROWS[1], measured=timing(1.1, 2e-2))
+    right = dataclasses.replace(ROWS[0], measured=timing(1.0, 0.0))
+    text = printed(render_comparison(compared(right, wrong)), 100)
+    assert "gradients differ by 2.0e-02 (tolerance 1e-04)" in " ".join(text.split())
+    assert "agree" not in text
+    unknown = dataclasses.replace(ROWS[1], measured=timing(1.1, None))
+    assert gradients_text(compared(unknown)) == ""
+    told = "cannot tell whether the gradients agree in 1 of 2 that ran: they have NaNs"
+    assert gradients_text(compared(right, unknown)).startswith(told)
+    assert gradients_text(compared(right, wrong, unknown)) == ""
+    # Not a number is no agreement either.
+    nan = dataclasses.replace(ROWS[1], measured=timing(1.1, float("nan")))
+    assert gradients_text(compared(right, nan)) == ""
+
+
+def test_errors_that_are_the_same_are_one_line():
+    text = printed(
+        render_comparison(
+            compared(Row("a", "whole", error="no\n way"), Row("b", "whole", error="no way"))
+        )
+    )
+    assert "a, b: no way\n" in text and "no policy gave figures\n" in text
+    assert "GiB" not in text and "estimates" not in text
+
+
+def test_places_that_are_many():
+    text = printed(render_comparison(compared(*ROWS, places=tuple(f"m.py:{i}" for i in range(9)))))
+    assert "m.py:5\n  and 3 more\n" in text and "m.py:6" not in text
+
+
+def test_brackets_are_no_markup():
+    row = Row("[bold]", "whole", 1, 0, 1, 0, 0.0, None)
+    text = printed(render_comparison(compared(row, warnings=("[red]x",), places=("[b]",))))
+    assert "[bold]" in text and "warning: [red]x" in text and "[b]" in text
+
+
+# What to take from it.
+
+
+def test_takeaways_where_nothing_helps():
+    same = (ROWS[0], row("as-written", 14.125, 1, 1.5, 0.17, 0.15))
+    assert takeaways(compared(*same)) == (
+        "no policy lowers the peak of this function",
+        "B as written: A no checkpoint recomputes less (0.0% of the FLOPs instead of 17.0%)",
+    )
+    assert takeaways(compared(ROWS[0])) == ()
+    assert takeaways(compared()) == ()
+
+
+def test_a_knee_that_is_as_written():
+    written = dataclasses.replace(ROWS[5], policy="as-written")
+    first, *others = takeaways(compared(ROWS[0], written, ROWS[5]))
+    assert first.startswith("knee: B as written: peak 3.12 GiB instead of 14.12 GiB, for 4.8%")
+    assert others == []
+
+
+def test_no_checkpoint_written_is_not_compared_with_what_is_better():
+    better = dataclasses.replace(ROWS[5], recompute_flops=0, recompute_fraction=0.0)
+    written = dataclasses.replace(ROWS[0], policy="as-written")
+    (only,) = takeaways(compared(ROWS[0], written, better))
+    assert only.startswith("knee: B ") and only.endswith("with nothing recomputed")
+
+
+def test_fewer_flops():
+    less = dataclasses.replace(ROWS[5], recompute_flops=-5, recompute_fraction=-0.01)
+    assert takeaways(compared(ROWS[0], less))[0].endswith("for 1.0% fewer FLOPs")
+
+
+def test_the_lowest_peak_is_that_of_the_rows_without_host_memory():
+    def said(host_peak):
+        offloaded = row("offloaded", host_peak, 0.5, 0.4, 0.046, 0.1, host=3.0)
+        return takeaways(compared(ROWS[0], ROWS[3], offloaded))[0]
+
+    assert said(1.0).startswith("lowest peak without host memory: B nothing_saveable: ")
+    assert said(2.0).startswith("lowest peak: C nothing_saveable: ")
+
+
+def test_remarks_say_whose_the_accuracy_is():
+    assert "TPU v5p" in remarks(COMPARISON)[-1]
+    assert "XLA:CPU" in remarks(dataclasses.replace(COMPARISON, profile="cpu"))[-1]
+
+
+# The plot.
+
+
+def drawn(*points, width=80, encoding="utf-8"):
+    found, hidden = plot(points, ("1", "9"), ("0%", "50%"), width, encoding)
+    return [line.plain for line in found], hidden
+
+
+def test_the_plot_has_its_corners():
+    text, hidden = drawn(Point(0, 9, "A", True), Point(0.5, 1, "B", True))
+    assert text[0] == "9 ┤ A" + "─" * 56 + "┐"
+    assert text[HEIGHT - 1] == "1 ┤" + " " * 58 + "B"
+    assert all(line == "  │" + " " * 58 + "│" for line in text[1 : HEIGHT - 1])
+    assert (len(text), hidden) == (HEIGHT + 2, ())
+    assert text[-1].split() == ["0%", "50%"] and len(text[-1]) == len(text[0])
+
+
+def test_points_are_where_their_figures_are():
+    points = [Point(i / 10, 10**9 * (10 - i) ** 2, chr(65 + i)) for i in range(11)]
+    text, hidden = drawn(*points)
+    at = {c: (x, y) for y, line in enumerate(text[:HEIGHT]) for x, c in enumerate(line) if c > "9"}
+    places = [at[p.letter] for p in points if p.letter not in hidden]
+    assert len(places) == 11
+    assert places == sorted(places)  # to the right with recompute
+    assert [y for _, y in places] == sorted(y for _, y in places)  # and down with the peak
+    steps = {b - a for (a, _), (b, _) in pairwise(places)}
+    assert max(steps) - min(steps) <= 1
+
+
+def test_the_steps_go_along_the_pareto_points_alone():
+    text, _ = drawn(
+        Point(0, 9, "A", True),
+        Point(0.2, 5, "x"),
+        Point(0.25, 4, "B", True, True),
+        Point(0.5, 1, "C"),
+    )
+    assert sum(line.count("┐") for line in text) == 1
+    assert any("[B]" in line for line in text)
+    assert "─" not in "".join(text[HEIGHT - 1 : HEIGHT])
+
+
+def test_the_knee_and_the_frontier_come_first_where_points_coincide():
+    points = (Point(0, 9, "A"), Point(0, 9, "B", True), Point(0.5, 1, "C", True, True))
+    text, hidden = drawn(*points, Point(0.5, 1, "D", True), Point(0.49, 1, "E"))
+    assert "B" in text[0] and "A" not in text[0] and text[HEIGHT - 1].endswith("[C]")
+    assert hidden == ("A", "D", "E")
+
+
+def test_a_narrow_plot():
+    text, _ = drawn(Point(0, 9, "A", True), Point(0.5, 1, "B", True), width=5, encoding="ascii")
+    assert {len(line) for line in text[:1]} == {3 + 19}
+    assert "".join(text).isascii()
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ((), False),
+        ((Point(0, 1, "A"),), False),
+        ((Point(0, 1, "A"), Point(0, 1, "B")), False),
+        ((Point(0, 1, "A"), Point(1, 1, "B")), False),
+        ((Point(0, 1, "A"), Point(0, 2, "B")), False),
+        ((Point(0, 2, "A"), Point(1, 1, "B")), True),
+    ],
+)
+def test_a_plot_needs_a_trade(points, expected):
+    assert plotted(points) is expected
+
+
+# Columns and names.
+
+
+def test_a_cell_has_its_own_style_or_the_columns():
+    styled = Column(("peak", "GiB"), ("1", "22"), "cyan")
+    assert [(cell.plain, cell.style) for cell in map(styled.cell, range(2))] == [
+        ("   1  ", "cyan"),
+        ("  22  ", "cyan"),
+    ]
+    own = Column(("", ""), ("1", "2"), styles=("red", ""))
+    assert [own.cell(i).style for i in range(2)] == ["red", ""]
+
+
+def test_headings_end_with_their_last_word():
+    columns = [Column(("a", ""), ("333",)), Column(("time", "est."), ("1",))]
+    assert [line.plain for line in headings(columns, beside=True)] == [
+        "  a  time",
+        "     est.  policy",
+    ]
+    assert [line.plain for line in headings(columns, beside=False)] == ["  a  time", "     est."]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "texts"),
+    [
+        ((), "B", ()),
+        ((0, 7, 1023), "B", ("0", "7", "1023")),
+        ((1024, 1, 0), "KiB", ("1.000", "0.001", "0")),
+        ((20 * 1024, 1, 0), "KiB", ("20.00", "<0.01", "0")),
+        ((3 * GIB, 512 * MIB, 1), "GiB", ("3.000", "0.500", "<0.001")),
+        ((1024**6 * 5000,), "EiB", ("5000.00",)),
+    ],
+)
+def test_a_column_of_bytes_has_one_unit(values, name, texts):
+    unit = bytes_unit(values)
+    assert (unit.name, tuple(unit.text(v) for v in values)) == (name, texts)
+
+
+def test_a_column_of_flops_has_one_unit():
+    unit = flops_unit([2 * 10**12, 5, -5])
+    assert unit.name == "TFLOP"
+    assert [unit.text(v) for v in (2 * 10**12, 5, -5, -(10**11))] == [
+        *("2.000", "<0.001", ">-0.001", "-0.100"),
+    ]
+    assert flops_unit([999]).name == "FLOP"
+
+
+@pytest.mark.parametrize("width", range(3, 60))
+def test_names_break_and_lose_nothing(width):
+    text = Text(
+        "save_and_offload_only_these_names(names=['a', 'bc'], x='pinned_host') mod.sub:policy"
+    )
+    broken = lines(text, width, 2)
+    assert all(line.cell_len <= width for line in broken)
+    assert "".join("".join(line.plain.split()) for line in broken) == text.plain.replace(" ", "")
+
+
+def test_names_break_where_a_reader_would():
+    def broken(text, width):
+        return [line.plain for line in lines(Text(text), width, 2)]
+
+    assert broken("dots_with_no_batch_dims_saveable", 21) == [
+        "dots_with_no_batch_",
+        "  dims_saveable",
+    ]
+    assert broken("save_only_these_names('qkv', 'x')", 30) == [
+        "save_only_these_names('qkv',",
+        "  'x')",
+    ]
+    assert broken("a b", 80) == ["a b"]
+    assert broken("a_b cccccccccc", 8) == ["a_b", "  cccccc", "  cccc"]
+    assert broken("abcdefgh", 4) == ["abcd", "  ef", "  gh"]
+
+
+# A plan as text.
+
+
+def test_a_plan():
+    text = printed(render_plan(PLAN))
+    assert text.startswith(
+        """\
+gpt.py:loss  jax 0.12.0
+differentiated: x, stacked (2 leaves)
+
+fits 8.00 GiB: peak about 7.50 GiB, for 13.8% more FLOPs
+14.00 GiB  without any checkpoint, 6.00 GiB too much
+ 9.00 GiB  as it is written, 1.00 GiB too much
+ 7.50 GiB  with this plan, 512.00 MiB to spare
+ 2.00 GiB  the lowest found, 6.00 GiB to spare
+kept 5.00 GiB · recompute 1.20 TFLOP (13.8%) · time est. ×1.11 on v5p
+
+3 places  2 to change
+change  layer  model.py:49  loop body  ×48 trips
+  checkpoint, policy save_only_these_names('qkv', 'mix', 'ctx')
+    save       3.00 GiB  'qkv': name the output of m.py:42 layer  x @ w
+    save       1.00 GiB  'mix': name the output of m.py:50-53 layer  f( x, y )
+    offload  512.00 MiB  'ctx', named in the code
+change  block  called  ×24 calls, 48 trips
+  calls 1-10: checkpoint without a policy: everything is recomputed
+  call 11: checkpoint, policy dots_saveable
+  calls 12-24: no checkpoint
+leave  head  model.py:80  checkpointed already
+  checkpoint, policy dots_saveable
+
+code to write
+jax.lax.scan(jax.checkpoint(layer, policy=keep("qkv", "mix", "ctx")), x, ws)  # model.py:49
+block = jax.checkpoint(block) if i < 10 else block
+
+Verified: this code, traced, gives these figures.
+Proven: nothing cheaper among these choices fits (34 variants traced).
+Peaks are estimates, profile accelerator. How far the peak is off was measured"""
+    )
+
+
+def test_a_plan_that_is_not_verified():
+    doubted = dataclasses.replace(PLAN, verified=False, doubt="its code cannot be traced here: x")
+    text = printed(render_plan(doubted))
+    assert "\nfits 8.00 GiB, not verified: peak about 7.50 GiB, for 13.8% more FLOPs\n" in text
+    assert "\nNot verified: its code cannot be traced here: x\nProven: " in text
+    assert "\ncode that is not verified\n" in text
+    assert "not written" not in text and "Verified" not in text
+
+
+def test_a_plan_that_cannot_be_written():
+    reasons = ("m.py:42 `h` is no function: name it by hand", "m.py:50: [b] is in a notebook")
+    unwritten = dataclasses.replace(
+        PLAN, code=(), unwritten=reasons, verified=False, doubt=reasons[0]
+    )
+    text = printed(render_plan(unwritten))
+    assert verdict_text(unwritten).startswith("fits 8.00 GiB, not verified: peak about ")
+    assert f"\n\nnot written\n{reasons[0]}\n{reasons[1]}\n\nNot verified: {reasons[0]}\n" in text
+    assert "code to write" not in text
+    # What can be written stands before what cannot.
+    some = printed(render_plan(dataclasses.replace(unwritten, code=PLAN.code[1:])))
+    assert f"code to write\n{PLAN.code[1]}\n\nnot written\n{reasons[0]}\n" in some
+
+
+def test_a_plan_in_its_width():
+    for width in (50, 64, 80, 120):
+        text = printed(render_plan(dataclasses.replace(PLAN, code=())), width)
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_plan_that_nothing_fits():
+    assert verdict_text(NO_FIT) == (
+        "nothing fits 1.00 GiB: the lowest peak found is 2.00 GiB, 1.00 GiB too much"
+    )
+    text = printed(render_plan(NO_FIT))
+    assert "--offload, which moves values to the host; a smaller batch" in text
+    assert "2 to change for the lowest peak\n" in text and "with this plan" not in text
+    assert "34 variants traced; proven: none fits." in text
+    assert "--offload" not in printed(render_plan(dataclasses.replace(NO_FIT, offload=True)))
+
+
+def test_a_plan_that_changes_nothing():
+    plan = dataclasses.replace(
+        PLAN,
+        sites=SITES[2:],
+        code=(),
+        written_nbytes=PLAN.peak_nbytes,
+        floor_nbytes=PLAN.peak_nbytes,
+        recompute_flops=0,
+        recompute_fraction=0.0,
+    )
+    assert verdict_text(plan) == (
+        "fits 8.00 GiB as it is written: peak about 7.50 GiB, with nothing recomputed"
+    )
+    assert peak_rows(plan)[1] == (
+        PLAN.peak_nbytes,
+        "as it is written and with this plan and the lowest found, 512.00 MiB to spare",
+    )
+    text = printed(render_plan(plan))
+    assert "1 place  nothing to change\n" in text and "code to write" not in text
+    assert "\nThe figures are those of the code as it is.\n" in text and "erified" not in text
+    assert "\nnothing to change\n" in printed(render_plan(dataclasses.replace(plan, sites=())))
+
+
+def test_figures_of_a_plan():
+    offloading = dataclasses.replace(
+        PLAN, offload=True, host_nbytes=GIB, uncosted=("f",), time_fraction=None
+    )
+    assert figure_parts(offloading) == (
+        "kept 5.00 GiB",
+        "host 1.00 GiB",
+        "recompute >= 1.20 TFLOP (about 13.8%)",
+    )
+    assert "No FLOPs known for f" in printed(render_plan(offloading))
+
+
+def test_a_search_that_did_not_try_everything():
+    cut = dataclasses.replace(PLAN, proven=False, tried=1)
+    assert search_text(cut) == "1 variant traced, not every choice: something cheaper may fit."
+    none = dataclasses.replace(NO_FIT, proven=False)
+    assert search_text(none) == "34 variants traced; not every choice was."
+
+
+def test_parts_of_a_plan():
+    assert site_parts(SITES[1]) == ("block", "called", "×24 calls, 48 trips")
+    assert [text for text, _ in part_texts(SITES[1])][1] == (
+        "call 11: checkpoint, policy dots_saveable"
+    )
+    twice = dataclasses.replace(SITES[1], trips=24)
+    assert site_parts(twice)[-1] == "×24 calls"
+    assert value_text(PlannedValue("n", "save", 1)) == "'n', named in the code"
+
+
+# As JSON.
+
+
+def rowed(comparison):
+    return json.loads(comparison_json(comparison))["rows"]
+
+
+def test_json_of_a_comparison():
+    measured = dataclasses.replace(ROWS[1], measured=timing(1.1), uncosted=("f",))
+    comparison = compared(ROWS[5], measured, ROWS[-1], measured_on="cpu", warnings=("w",))
+    value = json.loads(comparison.to_json())
+    jsonschema.validate(value, schema("compare"))
+    knee, timed, failed = value.pop("rows")
+    assert value == {
+        "schema": 1,
+        "jax": {"version": "0.12.0", "flags": {"jax_use_direct_linearize": True}, "compilers": {}},
+        "target": {
+            "name": "gpt.py:loss",
+            "mode": "function",
+            "differentiated": ["x", "stacked['w']", "stacked['b']"],
+        },
+        "profile": "accelerator",
+        "device": "v5p",
+        "at": "scan-bodies",
+        "places": ["gpt.py:49 (layer) ×12 trips"],
+        "measured_on": "cpu",
+        "warnings": ["w"],
+        "mesh": None,
+    }
+    assert knee == {
+        "policy": "dots_with_no_batch_dims_saveable",
+        "at": "scan-bodies",
+        "kept_nbytes": 2 * GIB,
+        "host_nbytes": 0,
+        "peak_nbytes": int(3.125 * GIB),
+        "recompute_flops": 420_000_000_000,
+        "recompute_fraction": 0.048,
+        "time_fraction": 0.1,
+        "pareto": True,
+        "knee": True,
+        "error": None,
+        "uncosted": [],
+        "measured": None,
+        "measure_error": None,
+        "offloading": None,
+        "compiled": [],
+    }
+    assert timed["measured"] == {
+        "seconds": pytest.approx(0.11),
+        "ratio": 1.1,
+        "low": pytest.approx(1.07),
+        "high": pytest.approx(1.14),
+        "rounds": 10,
+        "gradient_error": 3e-7,
+        "tolerance": 1e-4,
+        "agrees": True,
+    }
+    assert timed["uncosted"] == ["f"]
+    assert {k for k, v in failed.items() if v is None} == {
+        *("kept_nbytes", "host_nbytes", "peak_nbytes", "recompute_flops", "recompute_fraction"),
+        *("time_fraction", "measured", "measure_error", "offloading"),
+    }
+    assert failed["error"].startswith("the policy bad")
+
+
+def test_json_has_no_nan():
+    """NaN is no JSON; a difference that is none does not agree."""
+    nan = compared(dataclasses.replace(ROWS[1], measured=timing(1.1, float("nan"))))
+    text = comparison_json(nan)
+    assert "NaN" not in text
+    (row,) = rowed(nan)
+    assert (row["measured"]["gradient_error"], row["measured"]["agrees"]) == (None, False)
+
+
+def test_json_of_a_plan():
+    value = json.loads(PLAN.to_json())
+    jsonschema.validate(value, schema("plan"))
+    sites = value.pop("sites")
+    for name in ("schema", "jax", "target"):
+        assert value.pop(name) == json.loads(comparison_json(COMPARISON))[name]
+    assert value == {
+        f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
+        for f in dataclasses.fields(PLAN)
+        if f.name not in ("target", "jax", "sites")
+    }
+    assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
+        ("scan", 1, 48, True),
+        ("call", 24, 48, True),
+        ("checkpoint", 1, 1, False),
+    ]
+    assert sites[0]["location"]["column"] == 5 and sites[1]["location"] is None
+    assert [p["calls"] for p in sites[1]["parts"]] == [10, 1, 13]
+    assert sites[1]["parts"][2] == {
+        "calls": 13,
+        "checkpointed": False,
+        "policy": None,
+        "values": [],
+    }
+    qkv, _, ctx = sites[0]["parts"][0]["values"]
+    assert qkv == {
+        "name": "qkv",
+        "action": "save",
+        "nbytes": 3 * GIB,
+        "expression": {
+            "file": "m.py",
+            "line": 42,
+            "column": 11,  # 1-based outside
+            "end_line": 42,
+            "end_column": 19,
+            "function": "layer",
+            "code": "x @ w",
+        },
+    }
+    assert (ctx["action"], ctx["expression"]) == ("offload", None)
+    doubted = dataclasses.replace(PLAN, unwritten=("a", "b"), verified=False, doubt="a")
+    value = json.loads(doubted.to_json())
+    jsonschema.validate(value, schema("plan"))
+    assert [value[key] for key in ("unwritten", "verified", "doubt")] == [["a", "b"], False, "a"]
+
+
+_LISTS = ("code", "unwritten", "uncosted", "warnings")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("name", "path", "new"),
+    [
+        ("compare", ("extra",), 1),
+        ("compare", ("schema",), 2),
+        ("compare", ("profile",), "tpu"),
+        ("compare", ("rows", 0, "extra"), 1),
+        ("compare", ("rows", 0, "kept_nbytes"), -1),
+        ("compare", ("rows", 0, "pareto"), None),
+        ("compare", ("rows", 0, "measured"), {}),
+        ("compare", ("rows", 1, "measured", "extra"), 1),
+        ("compare", ("rows", 1, "measured", "rounds"), 0),
+        ("plan", ("extra",), 1),
+        ("plan", ("budget_nbytes",), 0),
+        ("plan", ("fits",), None),
+        ("plan", ("sites", 0, "kind"), "loop"),
+        ("plan", ("sites", 0, "parts", 0, "calls"), 0),
+        ("plan", ("sites", 0, "parts", 0, "values", 0, "action"), "recompute"),
+        ("plan", ("sites", 0, "parts", 0, "values", 0, "expression", "column"), 0),
+    ],
+    ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else "",
+)
+def test_the_schemas_refuse_what_they_do_not_know(name, path, new):
+    measured = dataclasses.replace(ROWS[1], measured=timing(1.1))
+    values = {"compare": compared(ROWS[0], measured), "plan": PLAN}
+    value = json.loads(values[name].to_json())
+    jsonschema.validate(value, schema(name))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed(value, path, new), schema(name))
+
+
+@pytest.mark.parametrize("name", ["compare", "plan"])
+def test_the_schemas_require_every_key(name):
+    measured = dataclasses.replace(ROWS[1], measured=timing(1.1))
+    value = json.loads({"compare": compared(ROWS[0], measured), "plan": PLAN}[name].to_json())
+
+    def paths(inner, path=()):
+        if isinstance(inner, dict):
+            for key, item in inner.items():
+                yield (*path, key)
+                yield from paths(item, (*path, key))
+        elif isinstance(inner, list):
+            for i, item in enumerate(inner):
+                yield from paths(item, (*path, i))
+
+    validator = jsonschema.Draft202012Validator(schema(name))
+    validator.validate(value)
+    for *outer, key in paths(value):
+        if outer[:2] in (["jax", "flags"], ["jax", "compilers"]):
+            continue
+        copy = json.loads(json.dumps(value))
+        inner = copy
+        for step in outer:
+            inner = inner[step]
+        del inner[key]
+        assert not validator.is_valid(copy), (*outer, key)
+
+
+# The command lines, as far as nothing is traced.
+
+
+PRINTING = """
+import ctypes, os, sys
+from jaxresid.cli.main import working
+print("before")
+with working("nothing") as say:
+    say("something")
+    print("from Python")
+    ctypes.CDLL(None).puts(b"from C")
+    os.write(1, b"past both\\n")
+print("after")
+"""
+
+
+def test_what_others_print_while_we_work_is_not_our_output():
+    """C keeps what goes to a pipe until it is flushed, which must not be after we are done."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTING],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert done.stdout == "before\nafter\n"
+    assert sorted(done.stderr.split("\n")) == ["", "from C", "from Python", "past both"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "m:f"], "--budget"),
+        (["plan", "m:f", "--budget", "12foo"], "e.g. 1MiB, 1.5GiB, 4096"),
+        (["plan", "m:f", "--budget", "0"], "write a size such as 12GiB"),
+        (["plan", "m:f", "--budget", "0.0GiB"], "write a size such as 12GiB"),
+        (["plan", "m:f", "--budget", "-1GiB"], "is not a size"),
+        (["plan", "m:f", "--budget", "1GiB", "--diff", "--write"], "choose one"),
+        (["plan", "m:f", "--budget", "1GiB", "--diff", "-f", "json"], "which is no json"),
+        (["plan", "m:f", "--budget", "1GiB", "--device", "abacus"], "v5e"),
+        (["compare", "m:f", "--device", "abacus"], "v5e"),
+        (["compare", "m:f", "--rounds", "3"], "--measure, which is not given"),
+        (["compare", "m:f", "--measure", "--rounds", "0"], "x>=1"),
+        (["compare", "m:f", "-f", "yaml"], "text"),
+        (["compare"], "TARGET"),
+    ],
+)
+def test_bad_options_are_told_before_anything_is_traced(arguments, message, capsys):
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.out == ""
+
+
+def test_the_default_device_is_the_documented_one(capsys):
+    from jaxresid.advice.timing.chips import DEFAULT
+
+    for command in ("compare", "plan"):
+        assert run([command, "--help"]) == 0
+        assert f"[default: {DEFAULT.name}]" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_commands_are_listed(capsys):
+    assert run(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^  compare  ", listed, re.M) and re.search(r"^  plan  ", listed, re.M)
+
+
+MODEL = """
+import jax, jax.numpy as jnp
+
+def loss(x):
+    return jnp.sin(jnp.sin(x)).sum()
+
+def loss_inputs():
+    return (jnp.ones(3),)
+"""
+
+
+@pytest.fixture
+def planning(tmp_path, monkeypatch):
+    """`jaxresid plan` with a plan, an edit and its verification that are given."""
+    from jaxresid.advice.plan import plan as planning_module
+    from jaxresid.advice.plan import promising
+    from jaxresid.advice.plan.source import writing
+    from jaxresid.cli.commands import plan as command_module
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "planned_model.py"
+    file.write_text(MODEL)
+    done = []
+    new = MODEL.replace("jnp.sin(jnp", "jax.numpy.sin(jnp").encode()
+    found = writing.FileEdit(file, file.name, MODEL.encode(), new)
+
+    def plan_with(plan, *options, edits=(found,), error=None):
+        def rehearsal(subject, question):
+            assert subject.fun is question.fun
+            return subject
+
+        def retraced(check, options):
+            return check, options
+
+        def drafted(subject, budget_nbytes, *, device, progress, check, **given):
+            # Whatever is printed of a plan was traced, in this process or another.
+            assert check[0] is subject and check[1].target == "planned_model.py:loss"
+            done.append((budget_nbytes, device, given))
+            progress("searching")
+            return plan, edits
+
+        def verify(*given):
+            assert given[:2] == (plan, edits) and given[2].target == "planned_model.py:loss"
+            done.append("verified")
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(promising, "rehearsal", rehearsal)
+        monkeypatch.setattr(planning_module, "drafted", drafted)
+        monkeypatch.setattr(command_module, "retraced", retraced)
+        monkeypatch.setattr(command_module, "verify", verify)
+        done.clear()
+        code = run(["plan", "planned_model.py:loss", "--budget", "1GiB", *options])
+        return code, done, file.read_text()
+
+    return plan_with
+
+
+ASKED = (GIB, "v5p", {"offload": False})
+
+
+def test_plan_exits_by_whether_it_fits(planning, capsys):
+    code, done, text = planning(PLAN, "--device", "H100", "--offload")
+    assert (code, done, text) == (0, [(GIB, "h100", {"offload": True})], MODEL)
+    assert "fits 8.00 GiB" in capsys.readouterr().out
+    code, done, text = planning(NO_FIT, "-f", "json")
+    value = json.loads(capsys.readouterr().out)
+    assert code == 1 and value["fits"] is False and value["floor_nbytes"] == 2 * GIB
+    assert (done, text) == ([ASKED], MODEL)
+
+
+def test_plan_diff_is_a_diff_and_nothing_else(planning, capsys):
+    code, done, text = planning(PLAN, "--diff")
+    captured = capsys.readouterr()
+    assert (code, done, text) == (0, [ASKED], MODEL)
+    assert captured.out.startswith("--- a/planned_model.py\n+++ b/planned_model.py\n@@")
+    assert "+    return jax.numpy.sin(jnp.sin(x)).sum()\n" in captured.out
+    assert captured.err == f"jaxresid: {verdict_text(PLAN)}\n"
+
+
+@pytest.mark.parametrize("option", ["--write", "--diff", "-fjson", "-ftext"])
+def test_a_plan_whose_code_cannot_be_traced_is_no_success(planning, capsys, option):
+    doubted = dataclasses.replace(PLAN, verified=False, doubt="its code cannot be traced here: x")
+    code, done, text = planning(doubted, option)
+    captured = capsys.readouterr()
+    assert (done, text) == ([ASKED], MODEL)
+    if option in ("--write", "--diff"):
+        assert (code, captured.out) == (2, "")
+        assert "the plan is not verified; nothing is" in captured.err
+        assert "its code cannot be traced here: x" in captured.err
+        return
+    assert code == 1
+    if option == "-fjson":
+        value = json.loads(captured.out)
+        assert (value["fits"], value["verified"], value["doubt"]) == (True, False, doubted.doubt)
+    else:
+        assert "\nfits 8.00 GiB, not verified: peak about " in captured.out
+        assert "\ncode that is not verified\n" in captured.out
+        assert "code to write" not in captured.out
+
+
+def test_plan_writes(planning, capsys):
+    code, done, text = planning(PLAN, "--write")
+    new = MODEL.replace("jnp.sin(jnp", "jax.numpy.sin(jnp")
+    assert (code, done, text) == (0, [ASKED, "verified"], new)
+    captured = capsys.readouterr()
+    assert "fits 8.00 GiB" in captured.out
+    assert captured.err == "jaxresid: planned_model.py written\n"
+
+
+def test_plan_writes_nothing_that_does_not_hold(planning, capsys):
+    code, done, text = planning(PLAN, "--write", error=JaxresidError("planned 1 B, found 2 B"))
+    assert (code, done, text) == (2, [ASKED, "verified"], MODEL)
+    captured = capsys.readouterr()
+    assert captured.out == "" and "planned 1 B, found 2 B" in captured.err
+
+
+@pytest.mark.parametrize("option", ["--write", "--diff"])
+def test_plan_writes_nothing_where_something_cannot_be_written(planning, capsys, option):
+    reasons = ("m.py:42: `h` is no function", "m.py:50 is in a notebook")
+    plan = dataclasses.replace(PLAN, unwritten=reasons, verified=False, doubt=reasons[0])
+    code, done, text = planning(plan, option)
+    assert (code, done, text) == (2, [ASKED], MODEL)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"the plan cannot be written:\n  {reasons[0]}\n  {reasons[1]}\n" in captured.err
+    # Printed, it is said with the rest.
+    code, done, text = planning(plan)
+    assert (code, done, text) == (0, [ASKED], MODEL)
+    assert f"\nnot written\n{reasons[0]}\n{reasons[1]}\n" in capsys.readouterr().out
+
+
+def test_plan_writes_nothing_where_nothing_fits(planning, capsys):
+    for option in ("--write", "--diff"):
+        code, done, text = planning(NO_FIT, option)
+        assert (code, done, text) == (1, [ASKED], MODEL)
+        captured = capsys.readouterr()
+        assert ("nothing fits" in captured.out) == (option == "--write")
+        assert "nothing fits" in captured.err or "nothing written" in captured.err
+        assert "---" not in captured.out
+
+
+def test_plan_writes_nothing_where_nothing_changes(planning, capsys):
+    code, done, text = planning(PLAN, "--write", edits=())
+    assert (code, done, text) == (0, [ASKED], MODEL)
+    assert capsys.readouterr().err == "jaxresid: nothing written\n"

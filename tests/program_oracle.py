@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxresid import inspector
 from jaxresid.cli.main import run
 from jaxresid.inspector.memory.peak import Places, peak
 from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Residual
@@ -266,12 +267,12 @@ class _Unjudged:
 
 def _unjudged(source: str, name: str) -> _Unjudged:
     made = module(source, name)
-    found = inspector.subject(Question(made.loss, tuple(made.loss_inputs()), mode="function"))
+    found = subject(Question(made.loss, tuple(made.loss_inputs()), mode="function"))
     assert isinstance(found.trace, Trace)
     program = value_and_gradients(found.trace)
-    residuals = inspector.residuals(found.trace, found.frames, program)
+    held = residuals(found.trace, found.frames, program)
     estimate = peak(program, found.profile, Places(found.frames, found.trace))
-    return _Unjudged(residuals, totals_of(residuals).computed_nbytes, estimate.nbytes)
+    return _Unjudged(held, totals_of(held).computed_nbytes, estimate.nbytes)
 
 
 def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> list[str]:

@@ -468,5 +468,5 @@ def test_tolerance_goes_by_the_narrowest_dtype(inner, platform, expected):
         return jax.jit(lambda y: y.astype(inner).astype(jnp.float32))(x) + 1
 
     traced = jax.jit(fun).trace(f32(3))
-    jaxpr = measuring._jax.open_jaxpr(traced.jaxpr)
+    jaxpr = measuring.jax_compat.open_jaxpr(traced.jaxpr)
     assert measuring.tolerance(jaxpr, platform) == expected

@@ -6,7 +6,7 @@ compiles a set of checkpointed programs with the JAX of each interpreter, jax_re
 where there is one, and prints a line for each: how many of the operations that its checkpoints ask
 to be computed again are in the optimised HLO. They are counted (products, tanh, cos) in the program
 with checkpoints and in the same without: equal bytes would prove nothing. What comes out is in
-`jaxresid/inspector/compiler_versions.py`.
+`jaxresid/inspector/memory/compiler_versions.py`.
 """
 
 from __future__ import annotations

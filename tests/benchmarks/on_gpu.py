@@ -31,8 +31,6 @@ import jax
 import jax.numpy as jnp
 import zoo
 
-from jaxresid import inspector
-
 GIB = 1 << 30
 RUNS = 10
 
@@ -170,12 +168,14 @@ def judge(rows):
 def judged(case):
     """Return the peak's estimate in bytes and the roofline's seconds for value and gradients."""
     from jaxresid.advice.timing import chips, roofline
+    from jaxresid.inspector import report
+    from jaxresid.inspector.subject import uncollected
     from jaxresid.inspector.trace.question import Question
     from jaxresid.inspector.variants.of_subject import variants_of
 
     fun, args = case.build("tpu")
-    with inspector.uncollected():
-        subject = inspector.subject(Question(fun, args))
+    with uncollected():
+        subject = report.subject(Question(fun, args))
         variant = variants_of(subject).variant({})
         taken = roofline.seconds(variant.program, chips.chip("h100"), subject.profile)
     return variant.peak_nbytes, taken.total

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sharded import CASES, POLICIES
 
-from jaxresid import inspector
+from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.job import Job
@@ -35,7 +35,7 @@ def figures(case, policy, on):
     """Bytes of one device: estimated (of a compiled and of a traced function) and XLA's."""
     mesh = case.mesh()
     given = {"mesh": mesh, "profile": "cpu" if on == "cpu" else "accelerator"}
-    found = inspector.inspection(Question(case.under(policy), case.inputs(mesh), **given))
+    found = inspection(Question(case.under(policy), case.inputs(mesh), **given))
     peak = found.report.peak
     said = execute(Job(lowered(found.trace, place(on).platform), on))
     if said.error is not None:

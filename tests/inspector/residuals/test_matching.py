@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from small import f32
 
-from jaxresid import inspector
+from jaxresid.inspector import report
 from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
@@ -36,7 +36,7 @@ def test_a_residual_is_found_with_its_line_and_code():
 
 
 def test_no_line_of_ours_is_taken_for_the_users():
-    ours = replace(buffer(), file=inspector.steps.__file__)
+    ours = replace(buffer(), file=report.__file__)
     (row,), _ = matched([ours], [])
     assert row.location is None
 
@@ -124,8 +124,8 @@ def test_arguments_and_outputs_are_what_they_are():
 
 def on_cpu(fun):
     args = f32(6, 128, 128), f32(512, 128)
-    subject = inspector.subject(Question(fun, args))
-    residuals = inspector.inspect(fun)(*args).residuals
+    subject = report.subject(Question(fun, args))
+    residuals = report.inspect(fun)(*args).residuals
     compilation = compiler.compilation(Job(lowered(subject.trace, "cpu"), "cpu"))
     rows, nbytes = matched(compilation.buffers, residuals)
     kept = [r for r in residuals if r.origin.kind == "computed" and r.aval.shape[-2:] == (512, 128)]

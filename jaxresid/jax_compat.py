@@ -320,6 +320,33 @@ def like(var: Any) -> Any:
     return jax.extend.core.Var(var.aval)
 
 
+def is_in_shard_map() -> bool:
+    """Return whether what is called now runs in a `shard_map`. There JAX keeps a number that is an
+    array, and what `jnp` makes of a number is one where no jaxpr is traced; in a jaxpr it is
+    written where it is read, and the two cannot be told apart."""
+    return bool(import_jax().sharding.get_abstract_mesh().manual_axes)
+
+
+def checkpointed(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
+    """Return the function that a checkpoint is of, of what `jax.checkpoint` binds; None where it is
+    not known (jax_remat3).
+
+    Args:
+      frame: that of `jax.checkpoint` which binds it; its names are the same in 0.7.0 to 0.12.
+    """
+    jax = import_jax()
+    fun, tree = frame.f_locals.get("fun_"), frame.f_locals.get("in_tree")
+    if fun is None or tree is None:
+        return None
+
+    def call(*operands: Any) -> Sequence[Any]:
+        args, kwargs = jax.tree.unflatten(tree, operands[len(operands) - tree.num_leaves :])
+        found: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))
+        return found
+
+    return call
+
+
 def callee(jaxpr: Any) -> Any:
     """An open jaxpr as a jit eqn holds it. JAX differentiates each such object once, so callers
     share it."""

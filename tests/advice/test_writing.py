@@ -1289,25 +1289,25 @@ def test_a_promise_that_is_not_kept():
 @pytest.mark.integration
 def test_the_edited_code_is_imported_in_packages_too():
     """Also where bytecode is cached, the module prints, and a json.py lies about."""
-    Path("pkg").mkdir()
+    Path("written_parts").mkdir()
     Path("json.py").write_text("raise ImportError('not this one')\n")
-    Path("pkg/__init__.py").write_text("")
+    Path("written_parts/__init__.py").write_text("")
     old = (
         "import os\nimport jax\nimport jax.numpy as jnp\n\nprint('out')\nos.write(1, b'raw')\n\n\n"
         "def block(x):\n    return jnp.sin(jnp.sin(x))\n"
     )
-    Path("pkg/blocks.py").write_text(old)
+    Path("written_parts/blocks.py").write_text(old)
     text = (
         "from .blocks import block\nimport jax\n\n\ndef loss(x):\n"
         "    return block(block(x)).sum()\n"
     )
-    Path("pkg/model.py").write_text(text)
-    given = options("pkg.model:loss", arg=("f32[64]",))
+    Path("written_parts/model.py").write_text(text)
+    given = options("written_parts.model:loss", arg=("f32[64]",))
     for _ in range(2):
         report = inspected(given).report
     edit = FileEdit(
-        Path("pkg/blocks.py").absolute(),
-        "pkg/blocks.py",
+        Path("written_parts/blocks.py").absolute(),
+        "written_parts/blocks.py",
         old.encode(),
         old.replace("def block", "@jax.checkpoint\ndef block").encode(),
     )

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from jaxresid import jax_compat
@@ -78,7 +79,7 @@ class Removal(Generic[T]):
         bound: list[Bound] = []
         binding = checkpoint_binding()
 
-        def number(params: Mapping[str, Any]) -> Callable[..., Any]:
+        def number(params: Mapping[str, Any], _: FrameType) -> Callable[..., Any]:
             bound.append(self._made(params))
             scope = f"{MARK}{len(bound) - 1}"
 
@@ -125,12 +126,15 @@ class Removal(Generic[T]):
         """By the number of what stands in the body of another checkpoint, that of the outermost
         one around it."""
         found: dict[int, int] = {}
-        for number, made in enumerate(self.bound()):  # a body is bound before what it stands in
-            for eqn in eqns_in(made.body):
-                inner = _number(eqn) if jax_compat.primitive_name(eqn) == "remat" else None
-                if inner is not None and inner != number:
-                    found[inner] = number
+        for number in range(len(self.bound())):  # a body is bound before what it stands in
+            found.update(dict.fromkeys(self._inside(number), number))
         return found
+
+    def _inside(self, number: int) -> set[int]:
+        """The numbers of what stands in the body of a checkpoint."""
+        eqns = eqns_in(self.bound()[number].body)
+        marked = {_number(e) for e in eqns if jax_compat.primitive_name(e) == "remat"}
+        return {inner for inner in marked if inner is not None and inner != number}
 
     def numbers_of(
         self, sites: Sequence[Site], numbers: Mapping[int, int]
@@ -201,17 +205,37 @@ class Removal(Generic[T]):
         Raises:
           TraceError: JAX cannot differentiate it, or the function binds others each time.
         """
-        numbers, found = frozenset(gone), list[tuple[Any, ...]]()
+        numbers, found, again = frozenset(gone), list[tuple[Any, ...]](), list[int]()
         if not numbers:
             raise TraceError("what it binds is not found again when the function is traced again")
         expected = [made.key for made in self.bound()[: self._count]]
 
-        def leave_out(params: Mapping[str, Any]) -> Mapping[str, Any] | Callable[..., Any]:
+        def leave_out(
+            params: Mapping[str, Any], frame: FrameType
+        ) -> Mapping[str, Any] | Callable[..., Any]:
             made = self._made(params)
-            found.append(made.key)
-            if len(found) - 1 not in numbers:
+            if again:
+                number = again.pop(0)
+            else:
+                number = len(found)
+                found.append(made.key)
+            if number not in numbers:
                 return params
-            return jax_compat.as_function(jax_compat.callee(made.body))
+            if not (jax_compat.is_in_shard_map() or _holds_shard_map(made.body)):
+                return jax_compat.as_function(jax_compat.callee(made.body))
+            function = jax_compat.checkpointed(frame)
+            if function is None:
+                return jax_compat.as_function(jax_compat.callee(made.body))
+            return functools.partial(called, function, number)
+
+        def called(function: Callable[..., Any], number: int, *args: Any) -> Any:
+            # JAX has traced it already, to bind it, and what stands in it was bound then.
+            again[:0] = inner = sorted(self._inside(number))
+            left = len(again) - len(inner)
+            result = function(*args)
+            if len(again) != left:
+                raise TraceError(_DIFFERS)
+            return result
 
         try:
             with heard({checkpoint_binding(): leave_out}):
@@ -235,6 +259,10 @@ class Removal(Generic[T]):
         policy, prevents = description(held["policy"]), prevents_cse(held)
         key = jax_compat.traced_function(body), line, policy, prevents
         return Bound(body, key, where, held["policy"])
+
+
+def _holds_shard_map(body: Any) -> bool:
+    return any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(body))
 
 
 _DIFFERS = (

@@ -45,6 +45,7 @@ class Removed:
         self._shown = sites(Levels(frames), Level(jaxpr, inputs=traced.primal_inputs))
         self._numbered = functools.cache(self._number)
         self._is_faithful = functools.cache(self._find_faithful)
+        self._near_shard_maps = functools.cache(self._find_near_shard_maps)
         self._made: dict[frozenset[Site], Trace] = {}
         self.sites = self._shown
         if traced.again is not None and _may_hide(jaxpr, frames):
@@ -65,7 +66,7 @@ class Removed:
     def _without(self, gone: frozenset[Site]) -> Trace:
         if all(site.is_as_written for site in gone):
             eqns = {eqn for site in gone for eqn in site.eqns}
-            if not self._is_faithful():
+            if not self._is_faithful() or gone & self._near_shard_maps():
                 with contextlib.suppress(JaxresidError):
                     return self._traced_without(gone)
             # What JAX cannot differentiate as rewritten, it may as the source has it.
@@ -87,6 +88,17 @@ class Removed:
         if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
             return True
         return _kept(self._rewritten(())) == _kept(self._traced)
+
+    def _find_near_shard_maps(self) -> frozenset[Site]:
+        """The sites that stand in the body of a `shard_map`, or around one."""
+        maps = [e for e in eqns_in(self._jaxpr) if jax_compat.primitive_name(e) == "shard_map"]
+        inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
+        own = {id(e) for e in maps}
+        return frozenset(
+            site
+            for site in self._shown
+            if not site.eqns.isdisjoint(inside) or any(id(e) in own for e in site.held)
+        )
 
     def _number(self) -> tuple[Removal[Trace], dict[Site, frozenset[int]]]:
         """The function traced again with its checkpoints numbered, and the numbers of each site,

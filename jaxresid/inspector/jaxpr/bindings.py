@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from jaxresid import jax_compat
@@ -21,8 +21,9 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.model import Location
 
-# The params that are bound -> those to bind in their place, or a function to call instead.
-Handler = Callable[[Mapping[str, Any]], "Mapping[str, Any] | Callable[..., Any]"]
+# The params that are bound, and the frame that binds them -> those to bind in their place, or a
+# function to call instead.
+Handler = Callable[[Mapping[str, Any], FrameType], "Mapping[str, Any] | Callable[..., Any]"]
 
 _KEY = "jaxresid"
 _lock = threading.RLock()
@@ -88,11 +89,12 @@ def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
     def asking(binding: Binding, handler: Handler) -> _Bind:
         def bind(plain: Callable[..., Any], args: Any, params: Any) -> Any:
             nonlocal busy
-            if busy or _callers(sys._getframe(2)) != binding.callers:
+            frame = sys._getframe(2)
+            if busy or _callers(frame) != binding.callers:
                 return plain(*args, **params)
             busy = True
             try:
-                made = handler(params)
+                made = handler(params, frame)
             finally:
                 busy = False
             return made(*args) if callable(made) else plain(*args, **made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from jaxresid import jax_compat
@@ -110,12 +111,12 @@ class StepVariants:
         remake = Checkpointing(self._frames)
         bound = self._bound
 
-        def checkpoint(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        def checkpoint(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
             made = _checkpoint(params)
             bound.append(made)
             return jax_compat.with_bound_params(params, {"policy": _Marking(len(bound) - 1)})
 
-        def scan(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
             made = _scan(params, self._frames)
             bound.append(made)
             if params["length"] < 2 or made.body.effects or self._holds_checkpoint(made.body):
@@ -240,7 +241,9 @@ class StepVariants:
         expected = [(made.kind, made.function) for made in self._bound]
         found: list[tuple[str, str]] = []
 
-        def checkpoint(params: Mapping[str, Any]) -> Mapping[str, Any] | Callable[..., Any]:
+        def checkpoint(
+            params: Mapping[str, Any], _: FrameType
+        ) -> Mapping[str, Any] | Callable[..., Any]:
             number = len(found)
             made = _checkpoint(params)
             found.append((made.kind, made.function))
@@ -255,7 +258,7 @@ class StepVariants:
                 params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
 
-        def scan(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
             choice = chosen.get(len(found))
             made = _scan(params, self._frames)
             found.append((made.kind, made.function))

@@ -1,5 +1,6 @@
 """JSON -> frozen values, each field of the type that it says. What others could have written, such
-as an entry of a cache, is a value of its type or none at all."""
+as an entry of a cache, is a value of its type or none at all.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Ctrl-C while JAX is loaded or at work: it comes where extensions crash on exceptions, and where
-Python drops them."""
+Python drops them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def held() -> Iterator[None]:
 @contextlib.contextmanager
 def deaf() -> Iterator[None]:
     """Blocks Ctrl-C: it comes when this is over, and never to the processes that are started in it,
-    whose end is the business of whoever starts them."""
+    whose end is the business of whoever starts them.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

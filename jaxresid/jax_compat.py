@@ -135,7 +135,8 @@ def gpu_questions() -> Iterator[list[str]]:
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
     """Within it, questions about devices are answered as on a machine with `ASSUMED_GPU`. What asks
-    for devices of a platform that is there gets those."""
+    for devices of a platform that is there gets those.
+    """
     known = _about_devices()
     answers: dict[str, Callable[..., Any]] = {
         "check_cudnn_version": lambda: _CUDNN,
@@ -158,7 +159,8 @@ def as_on_gpu() -> Iterator[None]:
 
 def _about_devices() -> dict[tuple[Any, str], Callable[..., Any]]:
     """The functions that code asks about devices while it is traced, by module and name; none
-    where a GPU answers."""
+    where a GPU answers.
+    """
     jax = import_jax()
     if jax.default_backend() == "gpu":
         return {}
@@ -196,13 +198,15 @@ def flags() -> dict[str, bool]:
 
 def open_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr with its eqns. Until 0.10 `Traced.jaxpr` and eqn params hold a ClosedJaxpr around
-    it; since 0.11 a Jaxpr carries its constants itself."""
+    it; since 0.11 a Jaxpr carries its constants itself.
+    """
     return jaxpr.jaxpr if type(jaxpr).__name__ == "ClosedJaxpr" else jaxpr
 
 
 def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
     """What holds a jaxpr, with another one of the same inputs and outputs in it; see
-    `open_jaxpr`."""
+    `open_jaxpr`.
+    """
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
 
 
@@ -284,7 +288,8 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
 
 def is_pruned(eqn: Any) -> bool:
     """Return whether this JAX leaves out what nothing needs of an eqn that holds jaxprs when it
-    lowers it: of `while` since 0.12."""
+    lowers it: of `while` since 0.12.
+    """
     from jax.interpreters import partial_eval
 
     return eqn.primitive in partial_eval.dce_rules
@@ -323,7 +328,8 @@ def like(var: Any) -> Any:
 def is_in_shard_map() -> bool:
     """Return whether what is called now runs in a `shard_map`. There JAX keeps a number that is an
     array, and what `jnp` makes of a number is one where no jaxpr is traced; in a jaxpr it is
-    written where it is read, and the two cannot be told apart."""
+    written where it is read, and the two cannot be told apart.
+    """
     return bool(import_jax().sharding.get_abstract_mesh().manual_axes)
 
 
@@ -349,7 +355,8 @@ def checkpointed(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
 
 def callee(jaxpr: Any) -> Any:
     """An open jaxpr as a jit eqn holds it. JAX differentiates each such object once, so callers
-    share it."""
+    share it.
+    """
     return with_jaxpr(_jit_eqn(0, 0).params["jaxpr"], jaxpr)
 
 
@@ -388,7 +395,8 @@ def _remat_eqn() -> Any:
 
 def as_name(var: Any, name: str) -> Any:
     """The eqn that gives a value a `checkpoint_name`; its input and its output are new
-    variables."""
+    variables.
+    """
     jax = import_jax()
     from jax.ad_checkpoint import checkpoint_name
 
@@ -442,7 +450,8 @@ def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def has_own_rules(eqn: Any) -> bool:
     """Whether an eqn is of a primitive that is a class of its own with its own rules, other than
-    those of jax_remat3; since 0.12 `lax.custom_root` is."""
+    those of jax_remat3; since 0.12 `lax.custom_root` is.
+    """
     is_own = eqn.primitive.name == "call_hi_primitive"
     return is_own and primitive_name(eqn) not in ("remat", "name")
 
@@ -533,7 +542,8 @@ def topology_devices(topology: str) -> tuple[Any, ...]:
 
 def bytecode(lowered: Any) -> tuple[bytes, int]:
     """A `jax.stages.Lowered` as StableHLO bytecode with debug locations, and how many devices it is
-    split over."""
+    split over.
+    """
     operation = lowered.compiler_ir("stablehlo").operation
     buffer = io.BytesIO()
     operation.write_bytecode(buffer)
@@ -657,7 +667,8 @@ def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
 
 def split_of(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...] | None:
     """The mesh axes that a NamedSharding splits each dim over; None of another one, and of one that
-    leaves dims to the compiler."""
+    leaves dims to the compiler.
+    """
     spec = getattr(sharding, "spec", None)
     if spec is None or import_jax().sharding.PartitionSpec.UNCONSTRAINED in tuple(spec):
         return None
@@ -679,7 +690,8 @@ def _entry(entry: Any) -> tuple[str, ...]:
 
 def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
     """How an aval's type says that it is split; None where the type does not say, which it does
-    over explicit axes only."""
+    over explicit axes only.
+    """
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
     if mesh is None or mesh.empty or not is_explicit(mesh):
@@ -689,7 +701,8 @@ def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
 
 def host_results(eqn: Any) -> tuple[int, ...]:
     """Of a jit eqn those results that its `out_shardings` put in host memory; their avals do not
-    tell."""
+    tell.
+    """
     asked = params(eqn).get("out_shardings", ())
     return tuple(i for i, s in enumerate(asked) if getattr(s, "memory_kind", None) == "pinned_host")
 

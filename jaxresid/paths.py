@@ -16,7 +16,8 @@ def pattern(path: str) -> str:
 
 def folded(paths: Iterable[str]) -> str:
     """Paths of one pattern as one: indices as the range that they are, `blocks[0..11].mlp`, other
-    numbers as `layers/*/mlp`; what is the same in all of them stays."""
+    numbers as `layers/*/mlp`; what is the same in all of them stays.
+    """
     each = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
     if not each:
         return ""
@@ -30,7 +31,8 @@ def folded(paths: Iterable[str]) -> str:
 
 def folded_scopes(scopes: Iterable[str]) -> str:
     """Module paths as few: those of repeated layers as one, `layers/*/mlp`, also where the first
-    of them has no number, `dense_*`."""
+    of them has no number, `dense_*`.
+    """
     groups: dict[str, list[str]] = {}
     for scope in scopes:
         if scope:

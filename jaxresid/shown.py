@@ -50,7 +50,8 @@ def lines(text: str) -> str:
 
 def inert(text: str) -> str:
     """A document without lines that are commands to the service whose log it is in: `::error::x`
-    becomes `\\::error::x`. Halves of pairs are replaced as well."""
+    becomes `\\::error::x`. Halves of pairs are replaced as well.
+    """
     return _COMMAND.sub(_backslash, re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
@@ -61,7 +62,8 @@ def shown(value: T) -> T:
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """JSON in which characters that act on a terminal are escaped as JSON has it, `\\u001b`; halves
-    of pairs, which not every reader takes, are replaced."""
+    of pairs, which not every reader takes, are replaced.
+    """
     separators = None if indent is not None else (",", ":")
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
     return re.sub(f"(?!\n)[{_CLASS}]|(?<=##)\\[|(?<=##)v(?=so\\[)", _escape, text)

@@ -86,7 +86,8 @@ def tell(text: str) -> None:
 
 def _unexpected(error: BaseException) -> str:
     """What is said of an exception that nobody foresaw: a bug here, unless it was raised in a file
-    of the user's."""
+    of the user's.
+    """
     import sysconfig
     import traceback
 
@@ -124,7 +125,8 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def _descriptor_to_stderr() -> Iterator[None]:
     """Sends to stderr what is printed past Python as well: HiGHS 1.12 does, told to be quiet or not
-    (ERGO-Code/HiGHS#2783)."""
+    (ERGO-Code/HiGHS#2783).
+    """
     try:
         os.fstat(2)
         kept = os.dup(1)
@@ -239,7 +241,8 @@ def check_output(output: str | None) -> None:
 
 def _is_device(output: str) -> bool:
     """Whether a name stands for an open file, as /dev/stdout does, even where that is a regular
-    one: replacing the name would break the machine for everybody."""
+    one: replacing the name would break the machine for everybody.
+    """
     return os.path.abspath(output).startswith(("/dev/", "/proc/"))
 
 

@@ -1,5 +1,6 @@
 """Whether edited code that is not written yet gives what a plan promises: it is traced again, in
-a process of its own, where every module is imported anew."""
+a process of its own, where every module is imported anew.
+"""
 
 from __future__ import annotations
 

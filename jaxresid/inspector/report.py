@@ -134,7 +134,8 @@ def subject(question: Question) -> Subject:
 
 def _traced_subject(question: Question) -> Subject:
     """Traces as it is. What fails and asked about devices is traced again as on a GPU: so does code
-    that needs one only while it is traced, cuDNN's attention say."""
+    that needs one only while it is traced, cuDNN's attention say.
+    """
     jax_compat.import_jax()
     with jax_compat.gpu_questions() as asked:
         try:
@@ -280,7 +281,8 @@ def _with_changes(
 ) -> tuple[StepTrace | None, Arguments]:
     """The function as a training step, if it is one; and its arguments, of which no gradient is
     taken of what it changes itself, running means say. Those of a function that fails to trace are
-    as they were."""
+    as they were.
+    """
     try:
         primal, call = steps.step_settled(fun, call)
     except Exception:  # differentiating it says what is wrong
@@ -402,7 +404,8 @@ def _floats_held(call: Arguments) -> Arguments:
 
 def own_code(fun: Any) -> tuple[str, ...]:
     """The directories whose code counts as the user's even inside site-packages: the package that
-    the target is defined in, for a bound method or a callable object that of its class."""
+    the target is defined in, for a bound method or a callable object that of its class.
+    """
     while isinstance(fun, functools.partial):
         fun = fun.func
     try:

@@ -80,7 +80,8 @@ class Subject:
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """A report together with the function and the jaxprs that it was made from; `is_dead` as that
-    of a `Subject`."""
+    of a `Subject`.
+    """
 
     fun: Callable[..., Any]
     report: Report
@@ -92,7 +93,8 @@ class Inspection:
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
     """Pauses the garbage collector: of 48 layers it took two thirds of the time, going again and
-    again over hundreds of thousands of objects that all stay."""
+    again over hundreds of thousands of objects that all stay.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

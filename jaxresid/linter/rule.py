@@ -147,7 +147,8 @@ class Rule(Documented):
 
 def noqa_rows(facts: Facts, node: ast.AST) -> tuple[int, ...]:
     """The rows where a comment silences a violation at `node`: those of its statement (of a
-    compound statement only the header); for a decorator its own and that of the `def`."""
+    compound statement only the header); for a decorator its own and that of the `def`.
+    """
     names = facts.names
     statement = names.statement(node)
     rows = set(range(statement.lineno, _header_end(statement) + 1))

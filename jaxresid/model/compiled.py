@@ -42,7 +42,8 @@ class CompiledBuffer:
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Collectives of the compiled program; `nbytes` are their results on one device, all trips of
-    loops together (once, where `exact` is False: the trips are not known)."""
+    loops together (once, where `exact` is False: the trips are not known).
+    """
 
     opcode: str
     count: int

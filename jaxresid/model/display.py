@@ -1,5 +1,6 @@
 """How values show themselves. Renderers register here, so that values import none of them; they are
-loaded when the first value is shown."""
+loaded when the first value is shown.
+"""
 
 from __future__ import annotations
 

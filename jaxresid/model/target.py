@@ -11,7 +11,8 @@ from typing import Literal as OneOf
 @dataclass(frozen=True, slots=True)
 class Target:
     """What was inspected. `differentiated` are the argument leaves, as paths; of a training step,
-    those that it differentiates itself, where they can be told."""
+    those that it differentiates itself, where they can be told.
+    """
 
     name: str
     differentiated: tuple[str, ...]

@@ -61,7 +61,8 @@ class Aval:
     @property
     def nbytes(self) -> int:
         """Bytes of one dense array of this aval, on a mesh the part of it that one device holds;
-        padding and tiling are the compiler's."""
+        padding and tiling are the compiler's.
+        """
         return math.prod(self.shape if self.shard is None else self.shard) * self.itemsize
 
     @property

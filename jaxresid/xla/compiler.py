@@ -182,7 +182,8 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
 
 def _output_shards(text: str) -> tuple[tuple[int, ...] | None, ...] | None:
     """The shape of each output on one device, from the text of an optimized module: the types that
-    its entry computation has after partitioning. Keys are arrays of integers there."""
+    its entry computation has after partitioning. Keys are arrays of integers there.
+    """
     layout = re.search(r"entry_computation_layout=\{(.*?)\}(?:, \w+=|\n)", text)
     _, arrow, outputs = layout[1].partition("->") if layout else ("", "", "")
     if not arrow:

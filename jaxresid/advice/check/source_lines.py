@@ -148,7 +148,8 @@ def _file(path: str, shown: str) -> File:
 
 def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
     """The call, else the expression, that begins at a location, else the innermost statement on
-    its line."""
+    its line.
+    """
     row, column = location.line, location.column
     if column is not None:
         begun = [
@@ -173,7 +174,8 @@ def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
 
 def _called(calls: list[ast.Call]) -> ast.Call:
     """Of the calls that begin at one place the innermost, with what calls its result at once:
-    `jax.checkpoint(f)(x)` of `jax.checkpoint(f)(x).sum()`."""
+    `jax.checkpoint(f)(x)` of `jax.checkpoint(f)(x).sum()`.
+    """
     around = {id(call.func): call for call in calls}
     inner = min(calls, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
     while id(inner) in around:

@@ -44,7 +44,8 @@ _HELP = {
 
 def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
     """The finding that a verdict is; None for a checkpoint that earns its keep, and for one that is
-    not judged."""
+    not judged.
+    """
     c, name = checkpoint, _rule(checkpoint)
     if name is None or c.kept_without_nbytes is None or c.peak_without_nbytes is None:
         return None

@@ -10,7 +10,8 @@ Point = tuple[float, float]
 
 def pareto(points: Sequence[Point]) -> tuple[bool, ...]:
     """For each point whether no other is lower in one coordinate and no higher in the other. Equal
-    points are optimal together."""
+    points are optimal together.
+    """
     best: dict[Point, bool] = {}
     lowest = float("inf")
     for point in sorted(set(points)):

@@ -141,7 +141,8 @@ def settings(
     cache: bool,
 ) -> Callable[[], Settings]:
     """Return what makes the settings that options come to, each time with a cache of its own: that
-    remembers what to warn of."""
+    remembers what to warn of.
+    """
     chosen = Settings(
         flags=tuple((name, str(value)) for name, value in (flags or {}).items()),
         timeout_s=timeout,

@@ -122,7 +122,8 @@ def _reduced(
     program: Program, graph: Graph, choosing: Choosing | None, most: float
 ) -> Choosing | None:
     """A choice without the values that have no name yet and are worth the least, at a cost of at
-    most so much more; None where each is worth more."""
+    most so much more; None where each is worth more.
+    """
     if choosing is None:
         return None
     best, found = choosing, None

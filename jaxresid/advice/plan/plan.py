@@ -349,7 +349,8 @@ class _Drafts:
 
     def _known(self, sites: Sequence[PlannedSite]) -> Calls:
         """What is known of the calls of all places, asked once; nothing where no plan changes a
-        call."""
+        call.
+        """
         is_asked = any(s.kind == "call" and s.changed for s in sites)
         if self._calls is None or (is_asked and not self._calls.seen):
             target = target_given(self._subject.trace.arguments)
@@ -368,7 +369,8 @@ def _blank(place: Place) -> PlannedSite:
 
 def _places(variants: Variants) -> list[Place]:
     """Where a plan may put checkpoints: those that the code has, loop bodies without one inside,
-    calls of functions, and everything as one."""
+    calls of functions, and everything as one.
+    """
     places = variants.places()
     overlaps = variants.overlaps()
     sites = {p for p in places if p.kind == "checkpoint"}
@@ -445,7 +447,8 @@ def _library(place: Place, variants: Variants) -> str | None:
 
 def _is_proven(search: Search, menus: Sequence[Menu]) -> bool:
     """Whether every choice by name that could be cheaper was traced: at one place of one call, or
-    loop, with its whole front tried."""
+    loop, with its whole front tried.
+    """
     best = search.best()
     if best is not None and best.cost <= 0 and not search.transfers:
         return True

@@ -88,7 +88,8 @@ def rehearsal(found: Subject, question: Question) -> Check:
 
 def run_again(subject: Subject) -> None:
     """Runs the user's code once more while JAX traces it, for what is heard on the way; what it
-    raises is none of it."""
+    raises is none of it.
+    """
     call = subject.trace.arguments
     try:
         with heard({}):

@@ -31,7 +31,8 @@ def proposed(expression: Expression, cwd: str, taken: Iterable[str]) -> str:
 
 def _assigned(expression: Expression, cwd: str) -> tuple[str | None, bool]:
     """The variable that an expression, or what it is a part of, is assigned to; and whether it is
-    the whole of it."""
+    the whole of it.
+    """
     for node, start, end in _assignments(os.path.join(cwd, expression.file)):
         here = (expression.line, expression.column), (expression.end_line, expression.end_column)
         if start <= here[0] and here[1] <= end:
@@ -45,7 +46,8 @@ _Place = tuple[int, int]
 @functools.cache
 def _assignments(file: str) -> tuple[tuple[str, _Place, _Place], ...]:
     """What a file assigns to single variables, with the start and the end of the value, inner
-    ones first."""
+    ones first.
+    """
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))

@@ -90,7 +90,8 @@ def _change(edit: FileEdit) -> _Change:
 
 def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt, ...]:
     """The statements of a module that are new or mean something else, but for what stands in
-    functions."""
+    functions.
+    """
     known = {_outline(s) for s in old.body if _is_import(s)}
     found: list[ast.stmt] = [s for s in new.body if _is_import(s) and _outline(s) not in known]
     gone = [_outline(s) for s in old.body if not _is_import(s)]

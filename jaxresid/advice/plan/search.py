@@ -52,7 +52,8 @@ class Tried:
     @property
     def effort(self) -> int:
         """How many names have to be written, calls told apart, and checkpoints that save everything
-        explained: what those win is within what the estimate of the peak can tell."""
+        explained: what those win is within what the estimate of the peak can tell.
+        """
         each = self.combination.values()
         options = [option for runs in each for option, _ in runs]
         odd = sum(option.policy == "everything_saveable" for option in options)
@@ -243,7 +244,8 @@ class Search:
 
     def _mix(self) -> None:
         """A combination by the integer program over all menus, bisected on the bytes kept, then
-        each place by itself."""
+        each place by itself.
+        """
         plain = self.trial({})
         tables = [self._weighed(menu, plain) for menu in self._menus]
         costs = [[cost for _, _, cost in table] for table in tables]

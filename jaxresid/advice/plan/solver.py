@@ -236,7 +236,8 @@ def together(
 
 def _solved(objective: Any, **problem: Any) -> Any:
     """scipy's answer, without what HiGHS 1.12 prints past Python, told to be quiet or not
-    (ERGO-Code/HiGHS#2783)."""
+    (ERGO-Code/HiGHS#2783).
+    """
     from scipy.optimize import milp
 
     with _silent():

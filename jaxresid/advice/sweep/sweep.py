@@ -394,7 +394,8 @@ def _lowered(variant: Variant, platform: str) -> Module | str:
 
 def _program_key(job: Job) -> str:
     """What tells a compile from others but for the lines that it comes from: they move with every
-    edit above them."""
+    edit above them.
+    """
     text = jax_compat.without_locations(job.module.code)
     return key(replace(job, module=replace(job.module, code=text.encode())))
 

@@ -85,7 +85,8 @@ def seconds(program: Program, chip: Chip, profile: Profile) -> Seconds:
 def eqn_seconds(eqn: Any, chip: Chip) -> float:
     """How long an eqn takes by itself, its operands read from device memory and its results written
     there; an eqn that holds jaxprs as long as the eqns in them one by one. Primitives without a
-    rule take the time of their bytes."""
+    rule take the time of their bytes.
+    """
     inner = nests(eqn)
     if inner:
         each = [sum(eqn_seconds(e, chip) for e in nest.jaxpr.eqns) for nest in inner]
@@ -117,7 +118,8 @@ def _factors(name: str, operands: Sequence[Any], results: Sequence[Any]) -> Sequ
 
 def _precision(eqn: Any) -> int:
     """0, 1, 2 for DEFAULT, HIGH, HIGHEST of `jax.lax.Precision`, or the nearest of its algorithms;
-    JAX uses the more precise of the two operands'."""
+    JAX uses the more precise of the two operands'.
+    """
     asked = jax_compat.params(eqn).get("precision")
     each = asked if isinstance(asked, tuple) else (asked,)
     return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in each)

@@ -67,7 +67,8 @@ def _target(context: click.Context, parameter: click.Parameter, value: str | Non
 
 class _Command(click.Command):
     """Takes the reason of --add-noqa from `--add-noqa=REASON` only, as ruff does: a path that
-    follows is a path."""
+    follows is a path.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -296,7 +297,8 @@ def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
 
 def _stdin(request: Request, run: Lint) -> int:
     """Lints standard input under the name that it is given; with --fix the fixed text goes to
-    stdout and what is left to stderr, as an editor's formatter expects."""
+    stdout and what is left to stderr, as an editor's formatter expects.
+    """
     config = run.config
     raw = sys.stdin.buffer.read()
     path = request.stdin_filename or _STDIN

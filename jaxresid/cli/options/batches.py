@@ -1,5 +1,6 @@
 """`--batch`: where a batch size goes, the word `batch` in a SPEC or a parameter of what makes the
-inputs."""
+inputs.
+"""
 
 from __future__ import annotations
 

@@ -275,7 +275,8 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
 @contextlib.contextmanager
 def _minding_devices() -> Iterator[None]:
     """Says what helps where a module, or what makes the inputs, has a mesh of more devices than
-    there are."""
+    there are.
+    """
     try:
         yield
     except (TargetError, InputsError) as e:

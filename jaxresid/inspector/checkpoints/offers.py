@@ -15,7 +15,8 @@ from jaxresid.inspector.jaxpr.nesting import nests
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it,
-    `primitives` what makes the rest."""
+    `primitives` what makes the rest.
+    """
 
     site: Site
     names: tuple[str, ...]

@@ -87,7 +87,8 @@ def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
 
 def _beside(step: Program, is_in: Callable[[Op], bool]) -> tuple[int, int]:
     """The work of a forward pass around a checkpoint, and that of it which comes after. What is
-    made for the backward pass alone is no work of the function itself."""
+    made for the backward pass alone is no work of the function itself.
+    """
     ops, reached = step.block.ops, set[Value]()
     after: set[int] = set()
     for i, op in enumerate(ops):

@@ -175,7 +175,8 @@ def _factories() -> frozenset[str]:
 
 def _factory(policy: Any) -> str | None:
     """The factory of jax.checkpoint_policies that made a policy: a function inside it, or since
-    0.11 an instance of a class named like it."""
+    0.11 an instance of a class named like it.
+    """
     outer, inside, _ = getattr(policy, "__qualname__", "").partition(".")
     if inside and outer in _factories():
         return outer

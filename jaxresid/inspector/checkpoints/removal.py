@@ -124,7 +124,8 @@ class Removal(Generic[T]):
 
     def outermost(self) -> dict[int, int]:
         """By the number of what stands in the body of another checkpoint, that of the outermost
-        one around it."""
+        one around it.
+        """
         found: dict[int, int] = {}
         for number in range(len(self.bound())):  # a body is bound before what it stands in
             found.update(dict.fromkeys(self._inside(number), number))
@@ -275,7 +276,8 @@ def with_bodies(
     sites: Sequence[Site], numbers: Mapping[int, int], removal: Removal[Any]
 ) -> tuple[Site, ...]:
     """The sites of a differentiated jaxpr with what their checkpoints hold as written, and with
-    what is around those that stand in others."""
+    what is around those that stand in others.
+    """
     bound, outermost = removal.bound(), removal.outermost()
     eqns = {numbers[id(c.eqn)]: c.eqn for s in sites for c in s.calls if id(c.eqn) in numbers}
 

@@ -84,7 +84,8 @@ class Removed:
 
     def _find_faithful(self) -> bool:
         """Whether JAX keeps the same for the primal jaxpr as for the function. Of a `shard_map` it
-        keeps numbers that are literals in a jaxpr."""
+        keeps numbers that are literals in a jaxpr.
+        """
         if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
             return True
         return _kept(self._rewritten(())) == _kept(self._traced)
@@ -102,7 +103,8 @@ class Removed:
 
     def _number(self) -> tuple[Removal[Trace], dict[Site, frozenset[int]]]:
         """The function traced again with its checkpoints numbered, and the numbers of each site,
-        those included that show in the backward pass alone."""
+        those included that show in the backward pass alone.
+        """
         again = self._traced.again
         if again is None:
             raise JaxresidError("the function cannot be traced again")
@@ -127,7 +129,8 @@ class Removed:
 
 def _called(site: Site, numbers: frozenset[int], removal: Removal[Trace]) -> Site:
     """A site at the line that calls it, which is known from its making; in a derivative that the
-    function takes, JAX may give its eqn the traceback of what is around it."""
+    function takes, JAX may give its eqn the traceback of what is around it.
+    """
     made = [removal.bound()[number].location for number in sorted(numbers)]
     lines = {where and (where.file, where.line) for where in made}
     where, shown = made[0] if len(lines) == 1 else None, site.location
@@ -147,7 +150,8 @@ def _passes_of(traced: Trace) -> tuple[Any, Any]:
 
 def _may_hide(jaxpr: Any, frames: Frames) -> bool:
     """Whether a primal jaxpr may not show all checkpoints: it holds derivatives, or what is
-    differentiated by rules of the user's."""
+    differentiated by rules of the user's.
+    """
     for eqn in eqns_in(jaxpr):
         if is_derived(eqn) or jax_compat.has_own_rules(eqn):
             return True

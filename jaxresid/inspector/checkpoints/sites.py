@@ -77,7 +77,8 @@ class Call:
     @property
     def is_as_written(self) -> bool:
         """Whether JAX differentiates it from this eqn alone: it is not a derivative already, and
-        nothing around it has a derivative rule that holds the checkpoint for itself."""
+        nothing around it has a derivative rule that holds the checkpoint for itself.
+        """
         if any(map(is_derived, (*self.enclosing, self.eqn))):
             return False
         return not any(map(has_rule, self.enclosing))
@@ -272,7 +273,8 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
 
 def _is_stamped(eqn: Any, frames: Frames) -> bool:
     """Whether a remat eqn has the traceback of something else: what a derivative rule does that JAX
-    calls while it differentiates a jaxpr gets that of an eqn of the jaxpr."""
+    calls while it differentiates a jaxpr gets that of an eqn of the jaxpr.
+    """
     traceback = jax_compat.traceback(eqn)
     codes = () if traceback is None else traceback.raw_frames()[0]
     for code in codes:
@@ -314,7 +316,8 @@ def body(
 
 def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]:
     """The frames, outermost first, of the functions that all eqns of a body came through. Those
-    that a wrapper makes itself are no part of what it wraps."""
+    that a wrapper makes itself are no part of what it wraps.
+    """
     stacks = [below(frames.of(eqn), above, jaxpr) for eqn in jaxpr.eqns]
     chain: list[Frame] = []
     while True:

@@ -194,7 +194,8 @@ def is_useless(facts: Facts) -> bool:
 
 def _recomputes_at_once(facts: Facts) -> bool:
     """Whether all that it drops is made again right away, before anything else can be freed. By
-    how it stands such a checkpoint saves nothing; a small change is the estimate's."""
+    how it stands such a checkpoint saves nothing; a small change is the estimate's.
+    """
     return facts.shape in _BECAUSE and not facts.answers.saves
 
 

@@ -1,5 +1,6 @@
 """FLOPs of matrix decompositions and solves: leading orders of Golub & Van Loan, Matrix
-Computations, 4th edition."""
+Computations, 4th edition.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ def _tridiagonal_solve(eqn: Any) -> Cost:
 @rule("svd")
 def _svd(eqn: Any) -> Cost:
     """Golub-Reinsch, m ≥ n: 14mn² + 8n³ for thin factors, 4m²n + 8mn² + 9n³ for full ones,
-    4mn² - 4n³/3 for the values alone."""
+    4mn² - 4n³/3 for the values alone.
+    """
     batch, *sides = matrices(eqn.invars[0])
     m, n = max(sides), min(sides)
     if not eqn.params["compute_uv"]:

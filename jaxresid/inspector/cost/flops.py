@@ -228,7 +228,8 @@ def _halvings(n: int) -> int:
 @rule("fft")
 def _fft(eqn: Any) -> Cost:
     """Eight per element and halving of each transformed axis (XLA's HloCostAnalysis::HandleFft, for
-    one axis)."""
+    one axis).
+    """
     halvings = sum(max(0, n.bit_length() - 1) for n in eqn.params["fft_lengths"])
     return Cost(elementwise_flops=8 * size(eqn.invars[0]) * halvings)
 
@@ -246,7 +247,8 @@ def _threefry(eqn: Any) -> Cost:
 @rule("random_bits")
 def _random_bits(eqn: Any) -> Cost:
     """A hash per word of at most 64 bits with counters and the folding of its halves; for a key
-    of another generator than Threefry one evaluation per word, as for `rng_bit_generator`."""
+    of another generator than Threefry one evaluation per word, as for `rng_bit_generator`.
+    """
     n = size(eqn.outvars[0])
     if "fry" not in str(eqn.invars[0].aval.dtype):
         return Cost(transcendentals=n)

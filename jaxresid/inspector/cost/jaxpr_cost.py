@@ -41,7 +41,8 @@ Wanted = frozenset[int] | None
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """What the wanted results of a jaxpr need of it: eqns, each with those of its own results
-    that are read, and invars."""
+    that are read, and invars.
+    """
 
     jaxpr: Any
     eqns: tuple[tuple[Any, Wanted], ...]
@@ -55,7 +56,8 @@ def jaxpr_cost(jaxpr: Any) -> Cost:
 
 def passes_cost(traced: Any) -> tuple[Cost, Cost]:
     """What the forward and the backward pass of a `tracing.Trace` take. Residuals that the backward
-    pass does not read are not made: JAX hands some over, and a compiler drops them."""
+    pass does not read are not made: JAX hands some over, and a compiler drops them.
+    """
     costs = Costs()
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
     read = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
@@ -84,7 +86,8 @@ def flat_cost(eqn: Any) -> Cost | None:
 
 class Costs:
     """Costs jaxprs and eqns, and each inner jaxpr once: layers that call one jitted function share
-    its jaxpr."""
+    its jaxpr.
+    """
 
     def __init__(self) -> None:
         # By id and wanted results; the jaxpr is kept, or its id could be reused.
@@ -93,7 +96,8 @@ class Costs:
 
     def of_jaxpr(self, jaxpr: Any, wanted: Wanted = None) -> Cost:
         """What one run of a jaxpr takes, when of its results only those of the `wanted` numbers
-        are read (None: all)."""
+        are read (None: all).
+        """
         jaxpr = jax_compat.open_jaxpr(jaxpr)
         key = (id(jaxpr), wanted)
         met = self._costs.get(key)

@@ -93,7 +93,8 @@ class _Parts(Costs):
 
     def _fed(self, jaxpr: Any, eqns: Sequence[Any], ahead: frozenset[int]) -> set[Any]:
         """What reaches a forward eqn, or an outvar that is `ahead`, with no derivative on the
-        way."""
+        way.
+        """
         outvars = enumerate(jaxpr.outvars)
         fed = {v for i, v in outvars if i in ahead and not jax_compat.is_literal(v)}
         for eqn in reversed(eqns):

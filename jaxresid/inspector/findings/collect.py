@@ -41,7 +41,8 @@ def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple
 
 def _free(report: Report) -> Iterator[Finding]:
     """Only what a loop reads: in straight-line code every compiler folds such values into what
-    reads them."""
+    reads them.
+    """
     kept = report.totals.computed_nbytes
 
     def is_free_in_loop(residual: Residual) -> bool:
@@ -109,7 +110,8 @@ def _groups(
     residuals: Iterable[_Numbered], wanted: Callable[[Residual], bool]
 ) -> Iterator[list[_Numbered]]:
     """Computed residuals that one line makes by one primitive in one type, of unrolled layers as
-    well."""
+    well.
+    """
     groups: dict[tuple[str, str, Location | None], list[_Numbered]] = {}
     for index, residual in residuals:
         origin = residual.origin

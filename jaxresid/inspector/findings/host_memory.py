@@ -1,5 +1,6 @@
 """Host memory that does not help: offloads that move nothing, moves that a compiler starts all at
-once, arguments that are transposed in host memory."""
+once, arguments that are transposed in host memory.
+"""
 
 from __future__ import annotations
 

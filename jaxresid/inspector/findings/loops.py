@@ -104,7 +104,8 @@ def _stacking(report: Report, traced: Trace, levels: Levels) -> list[_Loop]:
 
 def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
     """The loops of forward passes, where both passes stand side by side, that stack what the
-    backward pass reads."""
+    backward pass reads.
+    """
     passes, loops = Passes(), []
     todo = [Level(step.jaxpr)]
     while todo:

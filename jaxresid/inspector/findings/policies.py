@@ -66,7 +66,8 @@ def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, A
 
 def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Finding]:
     """Names that a policy saves and that nothing in the whole program has; where a policy finds
-    none of its names, its verdict says so."""
+    none of its names, its verdict says so.
+    """
     said: set[str] = set()
     for site in found:
         names = wanted(site.policy)
@@ -92,7 +93,8 @@ def _unused(
     frames: Frames,
 ) -> Iterator[Finding]:
     """Names in a program with policies that none of them is for; without any, names wait for
-    one."""
+    one.
+    """
     if all(means_nothing(site.policy) for site in found):
         return
     used: set[str] = set()

@@ -49,7 +49,8 @@ class Widening:
 
 def widened(traced: Trace, frames: Frames, var: Any) -> Widening | None:
     """How a residual, an outvar of the forward jaxpr, became as wide as it is; None where it was
-    so from its argument on or somebody asked for it."""
+    so from its argument on or somebody asked for it.
+    """
     levels, wide = Levels(frames), var.aval.dtype
     todo = deque([(Level(traced.forward), var)])
     seen: set[tuple[int, Any]] = set()

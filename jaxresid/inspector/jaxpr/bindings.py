@@ -71,7 +71,8 @@ def _binding(make: Callable[[], Callable[..., Any]]) -> Binding:
 
 def _callers(frame: Any) -> tuple[CodeType, ...]:
     """The code of a frame and of its caller: with jax_remat3 all primitives of its kind share the
-    first one."""
+    first one.
+    """
     return frame.f_code, frame.f_back.f_code
 
 

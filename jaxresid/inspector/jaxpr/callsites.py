@@ -49,7 +49,8 @@ class CallSites:
 
     def find(self, primal: Any, forward: Any, above: tuple[Frame, ...], eqn: Any) -> Site:
         """The site of an eqn of `forward`, whose twin in the primal jaxpr is `primal` and which
-        is called with the frames `above`."""
+        is called with the frames `above`.
+        """
         if primal is None:
             return _NONE
         key = (id(primal), id(forward), above)
@@ -97,7 +98,8 @@ class CallSites:
         standing: Set[Stack],
     ) -> Iterator[Site]:
         """The eqns of a primal jaxpr with those of its checkpoints in place of the checkpoints,
-        but for those that stand."""
+        but for those that stand.
+        """
         for eqn in jaxpr.eqns:
             stack = self._frames.of(eqn)
             if jax_compat.primitive_name(eqn) == "remat" and stack not in standing:
@@ -135,7 +137,8 @@ def contains_remat(jaxpr: Any) -> bool:
 
 def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:
     """Whether a forward pass, or a step, shows checkpoints, or may have had some: jax_remat3 leaves
-    none in a forward pass, nor in a derivative."""
+    none in a forward pass, nor in a derivative.
+    """
     if contains_remat(jaxpr):
         return True
     return jax_compat.flags().get("jax_remat3", False) and is_inlined(jaxpr, frames)

@@ -108,7 +108,8 @@ class Frames:
     def library_calls(self, frames: Iterable[Frame]) -> tuple[Location | None, Location | None]:
         """What the user's innermost line called: the innermost frame of a library below it, or
         the outermost of jax.nn, jax.numpy and the like; and the innermost frame of another
-        library that called that one."""
+        library that called that one.
+        """
         below = list(itertools.takewhile(lambda f: f.kind != "user", list(frames)[::-1]))
         library = [frame for frame in below if frame.kind == "library"]
         if not library:
@@ -159,7 +160,8 @@ class Frames:
 
     def span(self, frame: Frame) -> tuple[int, int, int, int] | None:
         """Row, column, end row and end column of the code that a frame was at; rows are 1-based,
-        columns 0-based in code points. None where Python was told to forget them."""
+        columns 0-based in code points. None where Python was told to forget them.
+        """
         positions, at = _positions(frame.code), frame.lasti // 2
         if not 0 <= at < len(positions):
             return None
@@ -191,7 +193,8 @@ class Frames:
 
 def is_module_method(frame: Frame) -> bool:
     """Whether a frame is that of a method of a module: the user's, or a library's layer. What a
-    decorator puts around one is none."""
+    decorator puts around one is none.
+    """
     code = frame.code
     owner = code.co_qualname.rpartition(".")[0].rpartition(".")[2]
     return (
@@ -203,7 +206,8 @@ def is_module_method(frame: Frame) -> bool:
 
 def is_wrapper(code: CodeType) -> bool:
     """Whether a function looks as those do that libraries put around somebody else's: private, made
-    inside another one, or taking whatever it is given."""
+    inside another one, or taking whatever it is given.
+    """
     owner, _, name = code.co_qualname.rpartition(".")
     owner = owner.rpartition(".")[2]
     is_called = name.startswith("__") and name.endswith("__")
@@ -217,7 +221,8 @@ def is_wrapper(code: CodeType) -> bool:
 
 def passes_on(code: CodeType) -> bool:
     """Whether a user's function may do no more than call another: a lambda, or one that takes
-    whatever it is given."""
+    whatever it is given.
+    """
     return code.co_name.startswith("<") or bool(
         code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     )
@@ -225,7 +230,8 @@ def passes_on(code: CodeType) -> bool:
 
 def name_of(code: CodeType) -> str:
     """What a user calls a function: a module's class where it is what calling the module does,
-    `Block`, else `layer` or `Block.attend`."""
+    `Block`, else `layer` or `Block.attend`.
+    """
     owner, _, name = code.co_qualname.rpartition(".")
     owner = owner.rpartition(".")[2]
     if not owner or owner == "<locals>":

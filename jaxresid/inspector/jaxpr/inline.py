@@ -19,7 +19,8 @@ from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
 
 class Inlining:
     """Replaces remat eqns by plain calls of their bodies; calls of one body share one callee.
-    `flattened` does the rest."""
+    `flattened` does the rest.
+    """
 
     def __init__(self) -> None:
         self._callees: dict[int, tuple[Any, Any]] = {}
@@ -43,7 +44,8 @@ def without(jaxpr: Any, removed: Iterable[int]) -> Any:
 
 def flattened(jaxpr: Any) -> Any:
     """The open jaxpr with the calls that stand for removed checkpoints replaced by their eqns
-    wherever another checkpoint is around them."""
+    wherever another checkpoint is around them.
+    """
     return _Flattening().jaxpr(jaxpr, False)
 
 
@@ -85,7 +87,8 @@ class _Flattening:
 
 def _is_conversion(eqn: Any) -> bool:
     """Whether an eqn only gives a number another type. Of a number that a function returns JAX
-    writes none; where a checkpoint returned it, it did."""
+    writes none; where a checkpoint returned it, it did.
+    """
     name = jax_compat.primitive_name(eqn)
     return name == "convert_element_type" and jax_compat.is_literal(eqn.invars[0])
 

@@ -147,7 +147,8 @@ class Levels:
     def _called(self, level: Level, start: Frame) -> tuple[Frame, ...]:
         """The frames of the calls of a function whose eqns stand outside it, as far as all of them
         share them: differentiation moves what does not change from trip to trip out of a scan, and
-        what a checkpoint computes in the forward pass of a training step out of the checkpoint."""
+        what a checkpoint computes in the forward pass of a training step out of the checkpoint.
+        """
         index = self._functions.get(id(level.jaxpr))
         if index is None:
             index = self._functions[id(level.jaxpr)] = {}
@@ -162,7 +163,8 @@ class Levels:
 
     def _starts(self, eqn: Any, nest: Nest) -> Iterator[CodeType]:
         """The function that JAX called for the body of a checkpoint: not always the one that it
-        says, which is what a library wrapped."""
+        says, which is what a library wrapped.
+        """
         if jax_compat.primitive_name(eqn) == "remat":
             for inner in nest.jaxpr.eqns:
                 stack = self.frames.of(inner)

@@ -78,7 +78,8 @@ class ModulePaths:
 
     def of(self, level: Level, eqn: Any) -> str:
         """Return the path of the module whose method an eqn comes from, without the argument's
-        name, `blocks[3].mlp`; empty where the arguments do not tell."""
+        name, `blocks[3].mlp`; empty where the arguments do not tell.
+        """
         return shown(self._of_module(level, self._paths(level).get(id(eqn), ())))
 
     def _paths(self, level: Level) -> dict[int, Path]:
@@ -174,7 +175,8 @@ def _named(eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path) 
 
 def _of_call(eqns: Sequence[_Eqn], run: Sequence[int], depth: int) -> tuple[Path, dict[int, Path]]:
     """The path of the module whose method one call is of, and for each of its eqns that of the
-    method that it comes from, as far as it is another; empty where no parameter tells."""
+    method that it comes from, as far as it is another; empty where no parameter tells.
+    """
     inner = [i for i in run if len(eqns[i].methods) > depth + 1]
     below = _named(eqns, inner, depth + 1, ())
     own = [path for i in run if i not in below for path in eqns[i].reads]
@@ -222,7 +224,8 @@ def tokens(path: str) -> Path:
 
 def shown(path: Path) -> str:
     """Return a path as a user writes it behind the model, `blocks[3].mlp`; of an argument that is
-    a list of modules with the argument, `blocks[3].mlp`, too."""
+    a list of modules with the argument, `blocks[3].mlp`, too.
+    """
     behind = path if len(path) > 1 and path[1].startswith("[") else path[1:]
     text = "".join(token if token.startswith("[") else f".{token}" for token in behind)
     return text.removeprefix(".")
@@ -238,7 +241,8 @@ def _owner(path: Path) -> Path:
 
 def _common(paths: Sequence[Path]) -> Path:
     """What the paths have in common; of several arguments, those of the one that tells most: a
-    module reads a batch, too."""
+    module reads a batch, too.
+    """
     roots: dict[str, list[Path]] = {}
     for path in paths:
         roots.setdefault(path[0], []).append(path)

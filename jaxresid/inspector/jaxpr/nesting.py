@@ -165,7 +165,8 @@ def _unknown(eqn: Any, params: Any) -> Iterator[Nest]:
 
 def _lines_up(jaxpr: Any, eqn: Any) -> bool:
     """Whether a jaxpr's inputs and outputs are the eqn's. Those of lax.reduce are as many, but
-    single elements."""
+    single elements.
+    """
     inside, outside = [*jaxpr.invars, *jaxpr.outvars], [*eqn.invars, *eqn.outvars]
     return len(jaxpr.invars) == len(eqn.invars) and [_shape(v) for v in inside] == [
         _shape(v) for v in outside
@@ -182,7 +183,8 @@ def _shape(var: Any) -> tuple[int, ...]:
 
 def label(eqn: Any) -> str | None:
     """How the eqn reads as an enclosure: `scan ×48`, `jit f`, `cond`; None for those that only
-    carry a body and mean nothing to a user."""
+    carry a body and mean nothing to a user.
+    """
     name = jax_compat.primitive_name(eqn)
     params = jax_compat.params(eqn)
     if name == "scan":

@@ -48,7 +48,8 @@ class Passes:
 
     def of(self, eqn: Any) -> str:
         """`forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn
-        with both passes inside: a jitted gradient, a loop over microbatches."""
+        with both passes inside: a jitted gradient, a loop over microbatches.
+        """
         phase = phase_of(jax_compat.name_stack(eqn))
         if phase != UPDATE:
             return FORWARD if phase == FORWARD else BACKWARD

@@ -28,7 +28,8 @@ class _Itself:
 
 def key(jaxpr: Any) -> Hashable:
     """Equal for open jaxprs that compute the same on the same lines of code; what they call has to
-    be the same object."""
+    be the same object.
+    """
     numbers: dict[Any, int] = {}
 
     def var(v: Any) -> Hashable:

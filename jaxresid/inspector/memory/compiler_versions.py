@@ -43,7 +43,8 @@ MEASURED = (
 
 def cpu_compiler(jaxlib: str) -> CpuCompiler:
     """The row of a jaxlib; of one that was not measured, that of the nearest before it, or of the
-    oldest."""
+    oldest.
+    """
     before = [row for row in MEASURED if numbers(row.jaxlib) <= numbers(jaxlib)]
     return before[-1] if before else MEASURED[0]
 

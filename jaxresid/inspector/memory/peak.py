@@ -207,7 +207,8 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
 
 def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: str) -> Live:
     """What a buffer is, live in an op of the phase `at`. What the forward pass made and is live in
-    the backward pass is kept for it, even if by a compiler that computes the residual from it."""
+    the backward pass is kept for it, even if by a compiler that computes the residual from it.
+    """
     crosses = buffer.op.phase == FORWARD and at in (RECOMPUTE, BACKWARD)
     kind = "residual" if crosses else "temporary"
     for name, values in kept.items():
@@ -290,7 +291,8 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
 
 def _call(library: Location | None) -> Location | None:
     """A call into a library, to compare: of one of JAX's functions, such as jax.nn.gelu, the lines
-    inside are nobody's concern."""
+    inside are nobody's concern.
+    """
     if library is None or not _IN_JAX.search(library.file):
         return library
     return replace(library, line=0, column=None, code="")

@@ -27,7 +27,8 @@ class Profile(Protocol):
     @property
     def removes_barriers(self) -> str:
         """The compiler, in words, where it removes the optimization barriers that keep apart what a
-        checkpoint recomputes: `XLA:CPU of jaxlib 0.10.2`. Else empty."""
+        checkpoint recomputes: `XLA:CPU of jaxlib 0.10.2`. Else empty.
+        """
 
     def lowered(self, block: Block, nest: Nest | None) -> Block:
         """The block as this compiler runs it; `nest` if it is the body of a loop."""
@@ -64,7 +65,8 @@ class Storage:
 
 def storage(block: Block) -> Storage:
     """The buffers of a lowered block: one for each value, but that a barrier's results are its
-    operands."""
+    operands.
+    """
     made = Storage()
     roots = made.roots
     for v in block.inputs:

@@ -14,7 +14,8 @@ from jaxresid.model import Aval
 
 def aval_of(var: Any) -> Aval:
     """The aval of a jaxpr variable or literal; extended dtypes (PRNG keys) count the bytes of one
-    key, 8 for threefry and 16 for rbg."""
+    key, 8 for threefry and 16 for rbg.
+    """
     aval = var.aval
     dtype = getattr(aval, "dtype", None)
     if dtype is None:  # a token or a ref: no array of its own

@@ -477,7 +477,8 @@ def scheduled(block: Block, is_body: bool) -> Block:
 
 def _on_demand(block: Block, waits: Sequence[bool]) -> Block:
     """The block with the ops that wait right before what reads them. Those that read one value are
-    made together where that is the end of it: a compiler fuses them."""
+    made together where that is the end of it: a compiler fuses them.
+    """
     makers = {v: i for i, op in enumerate(block.ops) for v in op.results}
     waiting = {v: i for v, i in makers.items() if waits[i]}
     readers: dict[Value, list[int]] = {}

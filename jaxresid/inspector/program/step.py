@@ -22,14 +22,16 @@ def step_program(step: StepTrace) -> Program:
 def settled(program: Program) -> Program:
     """The program with what no derivative has a part in told apart: `forward` where a forward pass
     reads it and it needs no gradient (preparing a batch, running a frozen model), else `update`.
-    So is a loop around both passes, over microbatches say; the ops of its body are told apart."""
+    So is a loop around both passes, over microbatches say; the ops of its body are told apart.
+    """
     block = program.block
     return replace(program, block=_settled(block, frozenset(), frozenset()))
 
 
 def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:
     """The block; `behind` are inputs that a gradient has a part in, `ahead` are outputs that a
-    forward pass reads."""
+    forward pass reads.
+    """
     tagged = [phase_of(f"{op.context.tags}/{jax_compat.name_stack(op.eqn)}") for op in block.ops]
     fed = _fed(block, tagged, ahead)
     after = set(behind)

@@ -55,7 +55,8 @@ def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
 
 def entering(op: Op, hosted: Set[Value]) -> set[Value]:
     """The inputs of a loop's body that are in host memory: until 0.11 their own avals forget it
-    where one pass hands them to the next."""
+    where one pass hands them to the next.
+    """
     if op.nest is None:
         return set()
     pairs = zip(op.nest.operands, op.bodies[0].inputs, strict=True)
@@ -72,7 +73,8 @@ def follow(op: Op, known: set[Value]) -> None:
 
 def transfers(program: Program) -> Transfers:
     """The bytes that a program moves each way, loops times their trips (one where they are not
-    known), of a cond the branch that moves most."""
+    known), of a cond the branch that moves most.
+    """
     return _of(program.block, set())
 
 

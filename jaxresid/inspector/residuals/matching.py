@@ -291,7 +291,8 @@ def _source(
     """Where a buffer comes from, as the residual's row says of one that is a residual. Of others
     the HLO metadata has the scope, and the innermost line that is not JAX's: the user's or a
     library's. What no code of the user's is behind, XLA attributes to the call of their function,
-    in ours."""
+    in ours.
+    """
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
         return candidate.residual.origin.source
     scope = scope_of(_CALLS.sub("", buffer.op_name.rpartition("/")[0]))

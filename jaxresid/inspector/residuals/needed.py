@@ -25,7 +25,8 @@ class _Part:
 
 class Needed:
     """Which eqns something depends on that the top returns. A checkpoint's body is needed whole:
-    JAX keeps all that a checkpoint is called with."""
+    JAX keeps all that a checkpoint is called with.
+    """
 
     def __init__(self, levels: Levels) -> None:
         self._levels = levels

@@ -90,7 +90,8 @@ class Numbering:
 
 class Free:
     """Which values are made of literals, iota and single elements alone, by elementwise and shape
-    operations: masks, fills, broadcast scalars. Values of one element do not count."""
+    operations: masks, fills, broadcast scalars. Values of one element do not count.
+    """
 
     def __init__(self, levels: Levels) -> None:
         self._levels = levels

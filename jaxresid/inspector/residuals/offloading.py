@@ -116,7 +116,8 @@ def total_offloading(
     without_effect: bool = False,
 ) -> Offloading | None:
     """As `offloading`, where of the program without checkpoints only the bytes are known: what it
-    keeps less is `added_nbytes` as a whole."""
+    keeps less is `added_nbytes` as a whole.
+    """
     found = offloading(program, lambda: kept, lambda: kept, without_effect=without_effect)
     if found is None:
         return None

@@ -110,7 +110,8 @@ def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
 
 def _emptiness(jaxpr: Any, i: int) -> int:
     """How little a branch has to do with its outvar i: 0 it computes it, 1 it hands an input on,
-    2 it only fills the place of another branch's residual."""
+    2 it only fills the place of another branch's residual.
+    """
     var = jaxpr.outvars[i]
     if jax_compat.is_literal(var):
         return 2

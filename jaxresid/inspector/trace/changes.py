@@ -98,7 +98,8 @@ def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Argumen
 
 def made_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
     """Those that a training step makes for others to see: of arguments that are dicts or lists, if
-    a gradient has a part in any of theirs; else they are the function's own notes."""
+    a gradient has a part in any of theirs; else they are the function's own notes.
+    """
     argument = {c.path: c.path.partition(".")[0].partition("[")[0] for c in found}
     updated = {argument[c.path] for c in found if c.is_after}
     return tuple(c for c in found if c.is_held or argument[c.path] in updated)

@@ -270,7 +270,8 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
 
 def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
     """The arguments with what stands in these places, each an owner, a key and a path, as inputs in
-    the place of those that it had."""
+    the place of those that it had.
+    """
     jax = jax_compat.import_jax()
     count = call.treedef.num_leaves
     paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
@@ -361,7 +362,8 @@ class Written:
 
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
     """The `jax.stages.Traced` of the function itself, or what is `Written` of one with Refs: of its
-    differentiated leaves, then of the other traced ones, to its output and auxiliary arrays."""
+    differentiated leaves, then of the other traced ones, to its output and auxiliary arrays.
+    """
     return _traced(_primal(fun, arguments, has_aux), arguments)
 
 
@@ -418,7 +420,8 @@ def _evaluating(written: Any) -> _Primal:
 
 def _passes(primal: _Primal, arguments: Arguments) -> Trace:
     """Traces a function of the differentiated and the other traced leaves, which returns its
-    output and auxiliary arrays."""
+    output and auxiliary arrays.
+    """
     with jax_compat.in_mesh(arguments.context):
         return _passes_here(primal, arguments)
 
@@ -599,7 +602,8 @@ def _added(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """By path the traced leaves of what stands in owners where nothing stood before: in objects, as
-    a Variable that a module gains or an attribute, and in dicts and lists."""
+    a Variable that a module gains or an attribute, and in dicts and lists.
+    """
     held: dict[str, Any] = {}
     loose: dict[str, Any] = {}
     if arguments.changing is not None and not arguments.changing:
@@ -735,7 +739,8 @@ def _text(name: str, path: Sequence[Any]) -> str:
 
 def _is_wanted(flat: Flat) -> tuple[bool, ...]:
     """Whether a gradient may be meant of each leaf: of NNX Variables of the Params alone, as
-    `nnx.grad` has it, where there are any; and of an object that stands twice once."""
+    `nnx.grad` has it, where there are any; and of an object that stands twice once.
+    """
     if not any(flat.trainable):
         return tuple(i not in flat.again for i in range(len(flat.leaves)))
     return tuple(
@@ -745,7 +750,8 @@ def _is_wanted(flat: Flat) -> tuple[bool, ...]:
 
 def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
     """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
-    dropout: a setting that the object's code may look at, where an array is a parameter."""
+    dropout: a setting that the object's code may look at, where an array is a parameter.
+    """
     attribute = jax_compat.import_jax().tree_util.GetAttrKey
     return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
 
@@ -783,7 +789,8 @@ def _struct(leaf: Any, mesh: Any = None) -> Any:
 
 def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
     """The sharding that a leaf is traced with: its own over several devices; on a mesh, on all of
-    it; and of one in host memory, since an aval knows that of a NamedSharding alone."""
+    it; and of one in host memory, since an aval knows that of a NamedSharding alone.
+    """
     jax = jax_compat.import_jax()
     named, whole = jax.sharding.NamedSharding, jax.sharding.PartitionSpec()
     sharding: Any = getattr(leaf, "sharding", None)
@@ -863,5 +870,6 @@ def _nothing_to_differentiate(
 
 def has_checkpoints(traced: Trace, frames: Frames) -> bool:
     """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
-    trace."""
+    trace.
+    """
     return contains_remat(traced.backward) or may_hold_checkpoints(traced.forward, frames)

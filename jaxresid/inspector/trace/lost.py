@@ -31,7 +31,8 @@ class Lost:
 
 def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
     """The backward passes that no output of a step depends on; what is left out of one that is
-    used, such as the gradients of frozen layers, is none."""
+    used, such as the gradients of frozen layers, is none.
+    """
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
     live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
     return tuple(_lost(Levels(frames), Passes(), Level(step.jaxpr), live, names))
@@ -41,7 +42,8 @@ def _lost(
     levels: Levels, passes: Passes, level: Level, live: set[Any], names: Mapping[Any, str]
 ) -> Iterator[Lost]:
     """Those of a level and of what is inside it; `live` are the outvars that are used, `names` are
-    the paths of invars."""
+    the paths of invars.
+    """
     eqns = level.jaxpr.eqns
     used, alive = set(live), [False] * len(eqns)
     for at in reversed(range(len(eqns))):
@@ -88,7 +90,8 @@ def _is_used(eqn: Any, result: int | None, used: set[Any]) -> bool:
 
 def _gradients(eqns: list[Any], phases: list[str]) -> list[list[int]]:
     """The eqns of forward and backward passes that hang together, by number: those of one gradient,
-    or of several of which one reads what another makes."""
+    or of several of which one reads what another makes.
+    """
     first = list(range(len(eqns)))
 
     def root(at: int) -> int:

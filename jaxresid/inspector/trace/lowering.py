@@ -108,7 +108,8 @@ def _module(
 
 def _as_jitted(closed: Any) -> Any:
     """A closed jaxpr that is one call of a jitted function returning all that this one does, in its
-    order: `nnx.jit` returns what it is given whether or not it changed."""
+    order: `nnx.jit` returns what it is given whether or not it changed.
+    """
     jaxpr = jax_compat.open_jaxpr(closed)
     if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":
         return closed
@@ -159,7 +160,8 @@ def _with_sharding(leaf: Any, sharding: Any) -> Any:
 
 def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
     """A forward jaxpr whose constants are inputs in front, open and closed: which values they have
-    is not known any more where JAX keeps them beside the jaxpr, until 0.10."""
+    is not known any more where JAX keeps them beside the jaxpr, until 0.10.
+    """
     if jaxpr.constvars and not hasattr(jaxpr, "consts"):
         inputs = [*jaxpr.constvars, *jaxpr.invars]
         jaxpr = jaxpr.replace(constvars=[], invars=inputs)
@@ -168,7 +170,8 @@ def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
 
 def _split(leaf: Any) -> Any | None:
     """The sharding of an argument over several devices, for a compiler that may choose others.
-    Explicit axes are in the types."""
+    Explicit axes are in the types.
+    """
     jax = jax_compat.import_jax()
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.mesh.size == 1:
@@ -180,7 +183,8 @@ def _split(leaf: Any) -> Any | None:
 
 def _jitted_with(jaxpr: Any) -> tuple[list[Any], list[Any]]:
     """The shardings of inputs and outputs that a jitted function was given, by invar and outvar of
-    the jaxpr of which it is all; None where it was given none."""
+    the jaxpr of which it is all; None where it was given none.
+    """
     jax = jax_compat.import_jax()
     inputs, outputs = [None] * len(jaxpr.invars), [None] * len(jaxpr.outvars)
     if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":

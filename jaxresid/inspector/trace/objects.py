@@ -63,7 +63,8 @@ class Layout:
 
     def made(self, leaves: Sequence[Any]) -> Any:
         """The tree of these leaves; its Variables are new ones, but for those outside, which are
-        given them."""
+        given them.
+        """
         jax = jax_compat.import_jax()
         found: list[Any] = []
         for slot in self.slots:
@@ -222,7 +223,8 @@ def put(owner: Any, key: Any, value: Any) -> None:
 def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
     """Gives the entries of objects, dicts and lists. Afterwards they are what they were, whatever
     happened, but for notes that a function adds to dicts and lists and that hold nothing traced;
-    until then they may be changed in the trace that is going on, as if they had been made in it."""
+    until then they may be changed in the trace that is going on, as if they had been made in it.
+    """
     kept = [entries(each) for each in owners]
     try:
         for each, found in zip(owners, kept, strict=True):

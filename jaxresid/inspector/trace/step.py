@@ -85,13 +85,15 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
 
 def step_settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
     """As `step_primal`, with the arguments that the function turns out to have; see
-    `changes.settled`."""
+    `changes.settled`.
+    """
     return settled(_returning_arrays(fun), arguments)
 
 
 def may_be_step(traced: Trace) -> bool:
     """Whether a function that was differentiated may rather be a training step: it holds a
-    gradient."""
+    gradient.
+    """
     return _differentiates_twice(traced.forward)
 
 
@@ -168,7 +170,8 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
 
 def _donated(jaxpr: Any) -> set[Any]:
     """The variables that a jitted function called in a jaxpr is given for good; another eqn that
-    reads one keeps it."""
+    reads one keeps it.
+    """
     given: dict[Any, int] = {}
     for eqn in jaxpr.eqns:
         marks = (

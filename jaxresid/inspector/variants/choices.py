@@ -46,7 +46,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A checkpoint: its policy (None: nothing is saveable), and expressions of its body whose
-    values are given a name first."""
+    values are given a name first.
+    """
 
     policy: Any = None
     names: tuple[tuple[Expression, str], ...] = ()

@@ -219,7 +219,8 @@ class FunctionVariants:
 
     def _elsewhere(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
         """The names that a place's code gives also to values outside it, where another runs the
-        same code."""
+        same code.
+        """
         names: dict[Expression, str] = {}
         inside: dict[Expression, set[int]] = {}
         for place, made in choices.items():
@@ -258,7 +259,8 @@ def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: Place) -> Non
 
 class Checkpointing:
     """Makes remat eqns; equal choices are one object, bodies that are one object stay one, and
-    those alike become one."""
+    those alike become one.
+    """
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames

@@ -199,7 +199,8 @@ def _nbytes(var: Any) -> int:
 def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[Frame, ...]]]:
     """The stretches of eqns that one execution of an instruction of the user's made, with the
     frames down to it. The instruction that a loop runs again begins with the eqn that it began
-    with before."""
+    with before.
+    """
     jaxpr = level.jaxpr
     start, current, first = 0, None, None
     for i, eqn in enumerate([*jaxpr.eqns, None]):
@@ -219,7 +220,8 @@ def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[
 def _frames(levels: Levels, level: Level, eqn: Any) -> tuple[Frame, ...]:
     """The frames of an eqn from the function on that its jaxpr was traced from: those above it are
     at the call, whose expression is its result, not what it makes inside. Calls share a jaxpr, as
-    those of jnp.var do."""
+    those of jnp.var do.
+    """
     if level.parent is None:
         stack = levels.frames.of(eqn)
         return stack.frames if stack.rooted else inside(stack, level.jaxpr)
@@ -235,7 +237,8 @@ def _down_to_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...] | None:
 
 def _expression(path: tuple[Frame, ...], frames: Frames) -> Expression | None:
     """The expression that the innermost of these frames was at; None for what is none, as `x += y`
-    is a statement."""
+    is a statement.
+    """
     return _expression_of(path[-1], frames)
 
 
@@ -258,7 +261,8 @@ def _expression_of(frame: Frame, frames: Frames) -> Expression | None:
 @functools.cache
 def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
     """The expressions of a file that have a value, on one line each, by row, column, end row and
-    end column: not the targets of assignments, nor statements as `x += y`."""
+    end column: not the targets of assignments, nor statements as `x += y`.
+    """
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))

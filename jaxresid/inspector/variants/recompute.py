@@ -72,7 +72,8 @@ class Graph:
     @property
     def unavoidable(self) -> float:
         """The cost of the steps that run once either way: for the backward pass alone, in the
-        forward pass without a checkpoint and in the backward pass with one."""
+        forward pass without a checkpoint and in the backward pass with one.
+        """
         return sum(s.cost for s, f in zip(self.steps, self.forward, strict=True) if not f)
 
     def cost(self, saved: Iterable[int]) -> float:

@@ -88,7 +88,8 @@ def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Span:
     """Eqns of a level that all came through one call of a function, whose frame is number `depth`
-    of their user frames; -1: that of nobody."""
+    of their user frames; -1: that of nobody.
+    """
 
     level: Level
     start: int
@@ -279,7 +280,8 @@ class _Search:
         self, level: Level, i: int, depth: int
     ) -> tuple[tuple[Frame, ...], CodeType, int] | None:
         """The chain, the code and the depth of the call that an eqn came through; None for one
-        that the function itself made, or a derivative of it."""
+        that the function itself made, or a derivative of it.
+        """
         if phase_of(jax_compat.name_stack(level.jaxpr.eqns[i])) != UPDATE:
             return None
         path = self._path(level)[i]
@@ -355,7 +357,8 @@ class _Path:
 
     def callee(self, depth: int) -> int | None:
         """The number of the user frame of the function that the one at `depth` called. Bodies of
-        comprehensions and generators are their caller's."""
+        comprehensions and generators are their caller's.
+        """
         for at in range(depth + 1, len(self.users)):
             code = self.frames[self.users[at]].code
             if code.co_name not in _COMPREHENSIONS and not code.co_flags & inspect.CO_GENERATOR:

@@ -62,7 +62,8 @@ class _Bound:
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class _Marking:
     """A policy that saves nothing. By it what was bound is found again in the jaxpr that JAX made
-    of it: in which loops it stands, and whether any gradient goes through it."""
+    of it: in which loops it stands, and whether any gradient goes through it.
+    """
 
     number: int
 

@@ -102,7 +102,8 @@ class Imports:
 
     def _is_visible(self, name: str, qualname: str, at: ast.AST) -> bool:
         """Whether no function, class or comprehension around a place gives the name another
-        meaning."""
+        meaning.
+        """
         return all(
             all(b.kind == "import" and b.qualname == qualname for b in scope.bindings[name])
             for scope in self._scopes(at)
@@ -157,7 +158,8 @@ class Imports:
 
     def _first_place(self) -> _Place:
         """After the docstring; without one after the comments that begin the file, among them
-        its interpreter and its encoding."""
+        its interpreter and its encoding.
+        """
         tree, lines = self.facts.names.tree, self.facts.source.lines
         if tree.body and _is_docstring(tree.body[0], tree):
             return _Place((tree.body[0].end_lineno or tree.body[0].lineno) + 1, space_before=True)

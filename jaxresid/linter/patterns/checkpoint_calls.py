@@ -1,5 +1,6 @@
 """How the checkpoint family is called: by which API for certain, with which keywords, and whether
-the code around it expects that it may fail. Shared by the rules on call shape (JXR5, JXR405)."""
+the code around it expects that it may fail. Shared by the rules on call shape (JXR5, JXR405).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def keywords(facts: Facts, name: str) -> Iterator[Given]:
 
 def tolerated(facts: Facts, node: ast.AST) -> bool:
     """Whether the code around expects an error here: `try`, `pytest.raises`, or a question about
-    the version."""
+    the version.
+    """
     child = node
     for parent in facts.names.ancestors(node):
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:

@@ -56,7 +56,8 @@ def loop_at(facts: Facts, node: ast.AST) -> Loop | None:
 
 def is_unrolled(facts: Facts, loop: Loop) -> bool:
     """Whether it is written there that nothing is left of a loop: `unroll=True`, an unrolling of
-    at least the length, or a length of 1."""
+    at least the length, or a length of 1.
+    """
     if loop.arguments.dynamic:
         return False
     length = _length(facts, loop)
@@ -104,7 +105,8 @@ def _constant(node: ast.expr | None) -> object:
 
 def unrolled_around(facts: Facts, site: Site) -> Loop | None:
     """The unrolled loop whose body a site makes, or is called in, where that is all that becomes of
-    it and no other loop is visible around."""
+    it and no other loop is visible around.
+    """
     found: Loop | None = None
     for use in facts.site_uses(site):
         for inner in _loop_uses(facts, use):
@@ -135,7 +137,8 @@ def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
 
 def checkpoint_around(facts: Facts, site: Site) -> Site | None:
     """The checkpoint in whose body every call of a site's function stands, without a staged loop or
-    a branch in between; None where one stands elsewhere or may."""
+    a branch in between; None where one stands elsewhere or may.
+    """
     found: Site | None = None
     for use in facts.site_uses(site):
         outer = _enclosing(facts, use, 0)

@@ -134,7 +134,8 @@ def update(
     facts: Facts, function: FunctionNode, root: str, cls: ast.ClassDef, depth: int = 0
 ) -> str | None:
     """What a function changes in the state of the module that it calls `root`; None where nothing
-    is seen, or where the module itself is handed on or returned."""
+    is seen, or where the module itself is handed on or returned.
+    """
     if depth > _MAX_DEPTH:
         return None
     found = None
@@ -203,7 +204,8 @@ def _root(node: ast.expr) -> str | None:
 
 def swap(facts: Facts, site: Site, qualname: str, keywords: frozenset[str]) -> Fix | None:
     """The fix that calls another checkpoint, where the module already has a name for its library
-    and it takes the same keywords."""
+    and it takes the same keywords.
+    """
     callee = site.node.func if isinstance(site.node, ast.Call) else site.node
     if site.form == "decorator" and isinstance(site.node, ast.Call):
         return None

@@ -38,7 +38,8 @@ class Made:
 
 def name_of(facts: Facts, node: ast.expr) -> str | None:
     """`dots_saveable`, where an expression is that member of `jax.checkpoint_policies` for sure;
-    it need not exist."""
+    it need not exist.
+    """
     found = {
         apis.policy_name(origin.qualname) if isinstance(origin, External) else None
         for origin in facts.names.origins(node)

@@ -1,5 +1,6 @@
 """What `static_argnums` of a checkpoint points at: the parameters of the function as the API
-counts them, and the positions that the visible calls fill."""
+counts them, and the positions that the visible calls fill.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ class Standings(Flow):
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
         """Whether a decorator replaces the function's reverse pass, so that its own body is never
-        differentiated."""
+        differentiated.
+        """
         return not isinstance(function, ast.Lambda) and any(
             not role.qualname.endswith("jvp")
             for decorator in function.decorator_list

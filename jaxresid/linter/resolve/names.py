@@ -207,7 +207,8 @@ class Names:
 
     def _known_target(self, node: ast.Name) -> bool:
         """Whether the statement around a stored name has bound it (as it always has but for
-        `del`, augmented assignment and bare annotations)."""
+        `del`, augmented assignment and bare annotations).
+        """
         parent = self.parents.get(node)
         return not isinstance(parent, (ast.Delete, ast.AugAssign))
 
@@ -324,7 +325,8 @@ class Names:
 
     def function(self, node: ast.AST) -> FunctionNode | None:
         """The innermost function whose body contains `node`. A decorator or a default stands in
-        the function around the one that it belongs to."""
+        the function around the one that it belongs to.
+        """
         child = node
         for parent in self.ancestors(node):
             if isinstance(parent, ast.Lambda) and child is parent.body:
@@ -428,7 +430,8 @@ class Names:
 
     def _other_branch(self, one: ast.AST, other: ast.AST) -> bool:
         """Whether two nodes stand in different branches of one `if`, so that neither sees the
-        other."""
+        other.
+        """
         path = dict(self._path(one))
         for parent, child in self._path(other):
             if parent in path:
@@ -463,7 +466,8 @@ class Names:
 
     def origins(self, node: ast.AST | None) -> tuple[Origin, ...]:
         """What an expression may be: names of other modules, definitions here, or the expression
-        that made it (a call, a constant); None where it cannot be known."""
+        that made it (a call, a constant); None where it cannot be known.
+        """
         if node is None:
             return (None,)
         cached = self._origins.get(node)

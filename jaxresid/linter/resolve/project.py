@@ -139,7 +139,8 @@ class Project:
 
     def canonical(self, qualname: str, importer: Path | None = None) -> str:
         """The name under which something is defined, followed through the project's imports and
-        module-level aliases: `mylib.remat` -> `jax.checkpoint`."""
+        module-level aliases: `mylib.remat` -> `jax.checkpoint`.
+        """
         top = qualname.partition(".")[0]
         if top in _LIBRARIES or top not in self._tops:
             return qualname
@@ -226,7 +227,8 @@ class Project:
 
     def _may_reach(self, path: Path, parent: str, name: str) -> bool:
         """Whether a file's bytes could name `parent.name`: it imports one of the two by name, or
-        spells both in a row."""
+        spells both in a row.
+        """
         content = self.content(path)
         if name.encode() not in content:
             return False

@@ -23,7 +23,8 @@ _KEEPS_CLOSURE = ("vjp", "linearize")
 def outermost(facts: Facts, derivative: ast.AST) -> bool:
     """Whether nothing visible runs around a derivative that could give a checkpoint under it a
     purpose: another derivative, a staged loop or map, another checkpoint, a custom rule; nor does
-    the closure over its residuals live on somewhere else."""
+    the closure over its residuals live on somewhere else.
+    """
     places = [derivative]
     parent = facts.names.parents.get(derivative)
     if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(
@@ -91,7 +92,8 @@ def _is_first_target(statement: ast.stmt, name: str) -> bool:
 
 def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
     """The reverse-mode derivatives among a function's uses, or None where another use shows that
-    it is a part of something larger."""
+    it is a part of something larger.
+    """
     found = []
     for use in uses:
         match use.kind:
@@ -127,7 +129,8 @@ def at(facts: Facts, node: ast.AST, message: str) -> tuple[Related, ...]:
 
 def spelled(facts: Facts, site: Site) -> str:
     """The site as the user would say it: `jax.checkpoint(loss)`, `@jax.checkpoint` on `loss`; with
-    the backticks."""
+    the backticks.
+    """
     callee = ast.unparse(_callee(site.node))
     if site.definition is not None:
         return f"`@{callee}` on `{site.definition.name}`"
@@ -187,7 +190,8 @@ def stripped(node: ast.expr) -> ast.expr:
 
 def result(facts: Facts, function: FunctionNode) -> ast.expr | None:
     """The expression that makes what a function returns, through reductions and one local name;
-    None where it returns at several places."""
+    None where it returns at several places.
+    """
     returns = [n for n in own_nodes(function) if isinstance(n, ast.Return)]
     if isinstance(function, ast.Lambda):
         value: ast.expr | None = function.body
@@ -234,7 +238,8 @@ def is_only(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
 
 def whole_loop(facts: Facts, site: Site) -> Loop | None:
     """The loop that is all that a site checkpoints: `checkpoint(lambda c: scan(body, c, xs))`,
-    `nn.remat(nn.scan(Block))`."""
+    `nn.remat(nn.scan(Block))`.
+    """
     by_node = {loop.node: loop for loop in facts.loops}
     target = facts.target(site)
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
@@ -274,7 +279,8 @@ def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:
 
 def contains_unknown_remat(node: ast.AST) -> bool:
     """Whether code mentions checkpointing in a way that is not resolved, such as a helper's name or
-    a configuration's flag."""
+    a configuration's flag.
+    """
     for inner in ast.walk(node):
         word = ""
         match inner:

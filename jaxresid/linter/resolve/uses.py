@@ -1,6 +1,7 @@
 """Where the value of an expression goes: through names, aliases, jit, vmap, partial, lists and
 helpers, until it is called, scanned, differentiated, checkpointed, or lost to code that is not
-visible."""
+visible.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ class Flow(Sites):
 
     def _collected(self, uses: Iterator[Use]) -> tuple[Use, ...]:
         """Each use once, following a bounded number of steps: chains of helpers that each use
-        their argument twice would take exponentially many."""
+        their argument twice would take exponentially many.
+        """
         outer, allowed = self._steps_left, min(_MAX_STEPS, self._all_steps_left)
         self._steps_left = allowed
         try:
@@ -376,7 +378,8 @@ class Flow(Sites):
         self, call: ast.Call, node: ast.AST, shifted: tuple[Role, int], through: tuple[str, ...]
     ) -> Use | tuple[str, ...] | None:
         """The use that passing `node` to a family's function makes; transforms it goes through;
-        None where the argument is not the function that the family member is about."""
+        None where the argument is not the function that the family member is about.
+        """
         role, shift = shifted
         where = _position(call, node)
         position = where + shift if isinstance(where, int) else None

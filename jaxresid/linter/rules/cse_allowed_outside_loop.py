@@ -187,7 +187,8 @@ class CseAllowedOutsideLoop(Rule):
 
 def _unprotected(facts: Facts, site: Site) -> Use | None:
     """A call of a site's function in differentiated code, or in a Python loop over layers, where no
-    use of it is, or may be, in a staged loop or branch."""
+    use of it is, or may be, in a staged loop or branch.
+    """
     found = None
     for use in facts.site_uses(site):
         if use.kind != "call" or not cse.PLAIN.issuperset(use.through):

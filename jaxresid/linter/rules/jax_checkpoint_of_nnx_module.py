@@ -188,7 +188,8 @@ def _class_of_argument(
     facts: Facts, site: Site, function: FunctionNode, index: int
 ) -> modules.ModuleClass | None:
     """The class that an argument of a checkpointed function has by its annotation, or in all calls
-    that are visible."""
+    that are visible.
+    """
     annotation = function.args.args[index].annotation
     if isinstance(annotation, (ast.Name, ast.Attribute)):
         cls = facts.names.definitely(annotation)

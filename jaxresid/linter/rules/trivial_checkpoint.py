@@ -205,7 +205,8 @@ def _is_product(facts: Facts, node: ast.AST) -> bool:
 
 def _is_linear(facts: Facts, node: ast.expr) -> bool:
     """Whether an expression is linear in arrays that it is given, products of two of them
-    included."""
+    included.
+    """
     match node:
         case ast.BinOp(op=ast.MatMult(), left=left, right=right):
             return _is_leaf(left) and _is_leaf(right)

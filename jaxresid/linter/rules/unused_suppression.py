@@ -61,6 +61,7 @@ class UnusedSuppression(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         """Nothing: what is unused shows when all rules have spoken, so the engine asks
-        `suppress.apply`."""
+        `suppress.apply`.
+        """
         del facts
         return iter(())

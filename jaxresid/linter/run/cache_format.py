@@ -43,7 +43,8 @@ def _renamed(violation: Violation, path: str) -> Violation:
 
 def code_fingerprint() -> str:
     """A hash of the linter's own files: an edited rule, in development, must not be answered from
-    the cache."""
+    the cache.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for folder, _, names in sorted(os.walk(os.path.join(FOLDER, "linter"))):
         for name in sorted(names):

@@ -409,7 +409,8 @@ def _unreadable(path: str, reason: str) -> Linted:
 
 class _Fixable:
     """Whether the configuration lets a rule's fixes be made; a class, so that it can be sent to
-    another process."""
+    another process.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config

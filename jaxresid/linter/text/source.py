@@ -96,7 +96,8 @@ class Source:
 
     def _wide(self, row: int) -> list[tuple[int, int]]:
         """Where a row's characters of several bytes end, in bytes, and by how much columns are
-        fewer than bytes from there on. Kept, as a row may be long and hold many nodes."""
+        fewer than bytes from there on. Kept, as a row may be long and hold many nodes.
+        """
         found = self._wide_rows.get(row)
         if found is None:
             found = self._wide_rows[row] = []

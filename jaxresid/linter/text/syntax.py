@@ -97,7 +97,8 @@ def _without_newer_grammar(text: str) -> str | None:
 def is_deep(text: str) -> bool:
     """Whether nesting could overflow the stack of libcst's parser, which ends the process: that
     takes 800 brackets or 3,200 operators. Strings and comments are counted too, at worst for a
-    file whose newer grammar is then not understood."""
+    file whose newer grammar is then not understood.
+    """
     operators = [0]
     branches = 0
     for match in _NESTING.finditer(text):

@@ -21,7 +21,8 @@ _STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
 
 def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
     """`Layer`, `model.py:31`, `called at model.py:49`, `policy dots_saveable`, `prevent_cse=False`,
-    `×8 calls`."""
+    `×8 calls`.
+    """
     policy = f"policy {checkpoint.policy}" if checkpoint.policy else "no policy"
     parts = (
         checkpoint.function,

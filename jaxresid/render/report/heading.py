@@ -20,7 +20,8 @@ _DEFAULT_ON = "jax_use_direct_linearize"
 
 def heading(target: Target, jax: JaxInfo, mesh: Mesh | None = None) -> Text:
     """The target, the JAX and those of its flags that are not as they come, what was
-    differentiated, the mesh; ends in a line break."""
+    differentiated, the mesh; ends in a line break.
+    """
     flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
     flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
     text = Text()

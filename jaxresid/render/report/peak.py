@@ -90,7 +90,8 @@ def hidden_text(top: Top) -> str:
 
 def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, str]:
     """Live bytes over the program, and under them a mark at the peak and the curve's lowest: its
-    lowest level, since what stays put, such as the arguments, would flatten it."""
+    lowest level, since what stays put, such as the arguments, would flatten it.
+    """
     at = column(peak.curve_at, len(peak.curve), width)
     right, left = "^ peak", "peak ^"
     fits = at + len(right) <= width

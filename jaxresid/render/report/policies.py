@@ -33,7 +33,8 @@ class Names:
 
 def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
     """The text in lines of a width: broken at spaces, within a word after `_`, `(`, `,`, `.`, `:`,
-    and anywhere in what is longer still."""
+    and anywhere in what is longer still.
+    """
     found, rest, before = [], text, ""
     while len(rest) > (room := max(width - len(before), 1)):
         end = _break(rest.plain, room, width - indent)
@@ -47,7 +48,8 @@ def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
 
 def _break(text: str, room: int, whole: int) -> int:
     """Where to break a text that is longer than there is room; words of at most `whole` characters
-    are not broken."""
+    are not broken.
+    """
     space = text.rfind(" ", 1, room + 1)
     word = re.match(r"\S*", text[space + 1 :])
     if space > 0 and word is not None and len(word.group()) <= whole:

@@ -1,5 +1,6 @@
 """The report for a terminal: totals, cost, peak, checkpoints, and what is kept, biggest first, with
-the line that keeps it."""
+the line that keeps it.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def short_path(file: str) -> str:
 
 def called_text(location: Location) -> str:
     """A library call: `flax/linen/linear.py:271 Dense`, or `jax.nn.softmax`; of a long path its
-    ends, `transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP`."""
+    ends, `transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP`.
+    """
     path = short_path(location.file)
     function = "" if "<lambda>" in location.function else location.function
     function = function.removesuffix(".__call__")
@@ -93,7 +94,8 @@ def called_text(location: Location) -> str:
 def source_notes(source: Source) -> tuple[str, ...]:
     """What is said of where something comes from besides the user's line: `in
     transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP › flax/linen/linear.py:287 Dense`,
-    `scope layers/3/mlp`."""
+    `scope layers/3/mlp`.
+    """
     calls = [called_text(call) for call in (source.caller, source.library) if call is not None]
     called = f"in {' › '.join(calls)}" if calls else ""
     scope = f"scope {source.scope}" if source.scope else ""

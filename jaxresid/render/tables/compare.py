@@ -72,7 +72,8 @@ class Entry:
 
 def entries(comparison: Comparison) -> tuple[Entry, ...]:
     """The rows with figures: no checkpoint and the code as written first, then by peak, highest
-    first. Rows that do not differ in any figure are one entry."""
+    first. Rows that do not differ in any figure are one entry.
+    """
     groups: dict[Hashable, list[Row]] = {}
     for row in sorted((r for r in comparison.rows if r.error is None), key=_order):
         groups.setdefault(_figures(row), []).append(row)
@@ -180,7 +181,8 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
 
 def gradients_text(comparison: Comparison) -> str:
     """`gradients agree in all 9 ...`, or that it cannot be told; nothing where none was compared or
-    one differs."""
+    one differs.
+    """
     timings = [r.measured for r in comparison.rows if r.measured is not None]
     is_referred = any(r.policy == "none" and r.measured for r in comparison.rows)
     compared = [(t.gradient_error, t.tolerance) for t in timings if t.gradient_error is not None]

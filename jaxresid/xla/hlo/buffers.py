@@ -92,7 +92,8 @@ def _live(read: hlo.Module, assignment: Message, device: tuple[int, ...]) -> Liv
 
 def _held(values: list[_Value], now: int) -> list[_Value]:
     """What is held at a time, biggest first: of the values that share a slot the last one made. The
-    memory of an output is held from the start, even while others use it."""
+    memory of an output is held from the start, even while others use it.
+    """
     slots: dict[tuple[int, int], _Value] = {}
     outputs: dict[int, _Value] = {}
     for value in values:
@@ -209,7 +210,8 @@ class _Lifetimes:
 
     def _definition(self, place: _Place) -> _Place:
         """Where what is at a place was made. What a loop hands through unchanged its body's root
-        needs to the end."""
+        needs to the end.
+        """
         seen = set()
         while place not in self._defined and place not in seen:
             seen.add(place)
@@ -257,7 +259,8 @@ def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
 
 def _peak(values: list[_Value]) -> int:
     """When the most bytes of device memory are live; what shares a slot counts once. The memory of
-    outputs is there all the time."""
+    outputs is there all the time.
+    """
     events = []
     for value in values:
         if value.memory == "device" and value.nbytes and value.kind != "output":
@@ -293,7 +296,8 @@ def _buffer(read: hlo.Module, makers: _Makers, value: _Value) -> Buffer:
 
 class _Makers:
     """Which instruction computes what a value holds: for what a loop stacks up the one in its body,
-    for a fusion the one inside it."""
+    for a fusion the one inside it.
+    """
 
     def __init__(self, read: hlo.Module) -> None:
         self._read = read

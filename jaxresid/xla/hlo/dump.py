@@ -19,7 +19,8 @@ def flags(folder: str) -> dict[str, str | bool]:
 
 def read(folder: str) -> tuple[bytes, bytes]:
     """The HloModuleProto and the BufferAssignmentProto of a folder's biggest module, both empty if
-    there is none. Never raises."""
+    there is none. Never raises.
+    """
     found = b"", b""
     for path in Path(folder).glob("*after_optimizations.hlo.pb"):
         try:

@@ -242,7 +242,8 @@ def _collectives(
 
 def _result_nbytes(read: Module, i: Instruction) -> int:
     """All-gather-start and collective-permute-start return their operands, their results, and
-    perhaps context; all-reduce-start its results."""
+    perhaps context; all-reduce-start its results.
+    """
     if i.opcode.endswith("-start") and not i.opcode.startswith("all-reduce"):
         return i.shape.elements[1].nbytes
     return i.shape.nbytes
@@ -250,7 +251,8 @@ def _result_nbytes(read: Module, i: Instruction) -> int:
 
 def known_trips(read: Module, loop: Instruction) -> int | None:
     """How often a while loop's body runs: as the compiler noted it, or from a condition `i < n`
-    and a body that adds one to `i`; None where neither says."""
+    and a body that adds one to `i`; None where neither says.
+    """
     try:
         config = json.loads(loop.config or b"{}")
         return int(config["known_trip_count"]["n"])
@@ -287,7 +289,8 @@ def origin(
     read: Module, at: int, index: tuple[int, ...] = ()
 ) -> tuple[Instruction, tuple[int, ...]]:
     """Where a value comes from, by instruction and element: through tuples, copies and loops that
-    hand it on unchanged."""
+    hand it on unchanged.
+    """
     seen = set()
     while (at, index) not in seen:
         seen.add((at, index))
@@ -319,7 +322,8 @@ _SAME = ("copy", "bitcast", "optimization-barrier")
 
 def _unchanged(read: Module, loop: Instruction, index: tuple[int, ...]) -> bool:
     """Whether a loop's body returns an element of its parameter as it got it. The body is the
-    computation whose root is no single truth value."""
+    computation whose root is no single truth value.
+    """
     for name in loop.called:
         at, path = read.roots[name], index
         if not read.instructions[at].shape.dtype:

@@ -43,7 +43,8 @@ class Exhausted:
 
 def exhausted(message: str) -> Exhausted | None:
     """What a compiler's message says about a device's memory; None if it is about something else,
-    such as a kernel that needs more than the memory on the chip."""
+    such as a kernel that needs more than the memory on the chip.
+    """
     for pattern in _NEEDS:
         found = re.search(pattern, message)
         if found:

@@ -42,7 +42,8 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 
 def default_directory() -> Path:
     """`$JAXRESID_CACHE_DIR`, else what the platform has for the caches of a user; `compiled` in
-    it."""
+    it.
+    """
     return _base() / "compiled"
 
 
@@ -81,7 +82,8 @@ def key(job: Job) -> str:
 
 class Cache:
     """Compilations by job. One process's methods are called by one thread at a time; any number of
-    processes may use a directory at once."""
+    processes may use a directory at once.
+    """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, limit_nbytes: int = LIMIT_NBYTES
@@ -135,7 +137,8 @@ class Cache:
 
     def put(self, job: Job, compilation: Compilation) -> None:
         """Keeps a result; what is no result, an error, it does not keep. Nor what another version
-        of a compiler says, on another machine."""
+        of a compiler says, on another machine.
+        """
         if compilation.error is not None or compilation.transient or self._unusable is not None:
             return
         if not _of_this_version(compilation.compiler):

@@ -227,7 +227,8 @@ def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] =
 
 def _listen(messages: queue.SimpleQueue[Any]) -> None:
     """Reads what is asked, and ends this process in the midst of whatever it does when the other
-    end is gone. (XLA compiles without holding the interpreter's lock.)"""
+    end is gone. (XLA compiles without holding the interpreter's lock.)
+    """
     while True:
         try:
             messages.put(pickle.load(sys.stdin.buffer))

@@ -53,7 +53,8 @@ def cluster(address: str) -> Iterator[Executor]:
 
 class _Cluster(Executor):
     """A client's executor that breaks with the scheduler: the client itself cancels its futures
-    then, and those that it is given later."""
+    then, and those that it is given later.
+    """
 
     def __init__(self, client: Any, address: str) -> None:
         self._client = client
@@ -99,7 +100,8 @@ class _Future(Future[Any]):
 
 def _check(distributed: Any, address: str) -> None:
     """Asks the scheduler what it is. A `Client` that cannot connect takes 20 s more to go away, and
-    prints a traceback then (distributed 2026.8)."""
+    prints a traceback then (distributed 2026.8).
+    """
 
     async def identity() -> Any:
         async with distributed.rpc(address) as scheduler:
@@ -126,7 +128,8 @@ def _check(distributed: Any, address: str) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps Dask, and what it runs on, from logging what is said in our words: tracebacks of lost
-    connections, most of all."""
+    connections, most of all.
+    """
     known = [
         logging.getLogger(name)
         for name in (*_LOGGERS, *logging.root.manager.loggerDict)

@@ -212,7 +212,8 @@ class _Run:
 
 class _Guards(Executor):
     """A thread for each job, so many at work at a time. An exit of the interpreter does not wait
-    for them, as it does for those of ThreadPoolExecutor: their children end with it."""
+    for them, as it does for those of ThreadPoolExecutor: their children end with it.
+    """
 
     def __init__(self, workers: int) -> None:
         self._turns = threading.Semaphore(workers)

@@ -100,7 +100,8 @@ def serve(compiler: str) -> None:
 
 def _env(job: Job) -> dict[str, str | None]:
     """What differs in the child: it touches no accelerator that it does not compile for, and finds
-    as many CPU devices as the program is for."""
+    as many CPU devices as the program is for.
+    """
     platform = place(job.on).platform
     names: dict[str, str | None] = {
         "JAX_NUM_CPU_DEVICES": str(job.module.devices) if platform == "cpu" else None,
@@ -147,7 +148,8 @@ def _watch(job: Job, start: float, stop: threading.Event | None) -> Callable[[in
 
 def _memory(psutil: ModuleType, pid: int) -> int:
     """The resident memory of a process and of those it started, in bytes; shared pages count once
-    for each."""
+    for each.
+    """
     try:
         process = psutil.Process(pid)
         processes: list[Any] = [process, *process.children(recursive=True)]

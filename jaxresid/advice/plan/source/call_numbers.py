@@ -65,7 +65,8 @@ def numbered(file: Rewriting, call: ast.expr) -> str:
 
 def _loop(file: Rewriting, call: ast.expr) -> ast.For | ast.comprehension | None:
     """The innermost loop around a call, in the function that it stands in, that runs it in each
-    round."""
+    round.
+    """
     inner: ast.AST = call
     for outer in file.facts.names.ancestors(call):
         match outer:

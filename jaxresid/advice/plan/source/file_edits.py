@@ -40,7 +40,8 @@ class Wrap:
 @dataclass(frozen=True, slots=True)
 class FileEdit:
     """A file before and after. `shown` is its path relative to the working directory where it is
-    below it."""
+    below it.
+    """
 
     path: Path
     shown: str
@@ -241,7 +242,8 @@ class Rewritings:
 
 def _module(path: str) -> tuple[str, bool]:
     """The dotted name that a file is loaded under, for its relative imports, and whether it is a
-    package."""
+    package.
+    """
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == path and name != "__main__":
             return name, hasattr(module, "__path__")

@@ -31,7 +31,8 @@ def last_name(function: str) -> str:
 
 def calls_at(file: Rewriting, location: Location) -> tuple[ast.Call, ...]:
     """The calls that begin at a location, innermost first; without a column, or with none there,
-    those that its line is a part of."""
+    those that its line is a part of.
+    """
     source, calls = file.source, file.facts.names.calls
     begun = [
         c
@@ -80,7 +81,8 @@ def sites_reached(
     files: Rewritings, file: Rewriting, node: ast.expr, depth: int = 0
 ) -> Iterator[tuple[Rewriting, Site]]:
     """The checkpoints that the value of an expression went through: as written here, around what
-    made it, on the definition of what it is, in whichever file of the user's."""
+    made it, on the definition of what it is, in whichever file of the user's.
+    """
     if depth > _MAX_DEPTH:
         return
     facts = file.facts
@@ -120,7 +122,8 @@ def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] |
 
 def related(files: Rewritings, file: Rewriting) -> tuple[str, ...]:
     """The other loaded files of the user's that a file imports, they and what they import in turn,
-    and those that import it. Who imports whom is read off the loaded modules, not their source."""
+    and those that import it. Who imports whom is read off the loaded modules, not their source.
+    """
     loaded = {
         path: module
         for module in list(sys.modules.values())
@@ -173,7 +176,8 @@ def checkpointed_name(facts: Facts, site: Site) -> str:
 def module_library(files: Rewritings, file: Rewriting, function: str) -> str | None:
     """The library of the module class that `Block.__call__` is a method of: `linen`, `nnx`,
     `equinox`, `haiku`; `jax` for a class of none of them or a plain function; None where the class
-    cannot be found."""
+    cannot be found.
+    """
     owner = function.rpartition(".")[0].rpartition(".")[2]
     if not owner or not owner.isidentifier():
         return "jax"
@@ -193,7 +197,8 @@ def module_library(files: Rewritings, file: Rewriting, function: str) -> str | N
 
 def _classes(files: Rewritings, file: Rewriting, name: str) -> list[type]:
     """The loaded classes of a name that are the user's own, each where it is defined: those of
-    files that have to do with this one, else all."""
+    files that have to do with this one, else all.
+    """
     found: dict[str, list[type]] = {}
     for module in list(sys.modules.values()):
         value: Any = getattr(module, "__dict__", {}).get(name)

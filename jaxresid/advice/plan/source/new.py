@@ -97,7 +97,8 @@ def checkpoint_call(
 
 def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
     """Of calls that begin at one place the innermost, with what calls its result at once:
-    `Block()(x)` of `Block()(x).sum()`."""
+    `Block()(x)` of `Block()(x).sum()`.
+    """
     around = {id(call.func): call for call in calls}
     found = calls[0]
     while id(found) in around:
@@ -159,7 +160,8 @@ def _closing_over(
     file: Rewriting, definition: ast.FunctionDef, given: Given, checkpoint: str, keywords: str
 ) -> str:
     """A decorator that checkpoints a function of its traced arguments, which closes over the
-    others."""
+    others.
+    """
     args = definition.args
     positional = [*args.posonlyargs, *args.args]
     if args.vararg or args.kwarg:

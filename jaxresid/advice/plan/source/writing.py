@@ -147,7 +147,8 @@ def _gather(
     checkpoints: dict[int, tuple[Rewriting, Site, list[PlannedSite]]],
 ) -> None:
     """Puts a planned checkpoint to those that are one in source. What stays as it is matters where
-    another that is the same in source does not."""
+    another that is the same in source does not.
+    """
     try:
         file, written = written_checkpoint(files, site.function, site.location, site.defined)
     except UnwritableError:

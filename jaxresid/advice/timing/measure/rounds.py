@@ -35,7 +35,8 @@ _FEWEST_ROUNDS = 3
 @dataclass(frozen=True, slots=True)
 class Run:
     """A variant: maps the leaves of the arguments to those of the results, outputs and gradients;
-    pure, and JAX can trace it."""
+    pure, and JAX can trace it.
+    """
 
     label: str
     fun: Callable[[list[Any]], list[Any]]
@@ -116,7 +117,8 @@ class _BenchHere:
 
 class _Session:
     """One measurement. What a bench holds is lost when it dies, so a program is loaded when it is
-    about to run and is not there."""
+    about to run and is not there.
+    """
 
     def __init__(
         self,

@@ -22,7 +22,8 @@ def greatest(array: np.ndarray) -> float:
 
 def gap(array: np.ndarray, reference: np.ndarray) -> float:
     """The greatest absolute difference; NaNs and equal infinities in the same places differ by 0,
-    others from anything by infinity."""
+    others from anything by infinity.
+    """
     found = 0.0
     for a, b in _pieces(array, reference):
         same = (a == b) | (np.isnan(a) & np.isnan(b))

@@ -19,7 +19,8 @@ _SHORTEST_S = 5e-3
 
 class Bench:
     """Programs by label, and one set of inputs. At most one program's results are alive besides
-    those of the reference, which are in host memory."""
+    those of the reference, which are in host memory.
+    """
 
     def __init__(self, draws: Sequence[Draw], seed: int) -> None:
         self._draws = draws

@@ -17,7 +17,8 @@ _NOTHING = 0.01
 
 def without_barriers(block: Block, *, is_body: bool) -> Block:
     """The block with what its barriers kept apart merged; what is left of the recomputation is
-    where a scheduler puts it without them. The bodies of its loops are as they were."""
+    where a scheduler puts it without them. The bodies of its loops are as they were.
+    """
     if all(op.name != "barrier" for op in block.ops):
         return block
     names: dict[Value, Value] = {}
@@ -53,7 +54,8 @@ def undoing(profile: Profile) -> tuple[str, ...]:
 
 def is_merged(block: Block, plain: Block) -> bool:
     """Whether, without barriers, a program computes no more than another one, although as written
-    it does: the same program without a checkpoint."""
+    it does: the same program without a checkpoint.
+    """
     asked = _work(block) - _work(plain)
     left = _work(block, merged=True) - _work(plain, merged=True)
     return asked > 0 and left <= _NOTHING * asked

@@ -227,7 +227,8 @@ class _Writer:
     def _pooling_gradient(self, op: Op, source: Value, operand: Value) -> None:
         """The gradient of a maximum over windows, as XLA's SelectAndScatterExpander writes it: a
         reduction of the operand and the coordinates of its elements, one array an axis, finds the
-        places that the source is then scattered to."""
+        places that the source is then scattered to.
+        """
         axes = range(len(operand.shape))
         places = tuple(self._add(op, "iota", (), Value(operand.shape, "int32", 4)) for _ in axes)
         found = tuple(Value(source.shape, "int32", 4) for _ in axes)

@@ -234,7 +234,8 @@ class _Graph:
 
     def _reshaped(self, op: Op) -> Iterator[Kernel]:
         """Of a stored value it is a view. Any other is computed in this shape for what needs it
-        so, which is why nothing can be overwritten, and by the loops that read it once more."""
+        so, which is why nothing can be overwritten, and by the loops that read it once more.
+        """
         v, whole = op.results[0], op.operands[0]
         if whole not in self._inside or whole in self._stored:
             self._views[v] = self._views.get(whole, whole)

@@ -1,4 +1,4 @@
-"""What a JAX backward pass keeps, which line keeps it, and which `jax.checkpoint` earns its keep.
+"""Show what a JAX backward pass keeps, which line keeps it, and which `jax.checkpoint` pays off.
 
 Everything loads on first use, so importing this package is cheap.
 """

@@ -1,4 +1,4 @@
-"""`python -m jaxresid` and the console script."""
+"""Entry point of `python -m jaxresid` and of the console script."""
 
 import gc
 import sys
@@ -10,7 +10,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Runs the command line and exits with its code."""
+    """Run the command line and exit with its code."""
     gc.set_threshold(_GC_THRESHOLD)
     try:
         from jaxresid.cli.main import run

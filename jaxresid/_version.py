@@ -1,3 +1,3 @@
-"""The version: the one place that has it; pyproject.toml reads this file."""
+"""The version of the package, stated only here; pyproject.toml reads this file."""
 
 __version__ = "0.1.0"

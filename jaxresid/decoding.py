@@ -1,5 +1,7 @@
-"""JSON -> frozen values, each field of the type that it says. What others could have written, such
-as an entry of a cache, is a value of its type or none at all.
+"""Decode JSON into frozen values, checking that each field has its declared type.
+
+The JSON may have been written by others, as an entry of a cache may be: it is either a valid value
+of the type or rejected.
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ from typing import Any
 
 
 def decoded(kind: Any, value: Any) -> Any:
-    """A value of a type: a dataclass, a tuple, a mapping, a union, a Literal, or a plain type.
+    """Return a JSON value as a value of a type, or raise if it does not fit.
+
+    Args:
+      kind: a dataclass, a tuple, a mapping, a union, a Literal, or a plain type.
+      value: what `json` has parsed.
 
     Raises:
-      ValueError: the JSON is none.
+      ValueError: The JSON is not a value of this type.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:

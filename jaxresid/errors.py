@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions whose message is written for the user.
+"""Exceptions for everything that can go wrong, with messages written for the user.
 
 The command line prints the message after `jaxresid: error:` and exits 2; it shows no traceback
 unless `--traceback` asks for it. The first line says what was wrong and, where there is one
@@ -15,19 +15,19 @@ class JaxresidError(Exception):
 
 
 class MissingJaxError(JaxresidError):
-    """A command needs jax and none (or one too old) is installed."""
+    """The error of a command that needs jax where none, or one that is too old, is installed."""
 
 
 class TargetError(JaxresidError):
-    """The target does not name a function that can be loaded."""
+    """The error of a target that does not name a function that can be loaded."""
 
 
 class InputsError(JaxresidError):
-    """The inputs are missing, ambiguous, or do not fit the target."""
+    """The error of inputs that are missing, ambiguous, or do not fit the target."""
 
 
 class SpecError(InputsError):
-    """A SPEC of `--arg` or `--kwarg` does not parse.
+    """The error of a SPEC of `--arg` or `--kwarg` that does not parse.
 
     Attributes:
       column: 0-based offset of the offending character in the SPEC.
@@ -43,4 +43,4 @@ class SpecError(InputsError):
 
 
 class TraceError(JaxresidError):
-    """JAX could not trace or differentiate the target."""
+    """The error of a target that JAX could not trace or differentiate."""

@@ -1,4 +1,4 @@
-"""Where this package is installed."""
+"""The folder where this package is installed."""
 
 import os
 

@@ -1,5 +1,6 @@
-"""Ctrl-C while JAX is loaded or at work: it comes where extensions crash on exceptions, and where
-Python drops them.
+"""Handle Ctrl-C while JAX is being loaded or is running.
+
+An interrupt can arrive where extension modules crash on exceptions, or where Python drops it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _AGAIN_AFTER_S = 0.01
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Holds a Ctrl-C back, and lets it come when this is over.
+    """Hold back a Ctrl-C and deliver it when the block ends.
 
-    For imports: where the handler raises while jaxlib's extension modules set themselves up, the
-    process ends in a segmentation fault, or the import fails and cannot be tried again. Outside of
-    the main thread, which alone gets it, and where Ctrl-C is not Python's to handle, nothing is
-    done.
+    This is for imports: if the handler raises while jaxlib's extension modules are being set up,
+    the process ends in a segmentation fault, or the import fails and cannot be tried again. Outside
+    the main thread, which alone receives Ctrl-C, and where Ctrl-C is not handled by Python, nothing
+    is done.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -51,8 +52,10 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[None]:
-    """Blocks Ctrl-C: it comes when this is over, and never to the processes that are started in it,
-    whose end is the business of whoever starts them.
+    """Block Ctrl-C until the block ends.
+
+    Processes that are started inside the block never receive it: ending them is up to whoever
+    starts them.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -66,11 +69,11 @@ def deaf() -> Iterator[None]:
 
 @contextlib.contextmanager
 def minded() -> Iterator[None]:
-    """Has a KeyboardInterrupt that Python drops raised again.
+    """Raise a KeyboardInterrupt again if Python drops it inside the block.
 
     Python raises it wherever the main thread is. In a callback of the garbage collector or of a
-    weak reference it is printed and forgotten, and JAX has both: `_xla_gc_callback` ate 3 of 60
-    that came while a function was lowered, on 0.7.0 and on 0.10.2. Outside of the main thread
+    weak reference it is printed and forgotten, and JAX has both: `_xla_gc_callback` swallowed 3 of
+    60 that came while a function was lowered, on 0.7.0 and on 0.10.2. Outside the main thread
     nothing is done.
     """
     if threading.current_thread() is not threading.main_thread():

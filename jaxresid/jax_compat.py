@@ -1,8 +1,9 @@
-"""Every difference between JAX versions, each with the version that needs it.
+"""Handle every difference between JAX versions, each with the version that needs it.
 
-The only module that may import `jax._src`, and only to compile what is lowered already: jaxprs,
-eqns, params and tracebacks are reached from `jax.stages.Traced`, which is public. Primitives are
-known by name, never by import, since the module that holds them moves between versions.
+The only module that may import `jax._src`, and only for Refs, for what code asks about devices, and
+to read or compile what is lowered already: jaxprs, eqns, params and tracebacks are reached from
+`jax.stages.Traced`, which is public. Primitives are known by name, never by import, since the
+module that holds them moves between versions.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _REMOVED = "removed checkpoint"
 
 @functools.cache
 def import_jax() -> types.ModuleType:
-    """The installed jax, if it is new enough.
+    """Return the installed jax, if it is new enough.
 
     Raises:
       MissingJaxError: saying in one line what to install.
@@ -79,19 +80,21 @@ def import_jax() -> types.ModuleType:
 
 
 def jax_version() -> str:
+    """Return the version of the installed jax."""
     import jax
 
     return getattr(jax, "__version__", None) or importlib.metadata.version("jax")
 
 
 def jaxlib_version() -> str:
+    """Return the version of the installed jaxlib."""
     import jaxlib
 
     return getattr(jaxlib, "__version__", None) or importlib.metadata.version("jaxlib")
 
 
 def compilers() -> dict[str, str]:
-    """The packages that compile, and their versions: jaxlib, and libtpu where it is installed."""
+    """Return the packages that compile, with their versions: jaxlib, and libtpu where installed."""
     found = {"jaxlib": jaxlib_version()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found["libtpu"] = importlib.metadata.version("libtpu")
@@ -104,7 +107,7 @@ _CUDNN, _CAPABILITY = 91400, (9, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """What code asks of a device while it is traced, as of an H100."""
+    """A stand-in for an H100, with what code asks of a device while it is traced."""
 
     id: int = 0
     process_index: int = 0
@@ -117,7 +120,7 @@ class _Gpu:
 
 @contextlib.contextmanager
 def gpu_questions() -> Iterator[list[str]]:
-    """Within it, the list of what is asked about devices, where there is no GPU."""
+    """Yield the list of what is asked about devices within the context, where there is no GPU."""
     asked: list[str] = []
 
     def heard(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,8 +137,9 @@ def gpu_questions() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
-    """Within it, questions about devices are answered as on a machine with `ASSUMED_GPU`. What asks
-    for devices of a platform that is there gets those.
+    """Answer questions about devices within the context as on a machine with `ASSUMED_GPU`.
+
+    What asks for devices of a platform that is there gets those.
     """
     known = _about_devices()
     answers: dict[str, Callable[..., Any]] = {
@@ -158,8 +162,9 @@ def as_on_gpu() -> Iterator[None]:
 
 
 def _about_devices() -> dict[tuple[Any, str], Callable[..., Any]]:
-    """The functions that code asks about devices while it is traced, by module and name; none
-    where a GPU answers.
+    """Return the functions that code asks about devices while it is traced, by module and name.
+
+    There are none where a GPU answers.
     """
     jax = import_jax()
     if jax.default_backend() == "gpu":
@@ -190,28 +195,31 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def flags() -> dict[str, bool]:
-    """The values of those flags that change residuals and exist in this version."""
+    """Return the values of those flags that change residuals and exist in this version."""
     config = import_jax().config
     values = {name: getattr(config, name, None) for name in _FLAGS}
     return {name: bool(value) for name, value in values.items() if value is not None}
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr with its eqns. Until 0.10 `Traced.jaxpr` and eqn params hold a ClosedJaxpr around
-    it; since 0.11 a Jaxpr carries its constants itself.
+    """Return the jaxpr with its eqns.
+
+    Until 0.10 `Traced.jaxpr` and eqn params hold a ClosedJaxpr around it; since 0.11 a Jaxpr
+    carries its constants itself.
     """
     return jaxpr.jaxpr if type(jaxpr).__name__ == "ClosedJaxpr" else jaxpr
 
 
 def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
-    """What holds a jaxpr, with another one of the same inputs and outputs in it; see
-    `open_jaxpr`.
+    """Return what holds a jaxpr, with another one of the same inputs and outputs in it.
+
+    See `open_jaxpr`.
     """
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
 
 
 def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
-    """The same with other outputs, of those that it has."""
+    """Return a closed jaxpr with other outputs, chosen from those that it has."""
     jaxpr = open_jaxpr(closed)
     known = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
     info = jaxpr.debug_info
@@ -223,7 +231,7 @@ def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
 
 
 def is_ref(value: Any) -> bool:
-    """Whether a value is a `jax.Ref` or a tracer of one."""
+    """Return whether a value is a `jax.Ref` or a tracer of one."""
     kind = type(value)
     if isinstance(value, import_jax().core.Tracer):
         return type(value.aval).__name__ == "AbstractRef"
@@ -234,7 +242,10 @@ _REFS = ("Ref", "ArrayRef", "MutableArray")  # the second in 0.7.1 to 0.7.2, the
 
 
 def abstract_ref(struct: Any) -> Any:
-    """A Ref of what a ShapeDtypeStruct describes. It holds nothing, and can be traced with."""
+    """Return a Ref of what a ShapeDtypeStruct describes.
+
+    It holds nothing, and can be traced with.
+    """
     from jax._src import core
     from jax._src.state.types import AbstractRef
 
@@ -246,20 +257,22 @@ def abstract_ref(struct: Any) -> Any:
 
 
 def held_refs(closed: Any) -> dict[Any, Any]:
-    """The Refs that a closed jaxpr closes over, by constvar."""
+    """Return the Refs that a closed jaxpr closes over, by constvar."""
     pairs = zip(open_jaxpr(closed).constvars, closed.consts, strict=True)
     return {var: value for var, value in pairs if is_ref(value)}
 
 
 def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
-    """A closed jaxpr of Refs as one of what they hold, which returns behind its outputs what they
-    hold in the end.
+    """Return a closed jaxpr of Refs as one of what they hold.
+
+    After its outputs it also returns what the Refs hold in the end.
 
     Args:
+      closed: the closed jaxpr of Refs.
       inputs: the invars of what is made, Refs that it closes over among them.
 
     Returns:
-      that jaxpr, and which inputs it returns.
+      that jaxpr, and the indices of the inputs that it returns.
     """
     from jax._src.state import discharge
 
@@ -287,8 +300,9 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
 
 
 def is_pruned(eqn: Any) -> bool:
-    """Return whether this JAX leaves out what nothing needs of an eqn that holds jaxprs when it
-    lowers it: of `while` since 0.12.
+    """Return whether this JAX prunes an eqn that holds jaxprs when it lowers it.
+
+    It then leaves out what nothing needs of the eqn; of `while` since 0.12.
     """
     from jax.interpreters import partial_eval
 
@@ -296,49 +310,57 @@ def is_pruned(eqn: Any) -> bool:
 
 
 def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
-    """A closed jaxpr as a function of its inputs that can be traced; eqns keep their lines."""
+    """Return a closed jaxpr as a function of its inputs that can be traced.
+
+    Eqns keep their lines.
+    """
     import jax.extend
 
     return jax.extend.core.jaxpr_as_fun(closed)  # type: ignore[no-any-return]
 
 
 def as_call(eqn: Any, closed: Any) -> Any:
-    """The eqn as a plain jitted call of a closed jaxpr (see `callee`) of its inputs and outputs."""
+    """Return the eqn as a plain jitted call of a closed jaxpr of its inputs and outputs.
+
+    See `callee` for the closed jaxpr.
+    """
     template = _jit_eqn(len(eqn.invars), len(eqn.outvars))
     return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
 
 
 def as_removed(eqn: Any, closed: Any) -> Any:
-    """A remat eqn as such a call, which `is_removed` knows."""
+    """Return a remat eqn as a call (see `as_call`) that `is_removed` recognises."""
     return with_params(as_call(eqn, closed), {"name": _REMOVED})
 
 
 def is_removed(eqn: Any) -> bool:
-    """Whether an eqn stands for a removed checkpoint."""
+    """Return whether an eqn stands for a removed checkpoint."""
     return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
 
 
 def like(var: Any) -> Any:
-    """A new variable of the same aval."""
+    """Return a new variable of the same aval."""
     import jax.extend
 
     return jax.extend.core.Var(var.aval)
 
 
 def is_in_shard_map() -> bool:
-    """Return whether what is called now runs in a `shard_map`. There JAX keeps a number that is an
-    array, and what `jnp` makes of a number is one where no jaxpr is traced; in a jaxpr it is
-    written where it is read, and the two cannot be told apart.
+    """Return whether what is called now runs in a `shard_map`.
+
+    There JAX keeps a number that is an array, and what `jnp` makes of a number is one where no
+    jaxpr is traced; in a jaxpr it is written where it is read, and the two cannot be told apart.
     """
     return bool(import_jax().sharding.get_abstract_mesh().manual_axes)
 
 
 def checkpointed(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
-    """Return the function that a checkpoint is of, of what `jax.checkpoint` binds; None where it is
-    not known (jax_remat3).
+    """Return the function that is checkpointed by a call of `jax.checkpoint`.
+
+    None where it is not known (jax_remat3).
 
     Args:
-      frame: that of `jax.checkpoint` which binds it; its names are the same in 0.7.0 to 0.12.
+      frame: the frame of `jax.checkpoint` that binds it; its names are the same in 0.7.0 to 0.12.
     """
     jax = import_jax()
     fun, tree = frame.f_locals.get("fun_"), frame.f_locals.get("in_tree")
@@ -354,26 +376,32 @@ def checkpointed(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
 
 
 def callee(jaxpr: Any) -> Any:
-    """An open jaxpr as a jit eqn holds it. JAX differentiates each such object once, so callers
-    share it.
+    """Return an open jaxpr as a jit eqn holds it.
+
+    JAX differentiates each such object once, so callers share it.
     """
     return with_jaxpr(_jit_eqn(0, 0).params["jaxpr"], jaxpr)
 
 
 @functools.cache
 def _jit_eqn(inputs: int, outputs: int) -> Any:
-    """A jit eqn of so many inputs and outputs; the names of its params differ between versions."""
+    """Return a jit eqn of so many inputs and outputs.
+
+    The names of its params differ between versions.
+    """
     jax = import_jax()
     traced = jax.make_jaxpr(jax.jit(lambda *args: [1.0] * outputs))(*[1.0] * inputs)
     return open_jaxpr(traced).eqns[0]
 
 
 def as_remat(body: Any, inputs: Sequence[Any], outputs: Sequence[Any], like: Any) -> Any:
-    """A remat eqn of an open jaxpr, without a policy.
+    """Return a remat eqn of an open jaxpr, without a policy.
 
     Args:
-      inputs, outputs: variables around it, one for each of the body's.
-      like: an eqn whose line it is said to stand at.
+      body: the open jaxpr.
+      inputs: variables around it, one for each of the body's invars.
+      outputs: variables around it, one for each of the body's outvars.
+      like: an eqn whose source line it is given.
     """
     template = _remat_eqn()
     held = with_jaxpr(params(template)["jaxpr"], body)
@@ -394,8 +422,9 @@ def _remat_eqn() -> Any:
 
 
 def as_name(var: Any, name: str) -> Any:
-    """The eqn that gives a value a `checkpoint_name`; its input and its output are new
-    variables.
+    """Return the eqn that gives a value a `checkpoint_name`.
+
+    Its input and its output are new variables.
     """
     jax = import_jax()
     from jax.ad_checkpoint import checkpoint_name
@@ -405,14 +434,17 @@ def as_name(var: Any, name: str) -> Any:
 
 
 def with_params(eqn: Any, changed: Mapping[str, Any]) -> Any:
-    """The eqn with some of its params (see `params`) changed."""
+    """Return the eqn with some of its params (see `params`) changed."""
     if eqn.primitive.name != "call_hi_primitive":
         return eqn.replace(params={**eqn.params, **changed})
     return eqn.replace(params=with_bound_params(eqn.params, changed))
 
 
 def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As `with_params`, of what remat or scan is bound with."""
+    """Return what remat or scan is bound with, with some of its params changed.
+
+    See `with_params`.
+    """
     prim = bound.get("_prim")
     if prim is None:
         return {**bound, **changed}
@@ -423,13 +455,14 @@ def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> M
 
 
 def is_jaxpr(value: Any) -> bool:
+    """Return whether a value is a jaxpr, open or closed."""
     return (hasattr(value, "eqns") and hasattr(value, "outvars")) or (
         hasattr(value, "jaxpr") and hasattr(value, "consts")
     )
 
 
 def primitive_name(eqn: Any) -> str:
-    """The primitive's name, the same on every version and with either remat."""
+    """Return the primitive's name, the same on every version and with either remat."""
     name: str = eqn.primitive.name
     if name == "call_hi_primitive":  # jax_remat3: the real primitive is a param
         name = type(eqn.params["_prim"]).__name__
@@ -437,27 +470,29 @@ def primitive_name(eqn: Any) -> str:
 
 
 def params(eqn: Any) -> Mapping[str, Any]:
-    """The eqn's params; those of the real primitive under `call_hi_primitive`."""
+    """Return the eqn's params; those of the real primitive under `call_hi_primitive`."""
     if eqn.primitive.name == "call_hi_primitive":
         return bound_params(eqn.params)
     return eqn.params  # type: ignore[no-any-return]
 
 
 def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As `params`, of what remat or scan is bound with."""
+    """Return the params in what remat or scan is bound with, as `params` does for an eqn."""
     return getattr(bound["_prim"], "params", {}) if "_prim" in bound else bound
 
 
 def has_own_rules(eqn: Any) -> bool:
-    """Whether an eqn is of a primitive that is a class of its own with its own rules, other than
-    those of jax_remat3; since 0.12 `lax.custom_root` is.
+    """Return whether an eqn's primitive is a class of its own with its own rules.
+
+    The primitives of jax_remat3 are left aside. Since 0.12 that of `lax.custom_root` is such a
+    class.
     """
     is_own = eqn.primitive.name == "call_hi_primitive"
     return is_own and primitive_name(eqn) not in ("remat", "name")
 
 
 def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Primitive and params as a checkpoint policy is given them: jax_remat3 wraps names."""
+    """Return primitive and params as a checkpoint policy is given them: jax_remat3 wraps names."""
     if eqn.primitive.name == "call_hi_primitive" and primitive_name(eqn) == "name":
         import jax.extend
 
@@ -466,18 +501,22 @@ def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def is_literal(var: Any) -> bool:
+    """Return whether an operand is a literal."""
     return hasattr(var, "val")
 
 
 def converted(literal: Any, var: Any) -> Any:
-    """A literal of the type that a variable has."""
+    """Return a literal converted to the type that a variable has."""
     import numpy as np
 
     return type(literal)(np.asarray(literal.val).astype(var.aval.dtype)[()], var.aval)
 
 
 def literal_text(var: Any) -> str:
-    """The value of a Literal, short. Since 0.8 it may be a TypedInt or a TypedNdArray."""
+    """Return the value of a Literal, short.
+
+    Since 0.8 it may be a TypedInt or a TypedNdArray.
+    """
     import numpy as np
 
     try:
@@ -488,25 +527,30 @@ def literal_text(var: Any) -> str:
 
 
 def is_dropped(var: Any) -> bool:
+    """Return whether a variable is one of a result that nothing reads."""
     return type(var).__name__ == "DropVar"
 
 
 def traceback(eqn: Any) -> Any | None:
-    """The eqn's `Traceback` (hashable, compared by frames), if JAX recorded one."""
+    """Return the eqn's `Traceback` (hashable, compared by frames), if JAX recorded one."""
     return eqn.source_info.traceback
 
 
 def name_stack(eqn: Any) -> str:
+    """Return the eqn's name stack as text."""
     return str(eqn.source_info.name_stack)
 
 
 def traced_function(jaxpr: Any) -> str | None:
-    """`name at file:line` of the Python function that was traced into this jaxpr, if known."""
+    """Return `name at file:line` of the Python function that was traced into this jaxpr.
+
+    None where it is not known.
+    """
     return getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None)
 
 
 def memory_space(aval: Any) -> str:
-    """`host` for pinned host memory, else `device`.
+    """Return `host` for pinned host memory, else `device`.
 
     Avals know their memory since 0.7.2; before that only the `device_put` that moved the value
     does, see `moved_to`.
@@ -520,7 +564,7 @@ def _space(space: Any) -> str:
 
 
 def moved_to(eqn: Any) -> str | None:
-    """For a `device_put`: `host` or `device` where it names a memory kind, else None."""
+    """Return `host` or `device` for a `device_put` that names a memory kind, else None."""
     for device in params(eqn).get("devices", ()):
         kind = getattr(device, "memory_kind", None) or getattr(device, "name", None)
         if kind is not None:  # TransferToMemoryKind until 0.7.1, MemorySpace since
@@ -529,7 +573,7 @@ def moved_to(eqn: Any) -> str | None:
 
 
 def topology_devices(topology: str) -> tuple[Any, ...]:
-    """The devices of a TPU topology, `v5e:2x4`, none of which has to be there.
+    """Return the devices of a TPU topology, `v5e:2x4`, none of which has to be there.
 
     Raises:
       Exception: what libtpu says against it.
@@ -541,8 +585,9 @@ def topology_devices(topology: str) -> tuple[Any, ...]:
 
 
 def bytecode(lowered: Any) -> tuple[bytes, int]:
-    """A `jax.stages.Lowered` as StableHLO bytecode with debug locations, and how many devices it is
-    split over.
+    """Return a `jax.stages.Lowered` as StableHLO bytecode, and how many devices it is split over.
+
+    The bytecode has debug locations.
     """
     operation = lowered.compiler_ir("stablehlo").operation
     buffer = io.BytesIO()
@@ -551,7 +596,10 @@ def bytecode(lowered: Any) -> tuple[bytes, int]:
 
 
 def without_locations(code: bytes) -> str:
-    """StableHLO bytecode as text, the same wherever in a file the program's lines stand."""
+    """Return StableHLO bytecode as text, without debug locations.
+
+    It is the same wherever in a file the program's lines are.
+    """
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
@@ -560,10 +608,15 @@ def without_locations(code: bytes) -> str:
 
 
 def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> Any:
-    """The executable of StableHLO, text or bytecode, partitioned over devices of one client.
+    """Return the executable of StableHLO, text or bytecode, partitioned over devices of one client.
 
-    What `Lowered.compile` ends in; that one needs the function, and at its lowering devices of the
-    platform.
+    This is what `Lowered.compile` ends in; that one needs the function and, when it lowers, devices
+    of the platform.
+
+    Args:
+      code: the StableHLO.
+      devices: the devices, of one client.
+      flags: options of the compiler by name.
 
     Raises:
       Exception: what the compiler says against it.
@@ -606,7 +659,7 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
 
 
 def _unspecified(module: Any, attributes: str) -> list[bool]:
-    """For each parameter or result of a module whether its sharding is the compiler's choice."""
+    """Return for each parameter or result of a module whether the compiler chooses its sharding."""
     main = next(op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
     if attributes not in main.attributes:  # of none anything is said
         types = main.attributes["function_type"].value
@@ -619,18 +672,23 @@ def _unspecified(module: Any, attributes: str) -> list[bool]:
 
 
 def axes_of(mesh: Any) -> dict[str, int]:
-    """The axes of a Mesh or an AbstractMesh with their sizes, in order."""
+    """Return the axes of a Mesh or an AbstractMesh with their sizes, in order."""
     return {str(name): int(size) for name, size in mesh.shape.items()}
 
 
 def is_explicit(mesh: Any) -> bool:
-    """Whether the types say over every axis of a mesh how each value is split."""
+    """Return whether the types say over every axis of a mesh how each value is split."""
     return all(str(kind).endswith("Explicit") for kind in mesh.axis_types)
 
 
 def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
-    """A mesh of CPU devices, of as many as it takes; if there are too few and no backend has
-    started yet, JAX is asked for more.
+    """Return a mesh of as many CPU devices as its axes take.
+
+    If there are too few and no backend has started yet, JAX is asked for more.
+
+    Args:
+      axes: the size of each axis.
+      explicit: whether the axes are explicit; else they are automatic.
 
     Raises:
       InputsError: there are too few.
@@ -654,7 +712,10 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
 
 
 def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
-    """The context in which PartitionSpecs speak of a mesh; without one (None) nothing changes."""
+    """Return the context in which PartitionSpecs refer to a mesh.
+
+    Without a mesh (None) nothing changes.
+    """
     jax = import_jax()
     if mesh is None:
         return contextlib.nullcontext()
@@ -666,8 +727,9 @@ def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def split_of(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...] | None:
-    """The mesh axes that a NamedSharding splits each dim over; None of another one, and of one that
-    leaves dims to the compiler.
+    """Return the mesh axes that a NamedSharding splits each dim over.
+
+    None for another kind of sharding, and for one that leaves dims to the compiler.
     """
     spec = getattr(sharding, "spec", None)
     if spec is None or import_jax().sharding.PartitionSpec.UNCONSTRAINED in tuple(spec):
@@ -676,7 +738,7 @@ def split_of(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...] | None:
 
 
 def spec_split(spec: Any, rank: int) -> tuple[tuple[str, ...], ...]:
-    """As `split_of`, of a PartitionSpec."""
+    """Return the mesh axes that a PartitionSpec splits each dim over, as `split_of` does."""
     entries = [_entry(e) for e in tuple(spec)]
     return tuple((*entries, *[()] * rank)[:rank])
 
@@ -689,8 +751,9 @@ def _entry(entry: Any) -> tuple[str, ...]:
 
 
 def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
-    """How an aval's type says that it is split; None where the type does not say, which it does
-    over explicit axes only.
+    """Return how an aval's type says that it is split.
+
+    None where the type does not say, which it does over explicit axes only.
     """
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
@@ -700,19 +763,22 @@ def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
 
 
 def host_results(eqn: Any) -> tuple[int, ...]:
-    """Of a jit eqn those results that its `out_shardings` put in host memory; their avals do not
-    tell.
+    """Return the results of a jit eqn that its `out_shardings` put in host memory.
+
+    Their avals do not tell.
     """
     asked = params(eqn).get("out_shardings", ())
     return tuple(i for i, s in enumerate(asked) if getattr(s, "memory_kind", None) == "pinned_host")
 
 
 def as_host_put(var: Any, like: Any) -> Any:
-    """The eqn that moves a value like a variable to host memory; its input and its output are new
-    variables.
+    """Return the eqn that moves a value like a variable to host memory.
+
+    Its input and its output are new variables.
 
     Args:
-      like: an eqn whose line it is said to stand at.
+      var: the variable.
+      like: a jit eqn with a result in host memory, whose host sharding and source line it is given.
     """
     jax = import_jax()
     host = next(

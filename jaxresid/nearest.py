@@ -1,4 +1,4 @@
-"""What somebody may have meant by a word that is not known."""
+"""Suggest what somebody may have meant by an unknown word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known word most like one that is not, upper and lower case alike; None if none is."""
+    """Return the known word most similar to an unknown one, None if none is similar enough.
+
+    Upper and lower case count as the same.
+
+    Args:
+      word: the unknown word.
+      words: the known words.
+      cutoff: the least similarity, from 0 to 1, as `difflib.get_close_matches` takes it.
+    """
     import difflib
 
     wanted = word.lower()
@@ -22,6 +30,6 @@ def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """The end of a message: "; did you mean `x`?", or nothing."""
+    """Return the end of a message, "; did you mean `x`?", or "" where no known word is similar."""
     near = nearest(word, words)
     return f"; did you mean `{near}`?" if near else ""

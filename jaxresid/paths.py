@@ -1,4 +1,4 @@
-"""Paths of repeated layers, `params['layers'][3]['w']` and `encoder/layer_3/mlp`, as one."""
+"""Fold paths of repeated layers, `params['layers'][3]['w']` or `encoder/layer_3/mlp`, into one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ _SUFFIX = re.compile(r"_?\d+")
 
 
 def pattern(path: str) -> str:
-    """`params['layers'][3]['w']` -> `params['layers'][*]['w']`: equal for repeated layers."""
+    """Return a path with stars for its numbers, which is equal for repeated layers.
+
+    For example, `params['layers'][3]['w']` becomes `params['layers'][*]['w']`.
+    """
     return _NUMBER.sub("*", path)
 
 
 def folded(paths: Iterable[str]) -> str:
-    """Paths of one pattern as one: indices as the range that they are, `blocks[0..11].mlp`, other
-    numbers as `layers/*/mlp`; what is the same in all of them stays.
+    """Return one path that stands for several paths of the same pattern.
+
+    Indices that differ become the range they cover, `blocks[0..11].mlp`; other numbers that differ
+    become a star, `layers/*/mlp`. What is the same in all paths is kept.
     """
     each = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
     if not each:
@@ -30,8 +35,10 @@ def folded(paths: Iterable[str]) -> str:
 
 
 def folded_scopes(scopes: Iterable[str]) -> str:
-    """Module paths as few: those of repeated layers as one, `layers/*/mlp`, also where the first
-    of them has no number, `dense_*`.
+    """Return module paths as a short, comma-separated list, with repeated layers folded into one.
+
+    Repeated layers are written as `layers/*/mlp`, also where the first of them has no number,
+    `dense_*`.
     """
     groups: dict[str, list[str]] = {}
     for scope in scopes:

@@ -1,4 +1,4 @@
-"""Files of a cache that others can write to: regular ones, and no link to another."""
+"""Open files of a cache that others can write to: only regular files, and never through a link."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr
 
 
 def read(file: Path) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file.
 
     Raises:
-      OSError: there is none, or it is a link, a pipe or the like.
+      OSError: There is no such file, or it is a link, a pipe or the like.
     """
     return _read(opened(file, os.O_RDONLY))
 
 
 def opened(file: Path, flags: int) -> int:
-    """The descriptor of a regular file.
+    """Return an open descriptor of a regular file.
+
+    Args:
+      file: the file to open.
+      flags: flags as for `os.open`.
 
     Raises:
-      OSError: as `read`.
+      OSError: There is no such file, or it is a link, a pipe or the like.
     """
     descriptor = os.open(file, flags | _NO_LINK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -33,7 +37,7 @@ def opened(file: Path, flags: int) -> int:
 
 
 def leads_out(directory: Path) -> bool:
-    """Whether a directory is a link to a place outside of the one that it is in."""
+    """Return whether a directory is a link to a place outside its parent directory."""
     if not directory.is_symlink():
         return False
     return not directory.resolve().is_relative_to(directory.parent.resolve())

@@ -1,5 +1,7 @@
-"""Text that only shows: what comes from paths, scopes, errors, caches and compilers may hold
-characters that act on a terminal, begin a command in the log of a CI service, or are no XML.
+"""Make text safe to display on a terminal, in the log of a CI service and in XML.
+
+Paths, scopes, errors, caches and compilers may supply characters that act on a terminal, begin a
+command in the log of a CI service, or are not valid in XML.
 
 One line of text goes through `visible`, several through `lines`, a whole value of the model through
 `shown`, JSON through `json_text`; every renderer and every writer to stderr uses one of them.
@@ -34,35 +36,45 @@ T = TypeVar("T")
 
 
 def visible(text: str) -> str:
-    """The text with a picture in the place of each character that would act on the terminal."""
+    """Return the text with a picture in place of each character that would act on the terminal."""
     return _UNSEEN.sub(_picture, text)
 
 
 def one_line(text: str) -> str:
-    """The text visible, its line ends made spaces."""
+    """Return the text made visible and joined into one line, with spaces for its line ends."""
     return visible(" ".join(text.splitlines()))
 
 
 def lines(text: str) -> str:
-    """Several lines, each visible and none a command to the service whose log they are in."""
+    """Return several lines made visible, none of them a command to the CI service logging them."""
     return inert(_IN_LINES.sub(_picture, text))
 
 
 def inert(text: str) -> str:
-    """A document without lines that are commands to the service whose log it is in: `::error::x`
-    becomes `\\::error::x`. Halves of pairs are replaced as well.
+    """Return a document with the lines escaped that would be commands to the CI service logging it.
+
+    For example, `::error::x` becomes `\\::error::x`. Unpaired surrogates are replaced as well.
     """
     return _COMMAND.sub(_backslash, re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
 def shown(value: T) -> T:
-    """A value of the model with all its text visible; the same one where it is already."""
+    """Return a value of the model with all its text made visible.
+
+    The same object is returned where all its text is visible already.
+    """
     return _shown(value, several=False, known={})  # type: ignore[no-any-return]
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """JSON in which characters that act on a terminal are escaped as JSON has it, `\\u001b`; halves
-    of pairs, which not every reader takes, are replaced.
+    """Return a value as JSON in which characters that act on a terminal are escaped.
+
+    They are escaped as JSON does it, `\\u001b`. Unpaired surrogates, which not every reader
+    accepts, are replaced.
+
+    Args:
+      value: what `json.dumps` accepts.
+      indent: spaces per level; None for one line without spaces.
     """
     separators = None if indent is not None else (",", ":")
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
@@ -70,7 +82,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def quoted(path: str) -> str:
-    """A file name in the head of a diff, in quotes with escapes where git would write it so."""
+    """Return a file name for the head of a diff, quoted and escaped where git would do so."""
     if not _UNSEEN.search(path):
         return path
     escapes = {"\n": "\\n", "\t": "\\t", '"': '\\"', "\\": "\\\\"}

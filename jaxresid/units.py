@@ -1,6 +1,7 @@
-"""Bytes and FLOPs as people write and read them.
+"""Format and parse bytes and FLOPs as people write and read them.
 
-Bytes go out in binary units and come in in binary or decimal ones; FLOPs go out in decimal units.
+Bytes are formatted in binary units and parsed from binary or decimal ones; FLOPs are formatted in
+decimal units.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ _BYTES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)")
 
 
 def format_bytes(nbytes: int) -> str:
-    """`12.38 GiB`: two decimals, none for bytes."""
+    """Return a number of bytes as text such as `12.38 GiB`.
+
+    The unit is binary. There are two decimals, and none for single bytes.
+    """
     value = float(nbytes)
     for unit in _BINARY:
         # 1023.996 would print as 1024.00
@@ -27,7 +31,10 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_flops(flops: float) -> str:
-    """`180.39 GFLOP`: decimal units, two decimals, none for single operations."""
+    """Return a number of FLOPs as text such as `180.39 GFLOP`.
+
+    The unit is decimal. There are two decimals, and none for single operations.
+    """
     value = float(flops)
     for unit in _DECIMAL:
         # 999.996 would print as 1000.00
@@ -38,10 +45,10 @@ def format_flops(flops: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """`1MiB`, `1.5 GiB`, `2GB`, `4096` -> bytes.
+    """Return the number of bytes that a text such as `1MiB`, `1.5 GiB`, `2GB` or `4096` means.
 
     Raises:
-      ValueError: with a message for the user.
+      ValueError: The text is not a size; the message is for the user.
     """
     match = _BYTES.fullmatch(text.strip())
     factor = _FACTORS.get((match.group(2) or "B").lower()) if match else None

@@ -1,7 +1,8 @@
-"""What the linter says, as frozen values: standard library only.
+"""What the linter reports, as frozen values that need only the standard library.
 
-One position unit everywhere: rows are 1-based, columns 0-based in code points, ends exclusive. The
-renderers convert at the edge (UTF-16 for language servers, UTF-8 bytes for reviewdog).
+Positions have the same unit everywhere: rows are 1-based, columns are 0-based in code points, and
+ends are exclusive. The renderers convert them on output (UTF-16 for language servers, UTF-8 bytes
+for reviewdog).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """Replace the text in `span` by `text`; an empty span inserts."""
+    """The replacement of the text in `span` by `text`; an empty span inserts."""
 
     span: Span
     text: str
@@ -34,9 +35,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Edits that belong together: all are made or none. `title` reads as a command.
+    """Edits that belong together: either all are made or none.
 
     Attributes:
+      title: what the fix does, as a command.
+      edits: the edits.
       applicability: `safe` where the program means the same afterwards; `unsafe` where values,
         memory or compute may change.
     """
@@ -89,18 +92,18 @@ class Violation:
 
     @property
     def sort_key(self) -> tuple[str, int, int, int, str, str]:
-        """Path, cell, row, column, code, message: the one order of every output."""
+        """The key that every output sorts by: path, cell, row, column, code, message."""
         span = self.span
         return self.path, self.cell or 0, span.row, span.column, self.code, self.message
 
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """What linting one file gave.
+    """The result of linting one file.
 
     Attributes:
-      path: as in its violations.
-      violations: sorted, suppressed ones left out.
+      path: the path, as in the violations.
+      violations: the violations, sorted, without suppressed ones.
       lines: source lines without their line ends, by notebook cell (None for a Python file), for
         excerpts and column units. Empty where there are no violations.
     """
@@ -112,7 +115,7 @@ class Linted:
 
 @dataclass(frozen=True, slots=True)
 class RuleInfo:
-    """What a rule says about itself, for `explain`, `rules` and the formats that list rules.
+    """The description of a rule, for `explain`, `rules` and the formats that list rules.
 
     Attributes:
       summary: one line, from the docstring.
@@ -120,9 +123,9 @@ class RuleInfo:
         all, is the fix safe.
       fix: the best applicability that its fixes have; None if it has no fix.
       default: whether it is on without being selected.
-      since: the jaxresid version that brought it.
+      since: the first jaxresid version that has it.
       jax: the JAX versions it applies to, as a specifier such as `>=0.10`; empty for all.
-      project: whether it needs the whole project to speak.
+      project: whether it needs to see the whole project before it can report anything.
       bad, good: example sources; `# !` ends the lines that are reported in `bad`.
       traced: whether only a trace can tell: `jaxresid check` finds it, `jaxresid lint` does not.
     """

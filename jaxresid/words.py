@@ -1,4 +1,4 @@
-"""Options that take one of a few words, as types; the command line's choices are made from them."""
+"""Types for options that take one of a few words; the command line's choices are made from them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where a traced fact becomes advice."""
+"""Turn what a trace shows into advice: checks, comparisons, plans, compiles and sweeps."""

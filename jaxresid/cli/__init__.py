@@ -1,4 +1,4 @@
-"""The command line: parse, call, echo, exit. No analysis and no formatting."""
+"""Define the command line: parse, call, echo, exit, without analysis or formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From argv to an exit code: errors, interrupts, closed pipes, progress, output."""
+"""Run the command line, from argv to exit code: errors, interrupts, closed pipes, output."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _PROGRESS_EVERY_S = 0.1
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs the command line.
+    """Run the command line and return its exit code.
 
     Returns:
-      0 reported, 2 could not (one clear message on stderr), 130 interrupted.
+      0 if it reported, 2 if it could not (with one clear message on stderr), 130 if it was
+      interrupted; a command may return a code of its own.
     """
     try:
         from jaxresid.cli import cli
@@ -80,13 +81,14 @@ def _print_traceback() -> None:
 
 
 def tell(text: str) -> None:
-    """Writes a message to stderr."""
+    """Write a message to stderr."""
     click.echo(lines(text), err=True)
 
 
 def _unexpected(error: BaseException) -> str:
-    """What is said of an exception that nobody foresaw: a bug here, unless it was raised in a file
-    of the user's.
+    """Return the message for an exception that nobody foresaw.
+
+    It is a bug of ours, unless it was raised in a file of the user's.
     """
     import sysconfig
     import traceback
@@ -113,10 +115,13 @@ def _unexpected(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows `what` with elapsed time on stderr after a second, on a terminal only; and keeps what
-    the user's code and libraries print out of our output, by sending it to stderr.
+    """Show progress on stderr during the context, and send what the user's code prints to stderr.
 
-    Gives what changes the words that are shown.
+    `what` is shown with the elapsed time after a second, on a terminal only. Libraries' output
+    goes to stderr too, so that stdout holds only ours.
+
+    Yields:
+      A function that changes the words that are shown.
     """
     with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), _progress(what) as say:
         yield say
@@ -124,8 +129,9 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _descriptor_to_stderr() -> Iterator[None]:
-    """Sends to stderr what is printed past Python as well: HiGHS 1.12 does, told to be quiet or not
-    (ERGO-Code/HiGHS#2783).
+    """Send to stderr what is printed past Python as well, during the context.
+
+    HiGHS 1.12 does so, told to be quiet or not (ERGO-Code/HiGHS#2783).
     """
     try:
         os.fstat(2)
@@ -178,13 +184,16 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
-    """Writes the finished text to stdout or, all or nothing, to a file.
+    """Write the finished text to stdout or, all or nothing, to a file.
 
     Args:
-      verbatim: also lines that a CI service takes for commands, or that are the user's source.
+      text: The text.
+      output: The file; None or `-` means stdout.
+      verbatim: Whether to keep also lines that a CI service takes for commands, or that are the
+        user's source, as they are.
 
     Raises:
-      JaxresidError: the file cannot be written.
+      JaxresidError: The file cannot be written.
     """
     if not text.endswith("\n"):
         text += "\n"
@@ -220,10 +229,10 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
 
 
 def check_output(output: str | None) -> None:
-    """That a file can be written, as far as can be told without touching it.
+    """Check that a file can be written, as far as can be told without touching it.
 
     Raises:
-      JaxresidError: as `write`.
+      JaxresidError: As `write`.
     """
     if output in (None, "-"):
         return
@@ -240,8 +249,10 @@ def check_output(output: str | None) -> None:
 
 
 def _is_device(output: str) -> bool:
-    """Whether a name stands for an open file, as /dev/stdout does, even where that is a regular
-    one: replacing the name would break the machine for everybody.
+    """Return whether a name stands for an open file, as /dev/stdout does.
+
+    That is so even where it is a regular file: replacing the name would break the machine for
+    everybody.
     """
     return os.path.abspath(output).startswith(("/dev/", "/proc/"))
 
@@ -253,7 +264,7 @@ def _umask() -> int:
 
 
 def rendered(renderable: RenderableType, output: str | None) -> str:
-    """A rich renderable as text: coloured on a terminal only, plain for pipes and files.
+    """Return a rich renderable as text: coloured on a terminal only, plain for pipes and files.
 
     The width is the terminal's, else $COLUMNS, else 80.
     """
@@ -275,12 +286,12 @@ def rendered(renderable: RenderableType, output: str | None) -> str:
 
 
 def encoding_of(output: str | None) -> str:
-    """That of what the text goes to: stdout, or a file, which is UTF-8."""
+    """Return the encoding of what the text goes to: stdout's, or UTF-8 for a file."""
     return sys.stdout.encoding or "ascii" if output in (None, "-") else "utf-8"
 
 
 def use_color(wish: str, output: str | None) -> bool:
-    """Whether to colour: `always`, `never`, or `auto` (a terminal's stdout, no NO_COLOR)."""
+    """Return whether to colour: `always`, `never`, or `auto` (stdout a terminal, no NO_COLOR)."""
     if wish != "auto":
         return wish == "always"
     if os.environ.get("NO_COLOR"):
@@ -291,7 +302,7 @@ def use_color(wish: str, output: str | None) -> bool:
 
 
 def terminal_width(*, to_stdout: bool) -> int:
-    """The terminal's width, else $COLUMNS, else 80."""
+    """Return the terminal's width in columns, else $COLUMNS, else 80."""
     return _width(to_stdout and sys.stdout.isatty())
 
 

@@ -1,4 +1,4 @@
-"""What the commands that report findings share: choosing rules, formats, output, exit codes."""
+"""Share what commands that report findings need: choosing rules, formats, output, exit codes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,35 @@ if TYPE_CHECKING:
 
 
 class Wishes(Protocol):
-    """How findings are to be shown, as the command line says."""
+    """The command line's wishes about how findings are shown."""
 
     @property
-    def config(self) -> Path | None: ...
+    def config(self) -> Path | None:
+        """The configuration file to use; None means the nearest one."""
+
     @property
-    def isolated(self) -> bool: ...
+    def isolated(self) -> bool:
+        """Whether no configuration file is used."""
+
     @property
-    def statistics(self) -> bool: ...
+    def statistics(self) -> bool:
+        """Whether findings are counted by rule."""
+
     @property
-    def exit_zero(self) -> bool: ...
+    def exit_zero(self) -> bool:
+        """Whether the exit code is 0 even if there are findings."""
+
     @property
-    def output(self) -> str | None: ...
+    def output(self) -> str | None:
+        """The file to write to; None or `-` means stdout."""
+
     @property
-    def color(self) -> str: ...
+    def color(self) -> str:
+        """When to colour: `auto`, `always` or `never`."""
+
     @property
-    def quiet(self) -> bool: ...
+    def quiet(self) -> bool:
+        """Whether only findings are printed, without a summary."""
 
 
 def _selectors(
@@ -54,17 +67,17 @@ def _per_file(context: click.Context, parameter: click.Parameter, value: Sequenc
 
 
 def many(name: str, metavar: str, help: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-    """An option that may be given several times, or once with commas."""
+    """Return an option that may be given several times, or once with commas."""
     return click.option(f"--{name}", metavar=metavar, multiple=True, callback=callback, help=help)
 
 
 def selectors(name: str, help: str) -> Callable[..., Any]:
-    """An option that takes rules: codes, prefixes of codes, names."""
+    """Return an option that takes rules: codes, prefixes of codes, names."""
     return many(name, "CODES", help, _selectors)
 
 
 def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which rules are on."""
+    """Add the options that say which rules are on."""
     for decorate in (
         many("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
         selectors("extend-select", "Rules to run besides the selected ones."),
@@ -76,7 +89,7 @@ def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say how findings are shown."""
+    """Add the options that say how findings are shown."""
     for decorate in (
         click.option("-q", "--quiet", is_flag=True, help="Print findings only, no summary."),
         click.option(
@@ -117,13 +130,13 @@ def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_combination(wishes: Wishes) -> None:
-    """Refuses combinations of which one half would be ignored."""
+    """Raise UsageError for combinations of options of which one half would be ignored."""
     if wishes.isolated and wishes.config is not None:
         raise UsageError("--isolated uses no configuration file, --config names one")
 
 
 def check_statistics(wishes: Wishes, config: Config) -> None:
-    """Refuses statistics in a format that has none."""
+    """Raise UsageError for statistics in a format that has none."""
     if wishes.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
             f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
@@ -138,11 +151,14 @@ def show(
     fixed: int = 0,
     to_stderr: bool = False,
 ) -> int:
-    """Prints results, and gives the exit code: 1 where more than infos was found.
+    """Print results and return the exit code: 1 where more than infos was found.
 
     Args:
-      fixed: how many findings were fixed and are not in `results`.
-      to_stderr: stdout is taken by the fixed source.
+      wishes: How findings are to be shown.
+      config: The configuration of the run.
+      results: The findings by file.
+      fixed: How many findings were fixed and are not in `results`.
+      to_stderr: Whether stdout is taken by the fixed source.
     """
     if not results and wishes.quiet and config.output_format in ("text", "concise"):
         return 0
@@ -173,7 +189,7 @@ def show(
 
 
 def _documented(codes: Iterable[str]) -> list[RuleInfo]:
-    """What the rules of some codes say about themselves."""
+    """Return the documentation of the rules of some codes."""
     codes = set(codes)
     infos = [rule(e.name).info() for e in INDEX if e.code in codes]
     traced = [e.name for e in TRACED if e.code in codes]

@@ -1,5 +1,6 @@
-"""Whether edited code that is not written yet gives what a plan promises: it is traced again, in
-a process of its own, where every module is imported anew.
+"""Check that edited code that is not written yet gives what a plan promises.
+
+The code is traced again in a process of its own, where every module is imported anew.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FIGURES = ("peak_nbytes", "kept_nbytes", "host_nbytes", "recompute_flops")
 
 
 def retraced(check: Check, options: TargetOptions) -> Check:
-    """A check that asks another process where this one cannot tell, or finds other figures."""
+    """Return a check that asks another process where this one fails or finds other figures."""
 
     def ask(edits: Sequence[FileEdit], promised: Figures) -> Figures:
         from jaxresid.advice.plan.promising import Figures, UnverifiedError
@@ -54,10 +55,10 @@ def retraced(check: Check, options: TargetOptions) -> Check:
 
 
 def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> None:
-    """Traces the edited code and compares its figures with those of the plan.
+    """Trace the edited code and compare its figures with those of the plan.
 
     Raises:
-      InputsError: it cannot be traced, or a figure differs.
+      InputsError: It cannot be traced, or a figure differs.
     """
     found = _retraced(edits, options)
     if "error" in found:
@@ -82,7 +83,7 @@ def _shown(name: str, figure: int) -> str:
 
 
 def _retraced(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str, Any]:
-    """The figures of the target after the edits; or `error`."""
+    """Return the figures of the target after the edits, or what went wrong as `error`."""
     given = {
         "path": sys.path,
         "argv": sys.argv,
@@ -106,7 +107,7 @@ def _retraced(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str,
 
 
 def answer(given: Mapping[str, Any]) -> None:
-    """The other process: traces as asked, and writes the figures to stdout as JSON."""
+    """Trace as asked, in the other process, and write the figures to stdout as JSON."""
     # What the user's code prints is no part of the answer, from wherever it prints.
     stdout = os.dup(1)
     os.dup2(2, 1)

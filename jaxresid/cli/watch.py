@@ -18,9 +18,9 @@ _CLEAR = "\x1b[2J\x1b[H"
 
 
 def watch(run: Callable[[], int], files: Callable[[], Iterable[Path]]) -> int:
-    """Calls `run` now and after every change of the files; ends with Ctrl-C.
+    """Call `run` now and after every change of the files, until Ctrl-C.
 
-    Polls the files' stats: at a thousand files that is a few milliseconds each half second, and
+    It polls the files' stats: at a thousand files that is a few milliseconds each half second, and
     works on every file system.
     """
     while True:

@@ -1,4 +1,4 @@
-"""From a question to a report: tracing, and all that is said of a trace."""
+"""Answer a question with a report: trace the function, and report on the trace."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def inspect(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Report]:
-    """What the backward pass of `fun` keeps, costs and takes.
+    """Report what the backward pass of `fun` keeps, costs and takes.
 
     `jaxresid.inspect(fun)(*args, **kwargs)`: as with `jax.make_jaxpr`, options go into the first
     call and the function's own arguments, whatever they are called, into the second. Those are
@@ -89,12 +89,12 @@ def inspect(
       has_aux: `fun` returns `(output, auxiliary data)`.
       mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
         gradients that it computes itself; `auto` tells from what it does.
-      profile: whose compiler the peak is estimated for: `accelerator` or `cpu`.
-      mesh: what it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of axes and
-        their sizes, as many of this process's CPU devices; arguments without a sharding are on all
-        of it. None: the mesh of the arguments' own shardings. Bytes are then one device's. Where
-        the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see how the
-        residuals are split.
+      profile: the profile of the compiler that the peak is estimated for: `accelerator` or `cpu`.
+      mesh: the mesh that it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of
+        axes and their sizes, as many of this process's CPU devices; arguments without a sharding
+        are on all of it. None: the mesh of the arguments' own shardings. Bytes are then one
+        device's. Where the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see
+        how the residuals are split.
 
     Returns:
       a function of the arguments of `fun` that returns a `Report`.
@@ -115,10 +115,11 @@ def inspect(
 
 
 def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
-    """As `inspect`, keeping the jaxprs.
+    """Return the report of `inspect` together with the jaxprs.
 
     Args:
-      cache: of what is compiled for a mesh.
+      question: the function, its call and the options.
+      cache: the cache of what is compiled for a mesh.
     """
     with uncollected():
         found = _traced_subject(question)
@@ -127,14 +128,16 @@ def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
 
 
 def subject(question: Question) -> Subject:
-    """Traces as `inspection` does, and leaves it at that."""
+    """Trace as `inspection` does, without making a report."""
     with uncollected():
         return _traced_subject(question)
 
 
 def _traced_subject(question: Question) -> Subject:
-    """Traces as it is. What fails and asked about devices is traced again as on a GPU: so does code
-    that needs one only while it is traced, cuDNN's attention say.
+    """Trace the function as it is, or as on a GPU.
+
+    What fails and asked about devices is traced again as on a GPU: that helps code that needs a GPU
+    only while it is traced, such as cuDNN's attention.
     """
     jax_compat.import_jax()
     with jax_compat.gpu_questions() as asked:
@@ -220,7 +223,7 @@ _EARLY_REMAT3 = (
 
 
 def _drops_gradients(traced: Trace) -> bool:
-    """Whether a function takes gradients itself and does nothing with them."""
+    """Return whether a function takes gradients itself and does nothing with them."""
     primal = jax_compat.open_jaxpr(traced.primal().jaxpr)
     return steps.holds_gradient(primal) and drops_gradients(primal)
 
@@ -262,7 +265,7 @@ def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
 def _step_of(
     fun: Callable[..., Any], call: Arguments, name: str, frames: Frames, *, required: bool
 ) -> StepTrace | None:
-    """The function as a training step. Without `required`, None if it is none or fails."""
+    """Return the function as a training step; without `required`, None if it is none or fails."""
     try:
         primal, call = steps.step_settled(fun, call)
     except JaxresidError:
@@ -279,9 +282,10 @@ def _step_of(
 def _with_changes(
     fun: Callable[..., Any], call: Arguments, may_be_step: bool
 ) -> tuple[StepTrace | None, Arguments]:
-    """The function as a training step, if it is one; and its arguments, of which no gradient is
-    taken of what it changes itself, running means say. Those of a function that fails to trace are
-    as they were.
+    """Return the function as a training step, if it is one, and its arguments.
+
+    Of the arguments no gradient is taken of what the function changes itself, such as running
+    means. Those of a function that fails to trace are as they were.
     """
     try:
         primal, call = steps.step_settled(fun, call)
@@ -293,7 +297,7 @@ def _with_changes(
 
 
 def _step(subject: Subject, step: StepTrace) -> Inspection:
-    """The inspection of a training step."""
+    """Return the inspection of a training step."""
     program = step_program(step)
     found = step_residuals(step, subject.frames, program)
     estimate = peak(program, subject.profile, Places(subject.frames, step))
@@ -341,7 +345,7 @@ def _offloading(
     frames: Frames,
     said: Sequence[Finding],
 ) -> Offloading | None:
-    """Where the residuals are; None where nothing is in host memory, nor meant to be."""
+    """Return where the residuals are; None where nothing is in host memory, nor meant to be."""
     kept, plain = kept_of(found), worths.plain
     if not worths.is_known:
         return None
@@ -363,7 +367,10 @@ def _traced(
     name: str,
     frames: Frames,
 ) -> tuple[Arguments, Trace, tuple[str, ...]]:
-    """Traces; Python floats whose value the function needs are held static, which is said."""
+    """Trace the function; Python floats whose value it needs are held static.
+
+    A warning names those that are held static.
+    """
     try:
         return call, trace(fun, call, has_aux), ()
     except JaxresidError:
@@ -386,7 +393,10 @@ def _traced(
 
 
 def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:
-    """Differentiation asks the checkpoints' policies, and one that fails does so deep in JAX."""
+    """Raise the error of a checkpoint's policy that fails.
+
+    Differentiation asks the policies, and one that fails does so deep in JAX.
+    """
     try:
         primal = primal_trace(fun, call, has_aux)
     except Exception:  # then it is not the policy
@@ -403,8 +413,10 @@ def _floats_held(call: Arguments) -> Arguments:
 
 
 def own_code(fun: Any) -> tuple[str, ...]:
-    """The directories whose code counts as the user's even inside site-packages: the package that
-    the target is defined in, for a bound method or a callable object that of its class.
+    """Return the directories whose code counts as the user's even inside site-packages.
+
+    That is the package that the target is defined in; for a bound method or a callable object, the
+    package of its class.
     """
     while isinstance(fun, functools.partial):
         fun = fun.func

@@ -1,4 +1,4 @@
-"""What was traced, and what was found of it."""
+"""Hold what was traced, and what was found out about it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ class Subject:
     """A function as it was traced: what a report is made of, and its variants.
 
     Attributes:
+      fun: the function.
+      name: what it is called in a report.
+      trace: its trace, as a function or as a training step.
+      frames: reads the tracebacks of its eqns.
+      profile: the profile of the compiler that its peak is estimated for.
+      warnings: what is to be said of it.
       is_dead: whether it is a training step that does nothing with its gradients; it has no
         backward pass then, and nothing is said of what it takes or of its checkpoints.
       assumes_gpu: whether it was traced as on a GPU that is not here.
@@ -48,11 +54,11 @@ class Subject:
     assumes_gpu: bool = False
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
-        """What to trace it again in, or parts of it."""
+        """Return the context to trace it in again, or parts of it."""
         return jax_compat.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
 
     def judged(self) -> None:
-        """Refuses what cannot be judged.
+        """Refuse what cannot be judged.
 
         Raises:
           InputsError: it is a training step that does nothing with its gradients.
@@ -62,11 +68,15 @@ class Subject:
 
     @property
     def mesh(self) -> Mesh | None:
-        """What it is split over, before any compiler was asked how; None: it is of one device."""
+        """The mesh that it is split over, before any compiler was asked how.
+
+        None: it is of one device.
+        """
         return meshes.described(self.trace.arguments.mesh)
 
     @property
     def target(self) -> Target:
+        """The name of the function, what is differentiated, and whether it is a training step."""
         call = self.trace.arguments
         if isinstance(self.trace, StepTrace):
             return Target(self.name, differentiated_in(step_program(self.trace)), "step")
@@ -74,13 +84,20 @@ class Subject:
 
     @property
     def jax(self) -> JaxInfo:
+        """The installed JAX: its version, flags and compilers."""
         return JaxInfo(jax_compat.jax_version(), jax_compat.flags(), jax_compat.compilers())
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A report together with the function and the jaxprs that it was made from; `is_dead` as that
-    of a `Subject`.
+    """A report together with the function and the jaxprs that it was made from.
+
+    Attributes:
+      fun: the function.
+      report: the report.
+      trace: the trace of the function, with its jaxprs.
+      frames: reads the tracebacks of its eqns.
+      is_dead: as that of a `Subject`.
     """
 
     fun: Callable[..., Any]
@@ -92,8 +109,10 @@ class Inspection:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Pauses the garbage collector: of 48 layers it took two thirds of the time, going again and
-    again over hundreds of thousands of objects that all stay.
+    """Pause the garbage collector.
+
+    With 48 layers it took two thirds of the time, going again and again over hundreds of thousands
+    of objects that all stay.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -105,11 +124,12 @@ def uncollected() -> Iterator[None]:
 
 
 def differentiated_in(step: Program) -> tuple[str, ...]:
-    """The arguments of a training step that it takes gradients of, where they can be told."""
+    """Return the arguments of a training step that it takes gradients of, where they are known."""
     return tuple(r.path or "" for r in step.inputs if r.kind == "parameters")
 
 
 def dead_gradients(name: str) -> str:
+    """Return the message for a function that does nothing with its gradients."""
     return (
         f"nothing that {name} returns or changes depends on its gradients: they are computed and"
         " thrown away, and compilers leave the whole backward pass out; return the updated"

@@ -1,4 +1,4 @@
-"""The linter: source -> violations, without jax and without running what it lints."""
+"""The linter: it finds violations in source without jax and without running what it lints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ __all__ = ["fix_source", "lint_paths", "lint_source"]
 def lint_source(
     source: str | bytes, path: str = "-", *, config: Config | None = None
 ) -> tuple[Violation, ...]:
-    """Lints source as if it were the content of `path`, whose project (if it exists) is the one
-    that cross-file rules look at.
+    """Lint source as if it were the content of `path`.
+
+    Cross-file rules look at the project that `path` would be in, if it exists.
 
     Args:
       source: Python, or a notebook's JSON where `path` ends in `.ipynb`.
+      path: the path that the source is linted as; `-` for none.
       config: None for the nearest `[tool.jaxresid]` above `path`, as on the command line.
     """
     from jaxresid.linter.run.files import Lint
@@ -38,10 +40,13 @@ def fix_source(
     unsafe: bool = False,
     config: Config | None = None,
 ) -> str:
-    """Source with its fixes made: the safe ones, or all of them.
+    """Return source with its fixes made: the safe ones, or all of them.
 
     Args:
+      source: Python, or a notebook's JSON where `path` ends in `.ipynb`.
+      path: the path that the source is linted as; `-` for none.
       unsafe: also make the fixes that may change values, memory or compute.
+      config: None for the nearest `[tool.jaxresid]` above `path`, as on the command line.
     """
     from dataclasses import replace
 
@@ -60,18 +65,19 @@ def lint_paths(
     jobs: int | None = None,
     cache: bool = False,
 ) -> tuple[Linted, ...]:
-    """Lints files and directories.
+    """Lint files and directories.
 
     Args:
+      paths: the files and directories.
       config: None for the `[tool.jaxresid]` nearest to each file.
-      jobs: processes; None for one per processor.
+      jobs: number of processes; None for one per processor.
       cache: keep results in the configuration's cache directory, and use them.
 
     Returns:
-      one entry per file with findings, sorted by path.
+      One entry per file with findings, sorted by path.
 
     Raises:
-      JaxresidError: a path does not exist, or the configuration is wrong.
+      JaxresidError: A path does not exist, or the configuration is wrong.
     """
     from jaxresid.linter.run.files import Lint
     from jaxresid.settings.config import Options

@@ -1,4 +1,4 @@
-"""What a rule is: one class, in one file, with its own examples.
+"""Define what a rule is: one class, in one file, with its own examples.
 
 Rules hold no state. `find` gets the facts of a module and yields violations, made by `report`.
 The docstring is the documentation: a summary line, then the sections that `SECTIONS` names.
@@ -31,7 +31,7 @@ SECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Source that shows a rule.
+    """Source that illustrates a rule.
 
     Attributes:
       source: a module. In a bad example the lines that are reported end in `# !`.
@@ -47,18 +47,19 @@ class Example:
 
 
 class Documented:
-    """What a rule says about itself.
+    """The description that every rule gives of itself, in the linter and in `jaxresid check`.
 
     Class attributes:
       code, name, severity: as in `Violation`; `name` is also the module's name, `-` as `_`.
       why, help: the consequence and the remedy, for every violation that gives none of its own.
       fixes: the best applicability its fixes have; None if it never fixes.
       project: whether it needs to see the whole project.
-      traced: whether only a trace can tell, so that `jaxresid check` finds it and the linter not.
+      traced: whether only a trace can tell, so that `jaxresid check` finds it and the linter does
+        not.
       since: the first jaxresid that has it.
       jax: a specifier for the versions of jax that it applies to, for documentation; the rule
         itself asks `facts.jax_is`.
-      bad, good: examples; the good ones are the suite against false positives.
+      bad, good: examples; the good ones guard against false positives.
     """
 
     code: ClassVar[str]
@@ -76,12 +77,12 @@ class Documented:
 
     @classmethod
     def is_default(cls) -> bool:
-        """Whether the rule is on without being selected."""
+        """Return whether the rule is on without being selected."""
         return cls.severity != "info"
 
     @classmethod
     def info(cls) -> RuleInfo:
-        """The rule's documentation."""
+        """Return the rule's documentation."""
         summary, sections = documentation(cls)
         return RuleInfo(
             cls.code,
@@ -101,11 +102,11 @@ class Documented:
 
 
 class Rule(Documented):
-    """Base of the linter's rules.
+    """Base class of the linter's rules.
 
     Class attributes:
-      lenient_in_tests: only an info in a test module: a test of what checkpoint does may well do
-        what is pointless elsewhere.
+      lenient_in_tests: whether the rule reports only an info in a test module: a test of what
+        checkpoint does may well do what is pointless elsewhere.
       markers: a file that mentions none of these is not read for this rule.
     """
 
@@ -113,7 +114,7 @@ class Rule(Documented):
     markers: ClassVar[tuple[bytes, ...]] = CHECKPOINT_MARKERS
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        """The violations of this rule in one module."""
+        """Yield the violations of this rule in one module."""
         raise NotImplementedError
 
     @classmethod
@@ -129,7 +130,18 @@ class Rule(Documented):
         help: str | None = None,
         span: Span | None = None,
     ) -> Violation:
-        """A violation at `node`."""
+        """Return a violation of this rule at `node`.
+
+        Args:
+          facts: the facts of the module.
+          node: what is reported.
+          message: what is wrong here, without the remedy.
+          fix: the fix, None if there is none.
+          related: other places that explain the violation.
+          why: the consequence; None for the rule's own `why`.
+          help: the remedy; None for the rule's own `help`.
+          span: the text to report; None for that of `node`.
+        """
         return Violation(
             cls.code,
             cls.name,
@@ -146,8 +158,10 @@ class Rule(Documented):
 
 
 def noqa_rows(facts: Facts, node: ast.AST) -> tuple[int, ...]:
-    """The rows where a comment silences a violation at `node`: those of its statement (of a
-    compound statement only the header); for a decorator its own and that of the `def`.
+    """Return the rows where a comment silences a violation at `node`.
+
+    They are the rows of the node's statement, only the header of a compound statement. For a
+    decorator they are its own rows and that of the `def`.
     """
     names = facts.names
     statement = names.statement(node)
@@ -160,7 +174,7 @@ def noqa_rows(facts: Facts, node: ast.AST) -> tuple[int, ...]:
 
 
 def _header_end(statement: ast.stmt) -> int:
-    """The last row of a statement, of a compound one the last of its header's expressions."""
+    """Return the last row of a statement, or of the header of a compound statement."""
     if not hasattr(statement, "body"):
         return statement.end_lineno or statement.lineno
     end = statement.lineno
@@ -175,10 +189,10 @@ def _header_end(statement: ast.stmt) -> int:
 
 
 def documentation(cls: type[Documented]) -> tuple[str, dict[str, str]]:
-    """Summary and sections of a rule's docstring.
+    """Return the summary and the sections (heading -> text) of a rule's docstring.
 
     Raises:
-      ValueError: it has none, or a section that is not in `SECTIONS`.
+      ValueError: There is no docstring, or it has a section that is not in `SECTIONS`.
     """
     text = inspect.getdoc(cls) if cls.__doc__ else None
     if not text:

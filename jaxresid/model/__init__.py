@@ -1,4 +1,4 @@
-"""The frozen values everyone speaks in: standard library only, no analysis, no formatting.
+"""The frozen values that all parts exchange: standard library only, no analysis, no formatting.
 
 Bytes are integers in fields that end in `nbytes`. A loop's residual carries its stacked aval, so
 its `nbytes` already counts every trip; `trips` only informs.

@@ -1,4 +1,4 @@
-"""What a checkpoint is worth, and what only a trace can tell."""
+"""Checkpoints with their verdicts, and findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxresid.model.values import Location, Source
 
 
 class Verdict(enum.StrEnum):
-    """What a checkpoint is worth."""
+    """The verdict on a checkpoint: whether it saves memory, and if not, why."""
 
     EARNS = "earns-its-keep"
     SAVES_NOTHING = "saves-nothing"
@@ -47,25 +47,31 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint in source and what it is worth: the program with it against the program in
-    which this one alone is gone.
+    """One checkpoint in source, with its verdict.
+
+    The verdict compares the program with it to the program without this one checkpoint.
 
     Attributes:
       function: the module or function that is checkpointed, `Block` or `layer`.
-      source: where it is called, and the modules that it is; the same line in a loop is one
-        checkpoint.
-      defined: where that module's method or that function is defined; None where it is not known.
-      policy: as a user writes it, `dots_saveable`; None: nothing is saveable.
+      source: the line that calls it, and the module; the same line in a loop is one checkpoint.
+      policy: the policy as a user writes it, `dots_saveable`; None: nothing is saveable.
+      prevent_cse: whether it prevents common subexpression elimination.
       calls: how many times the program holds it, unrolled.
       trips: how often it runs, all calls and loops together.
-      kept_nbytes, kept_without_nbytes: computed residuals of the whole program, in device memory.
-      recompute_flops, recompute_fraction: what it adds; as a share of the program without it.
-      peak_nbytes, peak_without_nbytes: of the whole program. Of a checkpoint that is not judged
-        the peak without it, what is kept without it and what it recomputes are not known: None.
+      kept_nbytes: bytes of computed residuals of the whole program, in device memory.
+      kept_without_nbytes: the same without the checkpoint; None where it is not judged.
+      recompute_flops: FLOPs that it adds; None where it is not judged.
+      recompute_fraction: these as a share of the program without it; None where it is not judged.
+      peak_nbytes: the peak of the whole program, in bytes.
+      peak_without_nbytes: the same without the checkpoint; None where it is not judged.
       ratio: peak bytes saved per residual byte dropped; None where no residual is dropped.
-      reason: one sentence.
-      shape: how it stands, where that is known: `whole`, `last-stage`, `around-loop`, `trivial`,
-        `nested`; None for none of these.
+      verdict: the verdict.
+      reason: the reason for the verdict, one sentence.
+      shape: where it is in the program, if that is known: `whole`, `last-stage`, `around-loop`,
+        `trivial`, `nested`; None for none of these.
+      findings: the findings about it.
+      uncosted: primitives that no cost rule covers.
+      defined: where the module's method or the function is defined; None where it is not known.
     """
 
     function: str
@@ -90,6 +96,7 @@ class Checkpoint:
 
     @property
     def location(self) -> Location | None:
+        """The user's line; None where none is known."""
         return self.source.location
 
     @property

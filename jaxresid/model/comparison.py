@@ -1,4 +1,4 @@
-"""`jaxresid compare`."""
+"""The values of `jaxresid compare`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class Timing:
     """How long something ran on the local device, against the function without checkpoints.
 
     Attributes:
-      seconds: median of the rounds.
+      seconds: the median of the rounds, in seconds.
       ratio: median over the rounds of its time to that of no checkpoint in the same round; None
         where the function without checkpoints did not run.
-      low, high: the lowest and the highest ratio of a round.
-      rounds: how many there were.
+      low: the lowest ratio of a round.
+      high: the highest ratio of a round.
+      rounds: how many rounds there were.
       gradient_error: the greatest difference to the results without checkpoints, relative to the
         greatest absolute value of the array that it is in; None where it cannot be told: one of the
         two gave none, has NaNs, or nothing but zeros and infinities.
@@ -36,7 +37,7 @@ class Timing:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the results are the same up to rounding; None where it cannot be told."""
+        """Return whether the results are the same up to rounding; None where it cannot be told."""
         return None if self.gradient_error is None else self.gradient_error <= self.tolerance
 
 
@@ -48,14 +49,20 @@ class Row:
       policy: `none`, `as-written`, the name in `jax.checkpoint_policies` with its names, or
         `module:policy`.
       at: where: `all-sites`, `scan-bodies`, `whole` or a place, `model.py:42 (layer)`.
-      kept_nbytes, host_nbytes: computed residuals in device and in host memory.
-      recompute_flops: what it adds to the function without any checkpoint.
+      kept_nbytes: bytes of computed residuals in device memory.
+      host_nbytes: bytes of computed residuals in host memory.
+      peak_nbytes: the estimated peak, in bytes.
+      recompute_flops: FLOPs that it adds to the function without any checkpoint.
       recompute_fraction: that as a share of the function without any checkpoint.
       time_fraction: estimated time over that without any checkpoint, as a share of it.
-      pareto: no other row without host bytes has both a lower peak and less to recompute.
-      knee: of those the one beyond which saving memory gets dear.
+      pareto: whether no other row without host bytes has both a lower peak and less to recompute.
+      knee: whether it is, of those, the one beyond which saving memory gets expensive.
       error: why there are no figures.
       uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
+      measured: the timing on the local device, if there is one.
+      measure_error: why there is no timing.
+      offloading: the bytes in host memory, where any are or could be there.
+      compiled: the figures of XLA, one for each place.
     """
 
     policy: str
@@ -98,9 +105,12 @@ class Comparison:
     mesh: Mesh | None = None
 
     def print(self) -> None:
-        """Prints the text of `jaxresid compare` to stdout."""
+        """Print the text of `jaxresid compare` to stdout."""
         show(self)
 
     def to_json(self) -> str:
-        """The comparison as JSON text; its schema is `jaxresid/schema/compare.schema.json`."""
+        """Return the comparison as JSON text.
+
+        Its schema is `jaxresid/schema/compare.schema.json`.
+        """
         return to_json(self)

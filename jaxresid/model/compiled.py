@@ -1,4 +1,4 @@
-"""What XLA says."""
+"""The figures that XLA gives for a compiled program."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from jaxresid.model.values import NOWHERE, Computed, Location, Source
 
 @dataclass(frozen=True, slots=True)
 class CompiledBuffer:
-    """A buffer live at XLA's peak, in the user's terms. `count` equal ones make up `nbytes`.
+    """A buffer live at XLA's peak, in the user's terms.
 
     Attributes:
       kind: `argument`, `output`, `temporary`, `constant`.
-      shape: of one device, as XLA writes it; '' where it is not known.
+      nbytes: the bytes of all `count` of them.
+      count: how many equal ones there are.
+      shape: the shape on one device, as XLA writes it; '' where it is not known.
       opcode: the HLO instruction that makes it; '' where it is not known.
-      source: of what it was matched to; else the line in the HLO metadata, if there is one.
-      residual: what the residual is that it was matched to, `sin`; of an argument its path,
+      source: the source of what it was matched to; else the line in the HLO metadata, if there is
+        one.
+      residual: the residual that it was matched to, `sin`; of an argument its path,
         `params['w']`; None if neither is known.
-      origin: that residual in full, but for where it is made.
+      memory: whether it is in device or in host memory.
+      origin: that residual in full, except where it is made.
     """
 
     kind: str
@@ -36,13 +40,20 @@ class CompiledBuffer:
 
     @property
     def location(self) -> Location | None:
+        """The user's line; None where none is known."""
         return self.source.location
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Collectives of the compiled program; `nbytes` are their results on one device, all trips of
-    loops together (once, where `exact` is False: the trips are not known).
+    """Collectives of the compiled program.
+
+    Attributes:
+      opcode: the HLO instruction.
+      count: how many there are.
+      nbytes: the bytes of their results on one device, all trips of loops together (once, where
+        `exact` is False).
+      exact: whether the trips are known.
     """
 
     opcode: str
@@ -53,7 +64,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What XLA says about a program on one device of a place; None where it does not say.
+    """The figures that XLA gives for a program on one device of a place; None where it gives none.
 
     Attributes:
       on: the place, `cpu`, `gpu`, `tpu:v5e:2x4`.
@@ -63,12 +74,14 @@ class Compiled:
         ran out what XLA says the program needs.
       estimate_nbytes: the static estimate of the same.
       capacity_nbytes: the device's memory as its compiler has it.
-      fits: None where the peak or the capacity is not known, or where the program has lost its
-        backward pass.
-      seconds: that compiling took.
+      fits: whether the peak fits the capacity; None where either is not known, or where the program
+        has lost its backward pass.
+      seconds: the seconds that compiling took.
       error: why there are no figures; a program that does not fit is no error.
-      matched_nbytes, live_nbytes: of the buffers live at the peak, the bytes that were matched to
-        residuals, arguments or outputs, and all; None where the compiler does not list them.
+      matched_nbytes: of the buffers live at the peak, the bytes that were matched to residuals,
+        arguments or outputs; None where the compiler does not list them.
+      live_nbytes: the bytes of all buffers live at the peak; None where the compiler does not list
+        them.
     """
 
     on: str
@@ -110,9 +123,9 @@ class CompiledReport:
     warnings: tuple[str, ...] = ()
 
     def print(self) -> None:
-        """Prints the text of `jaxresid compile` to stdout."""
+        """Print the text of `jaxresid compile` to stdout."""
         show(self)
 
     def to_json(self) -> str:
-        """As JSON text; its schema is `jaxresid/schema/compile.schema.json`."""
+        """Return the report as JSON text; its schema is `jaxresid/schema/compile.schema.json`."""
         return to_json(self)

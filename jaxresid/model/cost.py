@@ -1,4 +1,4 @@
-"""What running something takes."""
+"""The cost of running something: FLOPs, transcendentals and bytes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What running something takes, as counted on its jaxpr: an estimate of work, not of time.
+    """The cost of running something, as counted on its jaxpr: an estimate of work, not of time.
 
     Costs add, subtract, and multiply by a number of trips.
 
     Attributes:
-      matmul_flops, conv_flops, elementwise_flops: a multiply-add is two.
-      transcendentals: evaluations of exp, tanh, sin and the like; apart from the FLOPs.
+      matmul_flops: FLOPs of matmuls; a multiply-add is two.
+      conv_flops: FLOPs of convolutions; a multiply-add is two.
+      elementwise_flops: FLOPs of elementwise operations.
+      transcendentals: evaluations of exp, tanh, sin and the like; not among the FLOPs.
       nbytes: bytes that each eqn by itself reads and writes; fusion saves most of them.
       uncosted: primitives that no rule covers, by name; they make every figure a lower bound.
       notes: what was assumed, such as a while loop's unknown trips.
@@ -32,6 +34,7 @@ class Cost:
 
     @property
     def flops(self) -> int:
+        """All FLOPs, without the transcendentals."""
         return self.matmul_flops + self.conv_flops + self.elementwise_flops
 
     def __add__(self, other: Cost) -> Cost:
@@ -53,7 +56,7 @@ class Cost:
         )
 
     def least(self, other: Cost) -> Cost:
-        """Return the lesser of each figure, with what this one says besides."""
+        """Return the lesser of each figure, with the notes and uncosted primitives of this one."""
         mine, theirs = dict(self.collectives), dict(other.collectives)
         least = ((name, min(mine.get(name, 0), theirs.get(name, 0))) for name in mine | theirs)
         return replace(
@@ -92,9 +95,11 @@ def _summed(
 class Phases:
     """The cost of a value with its gradients, in parts that add up to all of it.
 
-    `forward` and `backward` are what the function would cost without any checkpoint; `recompute`
-    is what its checkpoints add: with them minus without. `update` is what a training step does
-    besides: its optimizer.
+    Attributes:
+      forward: the cost of the forward pass without any checkpoint.
+      backward: the cost of the backward pass without any checkpoint.
+      recompute: the cost that checkpoints add: with them minus without.
+      update: the cost of what a training step does besides: its optimizer.
     """
 
     forward: Cost
@@ -104,14 +109,15 @@ class Phases:
 
     @property
     def total(self) -> Cost:
+        """The cost of all parts together."""
         return self.forward + self.backward + self.recompute + self.update
 
     def checkpointed(self, total: Cost) -> Phases:
         """Return these phases of a program without checkpoints with what checkpoints add to them.
 
-        Nothing is recomputed less than never: where JAX writes the program without them a little
-        larger (out of a loop of no trips it moves what does not change from trip to trip), the
-        passes have what they cost with them.
+        No figure of the recomputation is less than zero: where JAX writes the program without them
+        a little larger (out of a loop of no trips it moves what does not change from trip to trip),
+        the passes have what they cost with them.
 
         Args:
           total: the cost of the program with its checkpoints.

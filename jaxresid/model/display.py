@@ -1,5 +1,7 @@
-"""How values show themselves. Renderers register here, so that values import none of them; they are
-loaded when the first value is shown.
+"""Show values as text, JSON or HTML.
+
+Renderers register here, so that values import none of them; they are loaded when the first value
+is shown.
 """
 
 from __future__ import annotations
@@ -45,12 +47,20 @@ def show(value: object, **options: Any) -> None:
 
 
 def to_json(value: object) -> str:
-    """Return a value as JSON text; raises as `show`."""
+    """Return a value as JSON text.
+
+    Raises:
+      TypeError: no renderer is registered for it.
+    """
     importlib.import_module(_RENDERERS)
     return json_writer(value)
 
 
 def to_html(value: object) -> str:
-    """Return a value as HTML; raises as `show`."""
+    """Return a value as HTML.
+
+    Raises:
+      TypeError: no renderer is registered for it.
+    """
     importlib.import_module(_RENDERERS)
     return html_writer(value)

@@ -1,4 +1,4 @@
-"""`jaxresid split`: jaxprs made readable."""
+"""The values of `jaxresid split`: readable jaxprs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """One eqn of a `Listing`; `inner` are its nested jaxprs, `folded` their eqns if hidden."""
+    """One eqn of a `Listing`.
+
+    Attributes:
+      primitive: the name of its primitive.
+      params: its params, as names and texts.
+      inputs: the values that it reads.
+      outputs: the values that it makes.
+      location: the user's line; None where none is known.
+      inner: its nested jaxprs.
+      folded: how many eqns of nested jaxprs are hidden.
+    """
 
     primitive: str
     params: tuple[tuple[str, str], ...]
@@ -32,7 +42,7 @@ class Equation:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A jaxpr made readable. `hidden` eqns were left out after the last one shown."""
+    """A readable jaxpr; `hidden` eqns were left out after the last one shown."""
 
     inputs: tuple[Value, ...]
     equations: tuple[Equation, ...]
@@ -42,7 +52,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The forward and the backward jaxpr, residuals numbered alike in both."""
+    """The forward and the backward jaxpr, with the same residual numbers in both."""
 
     target: Target
     jax: JaxInfo

@@ -1,4 +1,4 @@
-"""What is in host memory."""
+"""The values that are in host memory, and the transfers to and from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """What one step moves between device and host memory, all trips of loops together."""
+    """The bytes that one step moves between device and host memory, all trips of loops together."""
 
     to_host_nbytes: int = 0
     to_device_nbytes: int = 0
@@ -15,20 +15,23 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class Offloading:
-    """Where the values that the backward pass needs are, against the function without checkpoints.
+    """The memory that holds what the backward pass needs, against the function without checkpoints.
 
     The parts add up to what the function without any checkpoint keeps in `kept_without_nbytes`,
-    but for what checkpoints keep that it would not (`added_nbytes`).
+    except for what checkpoints keep that it would not (`added_nbytes`).
 
     Attributes:
-      kept_nbytes: computed residuals in device memory.
-      offloaded_nbytes: computed residuals in host memory.
-      recomputed_nbytes: what is kept neither here nor there, and made again.
-      refetched_nbytes: device copies of arguments in host memory that are not kept, and moved to
-        the device again.
-      without_effect: a policy offloads something, and it is not moved.
+      kept_nbytes: bytes of computed residuals in device memory.
+      offloaded_nbytes: bytes of computed residuals in host memory.
+      recomputed_nbytes: bytes of what is kept in neither memory, and made again.
+      added_nbytes: bytes that checkpoints keep and the function without any would not.
+      kept_without_nbytes: bytes that the function without any checkpoint keeps.
+      transfers: the bytes moved between device and host memory.
       host_arguments: bytes of arguments that live in host memory, by kind (`parameters`,
         `optimizer-state`, `argument`, ...).
+      refetched_nbytes: bytes of device copies of arguments in host memory that are not kept, and
+        moved to the device again.
+      without_effect: whether a policy offloads something that is not moved.
     """
 
     kept_nbytes: int

@@ -1,4 +1,4 @@
-"""The most memory that something takes."""
+"""The most memory that a program takes at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from jaxresid.model.values import NOWHERE, Aval, Location, Source
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Equal values that are live at the peak. `nbytes` counts all `count` of them.
+    """Equal values that are live at the peak.
 
     Attributes:
       kind: `argument`, `constant`, `output`, `gradient`, `residual`, `temporary`; in a training
         step the arguments are `parameters`, `optimizer-state` or `batch`.
-      aval: None for what an op needs while it runs and has no name.
-      primitive: what makes it; None for an argument.
+      nbytes: the bytes of all `count` of them.
+      aval: the shape and dtype; None for what an op needs while it runs and has no name.
+      count: how many there are.
+      primitive: the primitive that makes it; None for an argument.
       path: an argument's path.
       source: where it is made.
       phase: the pass that makes it; None for an argument.
@@ -32,6 +34,7 @@ class Live:
 
     @property
     def location(self) -> Location | None:
+        """The user's line; None where none is known."""
         return self.source.location
 
 
@@ -41,13 +44,18 @@ class Peak:
 
     Attributes:
       nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
-      profile: `accelerator` or `cpu`: whose way of fusing was assumed.
-      source, primitive, phase: the op at the peak; phase is `forward`, `recompute`, `backward`
-        or, in a step, `update`.
-      aliased_nbytes: outputs that take over the buffers of donated arguments.
+      profile: `accelerator` or `cpu`: the kind of compiler whose fusion was assumed.
+      source: where the op at the peak is.
+      primitive: the primitive of the op at the peak.
+      phase: the pass of the op at the peak: `forward`, `recompute`, `backward` or, in a step,
+        `update`.
+      arguments_nbytes: bytes of arguments.
+      outputs_nbytes: bytes of outputs.
+      temporaries_nbytes: bytes of temporaries.
+      aliased_nbytes: bytes of outputs that take over the buffers of donated arguments.
       host_nbytes: the most bytes of host memory at once, not in `nbytes`.
-      live: what is live at the peak, biggest first.
-      breakdown: kind -> bytes; the kinds of `live`; adds up to `nbytes`.
+      live: the values live at the peak, biggest first.
+      breakdown: bytes by kind, the kinds of `live`; they add up to `nbytes`.
       curve: total bytes over the program, evenly spaced, at most 200 points.
       curve_at: index of the peak in `curve`.
       uncounted: primitives whose memory is not known; they make the figure a lower bound.
@@ -71,4 +79,5 @@ class Peak:
 
     @property
     def location(self) -> Location | None:
+        """The user's line at the peak; None where none is known."""
         return self.source.location

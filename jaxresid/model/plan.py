@@ -1,4 +1,4 @@
-"""`jaxresid plan`."""
+"""The values of `jaxresid plan`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class PlannedValue:
 
     Attributes:
       name: its checkpoint_name.
+      action: whether it is saved or offloaded.
+      nbytes: its bytes, all calls and trips together.
       expression: where it has to be named; None for one that already has that name.
-      nbytes: of all calls and trips together.
     """
 
     name: str
@@ -45,13 +46,14 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPart:
-    """What a plan does with some of a place's calls: `calls` in a row, in program order.
+    """The treatment that a plan gives to some of a place's calls.
 
     Attributes:
+      calls: how many calls, in a row in program order.
       checkpointed: whether a checkpoint is around them.
       policy: as written after `jax.checkpoint_policies.`, `save_only_these_names('qkv')`; None: no
         policy (or no checkpoint).
-      values: what the policy saves and offloads, where the plan chose by value.
+      values: the values that the policy saves and offloads, where the plan chose by value.
     """
 
     calls: int
@@ -62,7 +64,7 @@ class PlannedPart:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSite:
-    """What a plan does at one place.
+    """The treatment that a plan gives to one place.
 
     Attributes:
       kind: `checkpoint` for one that is in the code, `scan` for the body of a loop, `call` for
@@ -71,8 +73,10 @@ class PlannedSite:
       location: where it is called.
       calls: how many times the program holds it, unrolled; `parts` add up to it.
       trips: how often it runs, all calls and loops together.
+      parts: what the plan does with the calls, in program order.
       changed: whether the code has to change for it.
-      library: the installed package whose function that is; None for the user's own.
+      library: the installed package that holds the function; None for the user's own.
+      defined: where the function is defined; None where it is not known.
     """
 
     kind: OneOf["checkpoint", "scan", "call", "whole"]
@@ -93,9 +97,13 @@ class Plan:
     Attributes:
       fits: whether it does; if not, the figures and sites are those of the lowest peak found.
       floor_nbytes: the lowest peak of everything that was tried.
-      written_nbytes, plain_nbytes: the peak of the code as it is, and without any checkpoint.
-      peak_nbytes, kept_nbytes, host_nbytes, recompute_flops: of the function with the plan applied,
-        traced again; where it is verified, those of its code.
+      written_nbytes: the peak of the code as it is.
+      plain_nbytes: the peak of the code without any checkpoint.
+      peak_nbytes: the peak of the function with the plan applied, traced again; where the plan is
+        verified, that of its code. So are the next three.
+      kept_nbytes: bytes of computed residuals in device memory.
+      host_nbytes: bytes of computed residuals in host memory.
+      recompute_flops: FLOPs that the checkpoints add.
       proven: whether nothing cheaper among the plan's choices fits: all that could be were traced.
       tried: how many variants were traced.
       code: the code to write, one block for each stretch of lines that changes.
@@ -133,13 +141,13 @@ class Plan:
 
     @property
     def is_untraced(self) -> bool:
-        """Whether all of it can be written, but the code could not be traced."""
+        """Return whether all of it can be written, but the code could not be traced."""
         return self.doubt is not None and not self.unwritten
 
     def print(self) -> None:
-        """Prints the text of `jaxresid plan` to stdout."""
+        """Print the text of `jaxresid plan` to stdout."""
         show(self)
 
     def to_json(self) -> str:
-        """The plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
+        """Return the plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
         return to_json(self)

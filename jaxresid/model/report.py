@@ -1,4 +1,4 @@
-"""`jaxresid report`."""
+"""The value of `jaxresid report`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from jaxresid.words import GroupBy
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a function's backward pass keeps, what it costs, and what its checkpoints are worth."""
+    """The residuals that a function's backward pass keeps, their cost, and verdicts on checkpoints.
+
+    `offloading` is None where nothing is or could be in host memory.
+    """
 
     target: Target
     jax: JaxInfo
@@ -33,14 +36,15 @@ class Report:
 
     @property
     def totals(self) -> Totals:
+        """The bytes of the residuals by kind."""
         return totals_of(self.residuals)
 
     def print(self, *, group_by: GroupBy | None = None, top: int = 20, all: bool = False) -> None:
-        """Prints the text report to stdout; the options are those of `jaxresid report`."""
+        """Print the text report to stdout; the options are those of `jaxresid report`."""
         show(self, group_by=group_by, top=None if all else top, all=all)
 
     def to_json(self) -> str:
-        """The report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""
+        """Return the report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""
         return to_json(self)
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""`jaxresid sweep`."""
+"""The values of `jaxresid sweep`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ class SweepRow:
 
     Attributes:
       target: the function, as the user wrote it.
-      policy, at: as those of `Row`.
+      policy: the policy, as in `Row`.
       batch: the batch size; None where the inputs are as they are.
       on: the place, `tpu:v5e:2x4`.
-      key: of all that the result depends on: the target, what it lowers to, the compiler and its
-        flags; '' where it could not be lowered.
-      kept_nbytes, host_nbytes, peak_nbytes: the static figures of the variant, as in `Row`.
-      recompute_flops, recompute_fraction: what it adds to the function without any checkpoint.
-      compiled: what XLA said.
+      at: where the policy goes, as in `Row`.
+      key: a key of all that the result depends on: the target, what it lowers to, the compiler and
+        its flags; '' where it could not be lowered.
+      kept_nbytes: a static figure of the variant, as in `Row`.
+      host_nbytes: a static figure of the variant, as in `Row`.
+      peak_nbytes: a static figure of the variant, as in `Row`.
+      recompute_flops: FLOPs that it adds to the function without any checkpoint.
+      recompute_fraction: that as a share of the function without any checkpoint.
+      compiled: the figures of XLA.
       error: why there is no `compiled` or nothing in it.
-      transient: the error may not come again.
-      resumed: read from the results file of an earlier run.
+      transient: whether the error may not come again.
+      resumed: whether the row was read from the results file of an earlier run.
     """
 
     target: str
@@ -45,7 +49,7 @@ class SweepRow:
     resumed: bool = False
 
     def to_json(self) -> str:
-        """As one line of JSON; its schema is `jaxresid/schema/sweep.schema.json`."""
+        """Return the row as one line of JSON; its schema is `jaxresid/schema/sweep.schema.json`."""
         return to_json(self)
 
 
@@ -54,10 +58,11 @@ class Sweep:
     """A function compiled under several policies, at several batch sizes, for several places.
 
     Attributes:
-      policies, batches, on: what was asked for; `batches` is empty where the inputs are as they
-        are.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
-      rows: one for each of the product.
+      policies: the policies that were asked for.
+      batches: the batch sizes that were asked for; empty where the inputs are as they are.
+      on: the places that were asked for.
+      rows: one row for each combination of these.
     """
 
     target: Target
@@ -73,5 +78,5 @@ class Sweep:
     mesh: Mesh | None = None
 
     def print(self) -> None:
-        """Prints the text of `jaxresid sweep` to stdout."""
+        """Print the text of `jaxresid sweep` to stdout."""
         show(self)

@@ -1,4 +1,4 @@
-"""What was looked at, by which JAX, over which devices."""
+"""The function that was inspected, the JAX that traced it, and the devices it is split over."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from typing import Literal as OneOf
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was inspected. `differentiated` are the argument leaves, as paths; of a training step,
-    those that it differentiates itself, where they can be told.
+    """The function or training step that was inspected.
+
+    Attributes:
+      name: its name.
+      differentiated: the argument leaves, as paths; of a training step, those that it
+        differentiates itself, where they can be told.
+      mode: whether it is a function or a training step.
     """
 
     name: str
@@ -24,6 +29,8 @@ class JaxInfo:
     """The JAX that traced, and those of its flags that change the answer.
 
     Attributes:
+      version: the version of JAX.
+      flags: the values of the flags, by name.
       compilers: the packages beside it that compile, and their versions: jaxlib, and libtpu where
         it is installed.
     """
@@ -50,4 +57,5 @@ class Mesh:
 
     @property
     def size(self) -> int:
+        """How many devices there are."""
         return math.prod(size for _, size in self.axes)

@@ -1,4 +1,4 @@
-"""Where a value is, what it is, and where it comes from."""
+"""Values of a program: residuals, their shapes and types, their origins and their source lines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where something in a program comes from, in code of the user's and in code of others.
+    """The origin of something in a program, in code of the user's and in code of others.
 
     Attributes:
-      location: innermost line of the user's own code; None where JAX recorded none.
+      location: the innermost line of the user's own code; None where JAX recorded none.
       library: the innermost line of the library that the user's line called, where that is
         another.
       caller: the innermost line of another library that called that one: a model's, where
@@ -44,9 +44,13 @@ NOWHERE = Source()
 
 @dataclass(frozen=True, slots=True)
 class Aval:
-    """Shape, dtype and memory space of a value. `memory` is `device` or `host`.
+    """Shape, dtype and memory space of a value.
 
     Attributes:
+      dtype: the name of the dtype.
+      shape: the shape of the whole array.
+      itemsize: bytes of one element.
+      memory: `device` or `host`.
       shard: the shape that one device of the mesh holds; None: all of it.
       spec: how it is split over the mesh, `data,model`; '' where it is not, or not known.
     """
@@ -60,8 +64,9 @@ class Aval:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one dense array of this aval, on a mesh the part of it that one device holds;
-        padding and tiling are the compiler's.
+        """Bytes of one dense array of this aval, on a mesh of the part of it that one device holds.
+
+        Padding and tiling, which the compiler adds, are not counted.
         """
         return math.prod(self.shape if self.shard is None else self.shard) * self.itemsize
 
@@ -99,7 +104,8 @@ class Computed:
     """A residual that the forward pass computes and keeps.
 
     Attributes:
-      primitive: what computes it, seen through reshapes, casts, transposes, broadcasts and names.
+      primitive: the primitive that computes it, seen through reshapes, casts, transposes,
+        broadcasts and names.
       source: where it is computed.
       stack: the user's and the libraries' frames, outermost first, without JAX's own.
       name: its `checkpoint_name`, if any.
@@ -121,14 +127,17 @@ class Computed:
 
     @property
     def location(self) -> Location | None:
+        """The user's line; None where JAX recorded none."""
         return self.source.location
 
     @property
     def library(self) -> Location | None:
+        """The library's line that the user's line called, see `Source`."""
         return self.source.library
 
     @property
     def scope(self) -> str:
+        """The module path, see `Source`."""
         return self.source.scope
 
 
@@ -136,7 +145,7 @@ Origin = Argument | Constant | Literal | Computed
 
 
 class Mark(enum.StrEnum):
-    """What else is worth knowing about a residual."""
+    """A further property of a residual that matters to a reader."""
 
     PRIMAL_OUTPUT = "primal-output"  # also returned by the function: alive anyway
     DUPLICATE = "duplicate"  # the same value as an earlier residual
@@ -173,6 +182,7 @@ class Residual:
 
     @property
     def nbytes(self) -> int:
+        """Its bytes, as in `Aval.nbytes`; a loop's residual counts every trip."""
         return self.aval.nbytes
 
 
@@ -180,9 +190,14 @@ class Residual:
 class Totals:
     """Bytes by kind; each residual counts in exactly one field, literals in none.
 
-    `computed_nbytes` counts computed residuals in device memory, `host_nbytes` those in host
-    memory; arguments are alive anyway, those in host memory counted apart, and constants live with
-    the function.
+    Arguments are alive anyway, and constants live with the function.
+
+    Attributes:
+      arguments_nbytes: bytes of arguments in device memory.
+      computed_nbytes: bytes of computed residuals in device memory.
+      host_nbytes: bytes of computed residuals in host memory.
+      constants_nbytes: bytes of constants.
+      host_arguments_nbytes: bytes of arguments in host memory.
     """
 
     arguments_nbytes: int
@@ -193,7 +208,7 @@ class Totals:
 
 
 def totals_of(residuals: tuple[Residual, ...]) -> Totals:
-    """The bytes of residuals by kind."""
+    """Return the bytes of residuals by kind."""
     return Totals(
         arguments_nbytes=_sum(residuals, "argument", "device"),
         computed_nbytes=_sum(residuals, "computed", "device"),

@@ -1,1 +1,4 @@
-"""Values -> text, one module per format. Never jax, never libcst."""
+"""Rendering of values as text, one module per format.
+
+No module here imports jax or libcst.
+"""

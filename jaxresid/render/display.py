@@ -1,6 +1,6 @@
-"""What shows each value of `jaxresid.model`.
+"""Registration of the renderers of each value of `jaxresid.model`.
 
-Renderers are imported when they are called: JSON takes no rich.
+Renderers are imported when they are called, so that JSON does not import rich.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Values -> JSON. The schemas are in `jaxresid/schema/`; every key there is a promise."""
+"""Rendering of values as JSON.
+
+The schemas are in `jaxresid/schema/`; every key there is a promise to the users.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ from jaxresid.shown import json_text
 
 
 def report_json(report: Report) -> str:
-    """A report as JSON text, valid under `report.schema.json`."""
+    """Return a report as JSON text, valid under `report.schema.json`."""
     totals = report.totals
     return _dump(
         {
@@ -76,7 +79,7 @@ def report_json(report: Report) -> str:
 
 
 def split_json(split: Split) -> str:
-    """A split as JSON text, valid under `split.schema.json`."""
+    """Return a split as JSON text, valid under `split.schema.json`."""
     return _dump(
         {
             "schema": SCHEMA_VERSION,
@@ -90,7 +93,7 @@ def split_json(split: Split) -> str:
 
 
 def comparison_json(comparison: Comparison) -> str:
-    """A comparison as JSON text, valid under `compare.schema.json`."""
+    """Return a comparison as JSON text, valid under `compare.schema.json`."""
     return _dump(
         {
             "schema": SCHEMA_VERSION,
@@ -109,7 +112,7 @@ def comparison_json(comparison: Comparison) -> str:
 
 
 def sweep_row_json(row: SweepRow) -> str:
-    """A result of a sweep as one line of JSON, valid under `sweep.schema.json`."""
+    """Return a result of a sweep as one line of JSON, valid under `sweep.schema.json`."""
     line = {
         "schema": SCHEMA_VERSION,
         "policy": row.policy,
@@ -131,13 +134,13 @@ def sweep_row_json(row: SweepRow) -> str:
 
 
 def _figures(compiled: Compiled) -> dict[str, Any]:
-    """What was compiled, without its buffers."""
+    """Return the JSON object of a compiled program without its buffers."""
     left_out = ("buffers", "matched_nbytes", "live_nbytes")
     return {key: value for key, value in _compiled(compiled).items() if key not in left_out}
 
 
 def plan_json(plan: Plan) -> str:
-    """A plan as JSON text, valid under `plan.schema.json`."""
+    """Return a plan as JSON text, valid under `plan.schema.json`."""
     return _dump(
         {
             "schema": SCHEMA_VERSION,
@@ -171,7 +174,7 @@ def plan_json(plan: Plan) -> str:
 
 
 def compiled_json(report: CompiledReport) -> str:
-    """What XLA says as JSON text, valid under `compile.schema.json`."""
+    """Return XLA's figures as JSON text, valid under `compile.schema.json`."""
     return _dump(
         {
             "schema": SCHEMA_VERSION,
@@ -325,7 +328,10 @@ def _shard(aval: Aval | None) -> dict[str, Any]:
 
 
 def _origin(origin: Origin) -> dict[str, Any]:
-    """Every kind has every key, so that readers need not ask for the kind first."""
+    """Return the JSON object of an origin.
+
+    Every kind has every key, so that readers need not ask for the kind first.
+    """
     computed = origin if isinstance(origin, Computed) else None
     return {
         "kind": origin.kind,
@@ -342,7 +348,10 @@ def _origin(origin: Origin) -> dict[str, Any]:
 
 
 def _source(source: Source) -> dict[str, Any]:
-    """The keys are the same wherever something comes from somewhere."""
+    """Return the JSON keys that say where something comes from.
+
+    They are the same for everything that has a source.
+    """
     return {
         "location": _location(source.location),
         "library": _location(source.library),

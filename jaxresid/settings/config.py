@@ -1,4 +1,4 @@
-"""`[tool.jaxresid]` of pyproject.toml and the command line, as one frozen value.
+"""Read `[tool.jaxresid]` of pyproject.toml and the command line into one frozen value.
 
 Keys and their meanings are ruff's. The nearest pyproject.toml upwards that has the table is the
 whole configuration; nothing is merged from files further up.
@@ -65,12 +65,12 @@ DEFAULT_EXCLUDE = (
 
 
 class ConfigError(JaxresidError):
-    """The configuration, or an option that overrides it, is not understood."""
+    """The error of a configuration, or of an option overriding it, that is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a configuration file or the command line sets; None where it says nothing.
+    """The settings of a configuration file or of the command line; None for what is not set.
 
     Attributes:
       extend_ignore: the same as `ignore`, as in ruff.
@@ -101,7 +101,7 @@ KNOWN_KEYS = tuple(f.name.replace("_", "-") for f in fields(Options))
 
 
 class Selection(NamedTuple):
-    """The selectors of one place. A later place overrides an earlier one, as in ruff."""
+    """The selectors of one source of settings; later sources override earlier ones, as in ruff."""
 
     select: tuple[str, ...] | None = None
     extend_select: tuple[str, ...] = ()
@@ -149,17 +149,28 @@ class Config:
     text: str = field(default="", repr=False, compare=False)
 
     def enabled(self, code: str, name: str, default_on: bool) -> bool:
-        """Whether a rule is on: the longest selector that names it wins, `ignore` wins ties."""
+        """Return whether a rule is on.
+
+        The longest selector that names the rule wins; `ignore` wins ties.
+
+        Args:
+          code: the rule's code.
+          name: the rule's name.
+          default_on: whether the rule is on where no selector names it.
+        """
         layers = ((s.select, s.extend_select, s.ignore) for s in self.selections)
         return _resolve(default_on, layers, code, name)
 
     def fix_allowed(self, code: str, name: str) -> bool:
-        """Whether `fixable` and `unfixable` let a rule's fixes be made."""
+        """Return whether `fixable` and `unfixable` allow a rule's fixes to be made."""
         layers = ((s.fixable, (), s.unfixable) for s in self.selections)
         return _resolve(True, layers, code, name)
 
     def ignored_in(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
-        """The selectors that `per-file-ignores` ignores in a file; compare with `matches`."""
+        """Return the selectors that `per-file-ignores` ignores in a file.
+
+        Compare them with a rule by `matches`.
+        """
         if not self.per_file_ignores:
             return ()
         absolute = os.path.abspath(path)
@@ -171,21 +182,30 @@ class Config:
         )
 
     def excluder(self) -> Callable[[str, str], bool]:
-        """A function of an absolute path and its last part: does `exclude` name it itself?"""
+        """Return a function that tells whether `exclude` names a path itself.
+
+        The function takes an absolute path and its last component.
+        """
         return excluder(self.exclude)
 
     def validate(self, known: Mapping[str, str]) -> None:
-        """Checks every selector against the rules there are, code -> name.
+        """Check that every selector stands for a rule.
+
+        Args:
+          known: code -> name of all rules.
 
         Raises:
-          ConfigError: for a selector that stands for no rule.
+          ConfigError: A selector stands for no rule.
         """
         for origin, key, selector in self._selectors():
             if not any(matches(selector, code, name) for code, name in known.items()):
                 self._refuse_selector(origin, key, selector, known)
 
     def fingerprint(self) -> str:
-        """A hash of all that decides what is found in a file, equal between runs and machines."""
+        """Return a hash of all settings that decide what is found in a file.
+
+        It is equal between runs and machines.
+        """
         import hashlib
 
         def portable(glob: Glob) -> tuple[str, str]:
@@ -206,7 +226,7 @@ class Config:
         ).hexdigest()
 
     def _selectors(self) -> Iterator[tuple[bool, str, str]]:
-        """(whether the file has it, key, selector) of every selector."""
+        """Yield (whether the file has it, key, selector) for every selector."""
         for index, selection in enumerate(self.selections):
             from_file = self.file is not None and index == 0
             for key in ("select", "extend-select", "ignore", "fixable", "unfixable"):
@@ -231,12 +251,16 @@ class Config:
 
 
 def matches(selector: str, code: str, name: str) -> bool:
-    """Whether `ALL`, a code, a prefix of codes (`JXR`, `JXR1`) or a rule's name stands for it."""
+    """Return whether a selector stands for a rule.
+
+    It does if it is `ALL`, the rule's code, a prefix of the code (`JXR`, `JXR1`) or the rule's
+    name.
+    """
     return _specificity(selector, code, name) >= 0
 
 
 def _specificity(selector: str, code: str, name: str) -> int:
-    """-1 if the selector does not stand for the rule, else more for longer selectors."""
+    """Return how specific a selector is, -1 if it does not stand for the rule."""
     if selector == "ALL":
         return 0
     if selector == name:
@@ -251,7 +275,10 @@ _Layer = tuple[tuple[str, ...] | None, tuple[str, ...], tuple[str, ...]]
 
 
 def _resolve(state: bool, layers: Iterable[_Layer], code: str, name: str) -> bool:
-    """Applies (replacing, adding, removing) selectors layer by layer to one rule."""
+    """Return whether one rule is on after applying selectors layer by layer.
+
+    Each layer is (replacing, adding, removing).
+    """
     carried: tuple[str, ...] = ()
     for replacing, adding, removing in layers:
         on = _strongest((*(replacing or ()), *adding), code, name)
@@ -268,16 +295,22 @@ def _strongest(selectors: Sequence[str], code: str, name: str) -> int:
 
 
 def split_selectors(values: Iterable[str]) -> tuple[str, ...]:
-    """`["JXR1,JXR2", "ALL"]` as options give them -> `("JXR1", "JXR2", "ALL")`."""
+    """Return comma-separated selectors as a flat tuple.
+
+    For example, `["JXR1,JXR2", "ALL"]`, as options give them, becomes `("JXR1", "JXR2", "ALL")`.
+    """
     parts = (part.strip() for value in values for part in value.split(","))
     return tuple(part for part in parts if part)
 
 
 def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """`tests/*:JXR101,tests/*:JXR102` as `--per-file-ignores` takes it.
+    """Parse `tests/*:JXR101,tests/*:JXR102`, as `--per-file-ignores` takes it.
+
+    Returns:
+      (glob, selectors) pairs.
 
     Raises:
-      ConfigError: where a part is not GLOB:SELECTOR.
+      ConfigError: A part is not GLOB:SELECTOR.
     """
     pairs = []
     for part in split_selectors(values):
@@ -291,10 +324,10 @@ def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str,
 
 
 def parse_target_jax(text: str) -> Version:
-    """`0.10` or `0.10.2` -> (0, 10).
+    """Parse a version of JAX, `0.10` or `0.10.2`, into its major and minor number, (0, 10).
 
     Raises:
-      ConfigError: with what to write.
+      ConfigError: The text is not a version; the message says what to write.
     """
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", text.strip())
     if match is None:
@@ -321,15 +354,17 @@ def load(
     isolated: bool = False,
     cwd: Path | None = None,
 ) -> Config:
-    """The configuration for what is at or under `start`, overridden by `options`.
+    """Return the configuration for what is at or under `start`, overridden by `options`.
 
     Args:
+      start: a file or directory; the configuration file is searched there and upwards.
+      options: what the command line sets.
       config_file: read this file and search for none; its globs are relative to `cwd`.
       isolated: read no file at all.
       cwd: what `options` are relative to; the working directory if None.
 
     Raises:
-      ConfigError: for a file that cannot be read or understood.
+      ConfigError: A file cannot be read or understood.
     """
     cwd = Path(os.path.abspath(cwd or "."))
     if isolated:
@@ -362,10 +397,19 @@ def combine(
     text: str = "",
     target_jax: Version | None = None,
 ) -> Config:
-    """One configuration of a file's options and the command line's, which win.
+    """Combine the options of a file and of the command line, which win, into one configuration.
+
+    Args:
+      table: the options of the file.
+      options: the options of the command line.
+      root: the directory that the file's globs and paths are relative to.
+      cwd: the directory that the command line's globs and paths are relative to.
+      file: the configuration file, None if there is none.
+      text: the text of `file`.
+      target_jax: the version to target where neither `table` nor `options` sets one.
 
     Raises:
-      ConfigError: for a glob or an output format that is none.
+      ConfigError: A glob or the output format is not valid.
     """
     exclude = _globs(options.exclude, cwd, "--exclude")
     if exclude is None:
@@ -438,7 +482,7 @@ def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
 
 
 class _Nearest(NamedTuple):
-    """The nearest file that has the table, and what the nearest one that requires jax says."""
+    """The nearest file that has the table, and what the nearest one that requires jax requires."""
 
     file: Path | None = None
     text: str = ""
@@ -502,10 +546,14 @@ _FLAGS = ("force-exclude", "respect-gitignore", "unsafe-fixes", "fix")
 
 
 def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
-    """What `[tool.jaxresid]` in the text of a pyproject.toml sets.
+    """Return the options that `[tool.jaxresid]` sets in the text of a pyproject.toml.
+
+    Args:
+      text: the text of the file.
+      file: the file's path, for messages.
 
     Raises:
-      ConfigError: naming `file`, the line where it is found, and what to write.
+      ConfigError: The text is not understood; the message names `file`, the line and what to write.
     """
     table = table_in(_toml(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
@@ -574,7 +622,7 @@ def _file_table(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _kind(value: object) -> str:
-    """`true`, `3`, `the string "x"`, `a table`, as TOML calls it."""
+    """Return what TOML calls a value: `true`, `the number 3`, `the string "x"`, `a table`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -597,7 +645,7 @@ def _where(file: Path, text: str, key: str, within: str = "") -> str:
 
 
 def _line(text: str, key: str, within: str) -> int | None:
-    """The line of a key of [tool.jaxresid], or of a string in its value."""
+    """Return the line of a key of [tool.jaxresid], or of the string `within` in its value."""
     quoted = rf"[\"\']?{re.escape(key)}[\"\']?"
     header = re.compile(rf"\s*\[\s*tool\s*\.\s*jaxresid\s*(\.\s*{quoted}\s*)?\]")
     start = re.compile(rf"\s*(?:tool\s*\.\s*jaxresid\s*\.\s*)?{quoted}\s*[.=]")
@@ -616,7 +664,7 @@ def _line(text: str, key: str, within: str) -> int | None:
 
 
 def _shown(path: Path) -> str:
-    """Relative to the working directory where it is below it."""
+    """Return a path relative to the working directory where it is below it, else as it is."""
     absolute, cwd = os.path.abspath(path), os.getcwd()
     return os.path.relpath(absolute, cwd) if absolute.startswith(cwd + os.sep) else str(path)
 

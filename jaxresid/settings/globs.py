@@ -1,4 +1,4 @@
-"""Globs as ruff's globset reads them: `*` and `?` match slashes as well."""
+"""Match globs as ruff's globset reads them: `*` and `?` match slashes as well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Glob(NamedTuple):
     base: str
 
     def matcher(self) -> Callable[[str], bool]:
-        """Whether an absolute path, or its last part, matches."""
+        """Return a function that tells whether an absolute path, or its last component, matches."""
         return _matcher(self)
 
 
@@ -34,6 +34,10 @@ def _matcher(glob: Glob) -> Callable[[str], bool]:
 
 @lru_cache(maxsize=64)
 def excluder(globs: tuple[Glob, ...]) -> Callable[[str, str], bool]:
+    """Return a function that tells whether one of the globs matches a path.
+
+    The function takes an absolute path and its last component.
+    """
     plain = frozenset(g.pattern for g in globs if re.fullmatch(r"[\w.-]+", g.pattern))
     names = [g for g in globs if "/" not in g.pattern and g.pattern not in plain]
     paths = [g for g in globs if g.pattern not in plain]
@@ -74,10 +78,10 @@ _TOKEN = re.compile(r"\*+|\\.|.", re.DOTALL)
 
 
 def regex_of(pattern: str) -> str:
-    """The regex of a whole glob.
+    """Return the regex that matches what a whole glob matches.
 
     Raises:
-      ValueError: for an open bracket or brace.
+      ValueError: A bracket or brace is not closed, or a brace is not opened.
     """
     out: list[str] = []
     depth, i = 0, 0
@@ -107,7 +111,7 @@ def regex_of(pattern: str) -> str:
 
 
 def _recursive(pattern: str, start: int) -> tuple[str, int]:
-    """The regex of the `**` at `start`, and where to go on: behind a slash that it takes."""
+    """Return the regex of the `**` at `start`, and the index after it and any slash it consumes."""
     end = start + 2
     if start and pattern[start - 1] != "/":
         return ".*", end
@@ -117,7 +121,7 @@ def _recursive(pattern: str, start: int) -> tuple[str, int]:
 
 
 def _character_class(pattern: str, start: int) -> tuple[str, int]:
-    """The regex of a class whose `[` stands before `start`, and where to go on."""
+    """Return the regex of a class whose `[` is just before `start`, and the index after it."""
     negated = pattern[start : start + 1] in ("!", "^")
     first = start + negated
     end = pattern.find("]", first + 1)

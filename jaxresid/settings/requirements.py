@@ -1,4 +1,4 @@
-"""The newest JAX that a project admits, from its pyproject.toml."""
+"""Find the newest JAX that a project admits, from its pyproject.toml."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ Version = tuple[int, int]
 
 
 def table_in(document: Mapping[str, object], key: str) -> Mapping[str, object]:
+    """Return the table that a key of a TOML document holds; empty where the key holds none."""
     value = document.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def jax_requirements(document: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
-    """The requirements on jax of a pyproject.toml, in groups that hold at the same time.
+    """Return the requirements on jax of a pyproject.toml, in groups that hold at the same time.
 
-    One group of what `dependencies` requires always. If that is nothing, one for each requirement
-    that has a marker, and one for each extra. (More would only narrow the first.)
+    There is one group with what `dependencies` always requires. If that is nothing, there is one
+    group for each requirement that has a marker, and one for each extra. (More would only narrow
+    the first.)
     """
     project = table_in(document, "project")
     dependencies = _on_jax(project.get("dependencies"))
@@ -44,7 +46,7 @@ def _on_jax(lines: object) -> list[str]:
 
 
 def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
-    """The newest minor version of jax that any of the groups admits, None for no upper bound.
+    """Return the newest minor version of jax that any group admits, None for no upper bound.
 
     `jax>=0.4,<0.8` admits 0.7. Releases are not looked up: where the bound lies after the last
     minor version it names, as in `<1`, there is none.
@@ -59,7 +61,10 @@ def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
 
 
 def _newest_of_group(group: Sequence[str]) -> tuple[bool, Version | None]:
-    """(whether nothing bounds it, the newest minor version, None if nothing satisfies it)."""
+    """Return whether a group is unbounded, and the newest minor version that it admits.
+
+    The version is None if the group is unbounded or if nothing satisfies it.
+    """
     tails = [match[1] for line in group if (match := re.match(_ON_JAX, line))]
     if all(re.fullmatch(_NO_UPPER_BOUND, tail.partition(";")[0]) for tail in tails):
         return True, None

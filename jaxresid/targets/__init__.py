@@ -1,0 +1,1 @@
+"""The functions that a user names, and the arguments to call them with."""

@@ -1,4 +1,4 @@
-"""The arguments of one call, as a user hands them over."""
+"""The arguments of one call, as a user passes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Positional and keyword arguments of the target; what an `--inputs` function may return."""
+    """Positional and keyword arguments of the target; an `--inputs` function may return this."""
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Importing modules as they would be after an edit that is not written yet."""
+"""Import modules as they would be after an edit that has not been written yet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import CodeType
 
 
 def serve(sources: Mapping[str, bytes]) -> None:
-    """From now on in this process, imports of these files take their content from here.
+    """Make all later imports in this process take the content of some files from `sources`.
 
-    Modules that are loaded stay as they are, bytecode that Python has cached is neither read nor
-    written.
+    Modules that are already loaded stay as they are; bytecode that Python has cached is neither
+    read nor written.
 
     Args:
       sources: content by absolute path, links followed.

@@ -1,12 +1,14 @@
-"""The SPEC of `--arg` and `--kwarg`: array types, and containers and literals around them; and the
-axes of `--mesh`.
+"""Parse the SPEC of `--arg` and `--kwarg`, and the axes of `--mesh`.
+
+A SPEC is an array type, or containers and literals around array types:
 
     f32[64,512]   bf16[8,128]   i32[]   key[]   float32[3]
     {"w": f32[4,4], "b": f32[4]}   [f32[2], None, 3, "adam"]   (f32[2], True)
     f32[64,512]@data,model   f32[64,512]@None,model   f32[64,512]@(data,model),None   f32[8]@()
 
-After `@` stands, dim by dim as in a `jax.sharding.PartitionSpec`, what the array is split over. It
-ends where the dims do, before a dtype with its `[`, and before what can be no axis.
+After `@` come, dim by dim as in a `jax.sharding.PartitionSpec`, the mesh axes that the array is
+split over. The list ends where the dims do, before a dtype with its `[`, and before what cannot be
+an axis.
 
 Parsing needs no jax: an array becomes an `ArraySpec`, everything else the Python value itself.
 """
@@ -61,6 +63,7 @@ class ArraySpec:
 
     Attributes:
       dtype: a name that `jax.numpy` knows, or `key`.
+      shape: the size of each dim.
       split: the mesh axes that the first dims are split over, dim by dim; the others are whole.
     """
 
@@ -77,13 +80,14 @@ class _Token:
 
 
 def parse_spec(text: str, axes: Mapping[str, int] | None = None) -> Any:
-    """The value of a SPEC: `ArraySpec`s inside Python containers and literals.
+    """Return the value of a SPEC: `ArraySpec`s inside Python containers and literals.
 
     Args:
+      text: the SPEC.
       axes: names and sizes of the mesh's axes; None: there is no mesh.
 
     Raises:
-      SpecError: naming the place that does not parse.
+      SpecError: The SPEC does not parse; the message shows where.
     """
     parser = _Parser(text, axes)
     value = parser.value()
@@ -92,10 +96,10 @@ def parse_spec(text: str, axes: Mapping[str, int] | None = None) -> Any:
 
 
 def parse_axes(text: str) -> dict[str, int]:
-    """The axes of `data=4,model=2`, in this order.
+    """Parse the axes of a mesh, `data=4,model=2`, into sizes by name, in this order.
 
     Raises:
-      InputsError: it reads otherwise.
+      InputsError: The text is not of this form, or names an axis twice.
     """
     axes: dict[str, int] = {}
     for part in text.split(","):
@@ -207,7 +211,10 @@ class _Parser:
         return pairs
 
     def check_key(self, key: Any, known: Mapping[Any, Any], token: _Token) -> None:
-        """JAX sorts the keys of a dict, and a dict has each once (1.0 is 1)."""
+        """Raise if a key is in the dict already (1.0 is 1) or cannot be sorted with the others.
+
+        JAX sorts the keys of a dict.
+        """
         if key in known:
             raise self.fail(f"the key {_cut(token.text)} is there twice", token)
         for first in known:
@@ -271,7 +278,7 @@ class _Parser:
             self.at += 1
 
     def has_entry(self, at: int, entries: list[tuple[str, ...]], shape: tuple[int, ...]) -> bool:
-        """Whether the token at `at` goes on with a split, and not with what is around it."""
+        """Return whether the token at `at` continues a split, and not what encloses it."""
         token, after = self.tokens[at], self.tokens[min(at + 1, len(self.tokens) - 1)]
         # At the top nothing is around it: one entry too many is no other value.
         if len(entries) >= len(shape) and self.depth:
@@ -281,7 +288,7 @@ class _Parser:
         return token.kind == "name" and after.text != "[" and token.text not in ("True", "False")
 
     def entry(self, used: set[str]) -> tuple[str, ...]:
-        """What one dim is split over."""
+        """Return the mesh axes that one dim is split over."""
         if self.peek().kind == "name" and self.peek().text == "None":
             self.take()
             return ()

@@ -1,4 +1,4 @@
-"""`pkg.mod:fn` or `path/to/file.py:fn` -> the Python object that it names."""
+"""Load the Python object that `pkg.mod:fn` or `path/to/file.py:fn` names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ class Loaded:
 
 
 def load(target: str) -> Loaded:
-    """Imports the module and finds the attribute; the working directory is importable.
+    """Import the module of a target and return its attribute.
+
+    The working directory is importable.
 
     Raises:
-      TargetError: naming the part that cannot be found, with the nearest name that can.
+      TargetError: A part cannot be found; the message names it and the nearest name that exists.
     """
     place, colon, attribute = target.rpartition(":")
     if not colon or not place or not attribute:
@@ -45,7 +47,16 @@ def load(target: str) -> Loaded:
 
 
 def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
-    """The function of `--inputs`: `module:attr`, or a bare name in the target's module."""
+    """Return the function of `--inputs`: `module:attr`, or a bare name in the target's module.
+
+    Args:
+      reference: the value of `--inputs`.
+      module: the target's module.
+
+    Raises:
+      TargetError: The function cannot be found.
+      InputsError: A bare name stands for something that is not callable.
+    """
     if ":" in reference:
         return load(reference).fun
     fun = _attribute(module, reference, module.__name__)
@@ -58,7 +69,7 @@ def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
 
 
 def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
-    """`<fn>_inputs` or `example_inputs` of the target's module, if it has one."""
+    """Return `<fn>_inputs` or `example_inputs` of the target's module, None if it has neither."""
     own = loaded.attribute.replace(".", "_") + "_inputs"
     last = loaded.attribute.rpartition(".")[2] + "_inputs"
     for name in (own, last, "example_inputs"):
@@ -69,7 +80,7 @@ def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
 
 
 def named(fun: Callable[..., Any]) -> str | None:
-    """The name of a function; None for what has none."""
+    """Return the name of a function, None if it has none."""
     found = _asked(fun, "__name__")
     return found if isinstance(found, str) else None
 
@@ -155,7 +166,7 @@ def _no_module(place: str, missing: str) -> str:
 
 
 def _failed(place: str, error: BaseException) -> str:
-    """The module's own error, short, with the line of the file that raised it."""
+    """Return the module's own error, shortened, with the line of the file that raised it."""
     where = ""
     tb = error.__traceback__
     while tb is not None:
@@ -170,7 +181,7 @@ def _failed(place: str, error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """`Type: first line`."""
+    """Return an error as `Type: first line`."""
     try:
         first = str(error).strip().splitlines()
     except Exception:  # even that is the user's code
@@ -184,7 +195,7 @@ def _module_of(value: Any) -> str:
 
 
 def _asked(value: Any, name: str) -> Any:
-    """An attribute, None where there is none or asking for it raises."""
+    """Return an attribute, None where there is none or asking for it raises."""
     try:
         return getattr(value, name, None)
     except Exception:

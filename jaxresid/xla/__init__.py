@@ -1,1 +1,1 @@
-"""What XLA says: programs compiled ahead of time, for devices here or a topology that is not."""
+"""Compile programs ahead of time with XLA, for devices of this machine or for a TPU topology."""

@@ -1,7 +1,7 @@
-"""Compiles one program: what a child process does with the job that it is given.
+"""Compile one program: the work of a child process on the job that it is given.
 
 Nothing here needs the user's function, and nothing is run. An XLA that aborts takes its process
-along; the one that asked says so.
+along; the process that asked reports it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ func.func public @main(%x: tensor<1099511627776xi8>) -> tensor<1099511627776xi8>
 
 
 class _UnavailableError(Exception):
-    """There are no such devices here; the message says why."""
+    """An error for devices that are not available here; the message says why."""
 
 
 def compilation(job: Job) -> Compilation:
-    """What the compiler says of a program; what goes wrong is in its `error`."""
+    """Return the result of compiling a program; what goes wrong is in its `error`."""
     place = places.place(job.on)
     try:
         devices = _devices(place, job.module.devices)
@@ -95,7 +95,7 @@ def _shared(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _devices(place: places.Place, count: int) -> Sequence[Any]:
-    """So many devices of a place.
+    """Return as many devices of a place as are asked for.
 
     Raises:
       _UnavailableError: there are not that many.
@@ -122,14 +122,20 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
 
 
 def _option(value: str) -> str | bool:
-    """A flag's value as XLA takes it: of numbers it reads the text, of booleans only `True`."""
+    """Return a flag's value as XLA takes it.
+
+    Of numbers it reads the text, of booleans only `True`.
+    """
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def _failure(
     error: Exception, place: places.Place, devices: Sequence[Any], dumped: tuple[bytes, bytes]
 ) -> Compilation:
-    """That memory ran out is a result, everything else that the compiler raises an error."""
+    """Return the result for an exception of the compiler.
+
+    A lack of memory is a result; everything else that the compiler raises is an error.
+    """
     found = exhausted(str(error))
     if found is None or found.required_nbytes is None:
         return Compilation(error=_line(error))
@@ -147,7 +153,7 @@ def _failure(
 
 
 def _stats(memory: Any) -> Mapping[str, int]:
-    """XLA's figures by the names of `model.Compiled`.
+    """Return XLA's figures by the names of `model.Compiled`.
 
     The peak is arguments + outputs + temporaries - aliased, all of device memory, which is what XLA
     sets aside. Its own field for the peak is another thing at each place: XLA:CPU's leaves the
@@ -165,7 +171,7 @@ def _stats(memory: Any) -> Mapping[str, int]:
 
 
 def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
-    """What a program can have of one device; None where nobody says."""
+    """Return the bytes that a program can have of one device; None where they are not known."""
     if place.platform == "cpu":
         # Devices of the CPU are one machine's memory.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(devices)
@@ -181,8 +187,10 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
 
 
 def _output_shards(text: str) -> tuple[tuple[int, ...] | None, ...] | None:
-    """The shape of each output on one device, from the text of an optimized module: the types that
-    its entry computation has after partitioning. Keys are arrays of integers there.
+    """Return the shape of each output on one device, from the text of an optimized module.
+
+    These are the types that its entry computation has after partitioning. Keys are arrays of
+    integers there.
     """
     layout = re.search(r"entry_computation_layout=\{(.*?)\}(?:, \w+=|\n)", text)
     _, arrow, outputs = layout[1].partition("->") if layout else ("", "", "")
@@ -210,6 +218,6 @@ def _installed(package: str) -> str | None:
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{lines[0]:.300}" if lines else type(error).__name__

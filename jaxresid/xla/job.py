@@ -1,4 +1,4 @@
-"""What is compiled and what came of it: values that go between processes and onto disk."""
+"""Compile jobs and their results: values that go between processes and onto disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Module:
 
     Attributes:
       code: StableHLO bytecode with debug locations.
-      platform: what it was lowered for, `cpu`, `tpu`, `cuda`.
-      devices: how many it is partitioned over.
+      platform: the platform that it was lowered for, `cpu`, `tpu`, `cuda`.
+      devices: how many devices it is partitioned over.
     """
 
     code: bytes = field(repr=False)
@@ -26,11 +26,12 @@ class Job:
     """One compile.
 
     Attributes:
-      on: where for, as `places.place` parses it: `cpu`, `gpu`, `tpu:v5e:2x2`.
-      flags: of the compiler, name -> value.
-      timeout_s: after this long the process is ended.
+      module: the program to compile.
+      on: the place to compile for, as `places.place` parses it: `cpu`, `gpu`, `tpu:v5e:2x2`.
+      flags: names and values of the compiler's flags.
+      timeout_s: seconds after which the process is ended.
       memory_nbytes: once the process takes more than this it is ended; None: no limit.
-      label: what progress calls it; no part of its key.
+      label: what progress messages call it; not part of its key.
     """
 
     module: Module
@@ -43,15 +44,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One buffer that is live at XLA's peak, or one of the largest if it does not say which are.
+    """One buffer that is live at XLA's peak, or one of the largest where XLA does not list those.
 
     Attributes:
       kind: `argument`, `output`, `temporary`, `constant`.
-      nbytes: on one device, padding included.
-      shape: as XLA writes it, `f32[512,512]`, of one device; '' where it is not known.
+      nbytes: its bytes on one device, padding included.
+      shape: its shape on one device, as XLA writes it, `f32[512,512]`; '' where it is not known.
       opcode: the HLO instruction that makes it; '' where it is not known.
       op_name: JAX's name stack, from the HLO metadata.
-      file, line: the user's line in the HLO metadata; '' and 0 where there is none.
+      file: the file of the user's line in the HLO metadata; '' where there is none.
+      line: the number of that line; 0 where there is none.
       memory: `device` or `host`.
     """
 
@@ -71,8 +73,8 @@ class CollectiveOp:
 
     Attributes:
       opcode: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute`.
-      count: instructions times the trips of the loops around them.
-      nbytes: of all of them together, the results on one device.
+      count: the number of instructions times the trips of the loops around them.
+      nbytes: the bytes of the results of all of them together, on one device.
       exact: False where a loop's trips are not known (it then counts once).
     """
 
@@ -84,7 +86,7 @@ class CollectiveOp:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What the compiler said; everything in bytes is of one device.
+    """The result of a compile; everything in bytes is of one device.
 
     Attributes:
       stats: the figures of CompiledMemoryStats by the names of `model.Compiled`'s fields
@@ -92,14 +94,15 @@ class Compilation:
       required_nbytes: what the program needs by XLA's own account, where it ran out of memory.
       capacity_nbytes: the memory of one device by the compiler's own account; None: not known.
       error: why there are no figures, in one line; None also where it only did not fit.
-      transient: the error may not come again: a time limit, a killed process.
-      buffers: biggest first; at most 512.
-      live_nbytes: of all buffers that are live at the peak, those that are not listed too; None
-        where the compiler does not say.
+      transient: whether the error may not come again: a time limit, a killed process.
+      buffers: the buffers live at the peak, biggest first; at most 512.
+      live_nbytes: the bytes of all buffers that are live at the peak, including those that are not
+        listed; None where the compiler does not say.
+      collectives: the collectives that the program runs.
       output_shards: the shape of each output on one device; None where the compiler does not say.
-      cached: read from the cache.
-      seconds: that compiling took (when it was done, if it is cached).
-      compiler: its version, `jaxlib 0.10.2, libtpu 0.0.52`.
+      cached: whether it was read from the cache.
+      seconds: the seconds that compiling took (when it was done, if it is cached).
+      compiler: the compiler's version, `jaxlib 0.10.2, libtpu 0.0.52`.
       notes: what is not exact about any of this.
     """
 
@@ -119,5 +122,5 @@ class Compilation:
 
     @property
     def exhausted(self) -> bool:
-        """Whether it does not fit by XLA's own account."""
+        """Return whether the program does not fit by XLA's own account."""
         return self.required_nbytes is not None

@@ -1,4 +1,4 @@
-"""The places a program can be compiled for, and how they are written."""
+"""The places that a program can be compiled for, and how they are written."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TPU_EXTRA = "pip install 'jaxresid[tpu]'"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program is compiled for.
+    """A place that a program is compiled for.
 
     Attributes:
       text: as users write it, `cpu`, `gpu`, `tpu:v5e:2x4`.
-      platform: what programs are lowered for, `cpu`, `cuda`, `tpu`.
+      platform: the platform that programs are lowered for, `cpu`, `cuda`, `tpu`.
       topology: as libtpu names it, `v5e:2x4`; '' for devices of this machine.
       devices: how many a topology has; None: as many as the program is split over (`cpu`), or as
         the machine has (`gpu`).
@@ -37,11 +37,11 @@ class Topology:
     """TPU chips that libtpu compiles for.
 
     Attributes:
-      generation: `v5e`.
-      shape: chips along each axis, `2x4`.
-      devices: what JAX calls devices; a chip is one or two.
-      memory_nbytes: what a program can have of one device, by libtpu 0.0.52's account, which has
-        two decimals of a GiB.
+      generation: the generation of the chips, `v5e`.
+      shape: the number of chips along each axis, `2x4`.
+      devices: the number of what JAX calls devices; a chip is one or two.
+      memory_nbytes: the bytes that a program can have of one device, by libtpu 0.0.52's account,
+        which has two decimals of a GiB.
     """
 
     generation: str
@@ -51,6 +51,7 @@ class Topology:
 
     @property
     def text(self) -> str:
+        """The topology as users write it, `tpu:v5e:2x4`."""
         return f"tpu:{self.generation}:{self.shape}"
 
 
@@ -93,7 +94,7 @@ _LISTED = "--list-topologies lists them"
 
 
 def topologies() -> tuple[Topology, ...]:
-    """The TPU topologies that are known to compile; libtpu knows more shapes."""
+    """Return the TPU topologies that are known to compile; libtpu knows more shapes."""
     return tuple(
         Topology(name, shape, _chips(shape) * it.devices_per_chip, _nbytes(it.memory_gib))
         for name, it in _GENERATIONS.items()
@@ -102,10 +103,10 @@ def topologies() -> tuple[Topology, ...]:
 
 
 def place(text: str) -> Place:
-    """`cpu`, `gpu`, `tpu:v5e:2x4` -> where that is.
+    """Parse a place: `cpu`, `gpu`, `tpu:v5e:2x4`.
 
     Raises:
-      InputsError: it is none, with what to write instead.
+      InputsError: the text is not a place; the message tells what to write instead.
     """
     word = text.strip().lower()
     if word == "cpu":
@@ -125,7 +126,10 @@ def place(text: str) -> Place:
 
 
 def unavailable(place: Place) -> str | None:
-    """Why nothing can be compiled for a place here, as far as is known before jax is imported."""
+    """Return why nothing can be compiled for a place here; None where no reason is known.
+
+    Only what is known before jax is imported counts.
+    """
     if place.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
         return f"compiling for a TPU needs libtpu, no TPU; install it with: {TPU_EXTRA}"
     return None
@@ -168,7 +172,7 @@ def _not_a_topology(text: str, name: str, shape: str) -> str:
 
 
 def _meant(topology: str) -> str:
-    """The topology that one in other words stands for: `v5litepod-8` -> `v5e:2x4`."""
+    """Return the topology that one in other words stands for: `v5litepod-8` is `v5e:2x4`."""
     name, _, shape = topology.partition(":")
     name, _, count = name.partition("-")
     name = _OTHER_NAMES.get(name, name)

@@ -1,4 +1,4 @@
-"""`jaxresid check`: the verdicts and the other traced findings of a function, as violations."""
+"""`jaxresid check`: report the verdicts and other findings of a traced function as violations."""
 
 from __future__ import annotations
 
@@ -31,22 +31,27 @@ def check(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., tuple[Violation, ...]]:
-    """What is wrong with the checkpoints of `fun`, and with what it keeps.
+    """Return a function that checks the checkpoints of `fun` and the residuals that it keeps.
 
-    `jaxresid.check(fun)(*args, **kwargs)`.
+    Use it as `jaxresid.check(fun)(*args, **kwargs)`.
 
-    The verdicts on its checkpoints and the other findings that a trace allows, with their figures
-    in `measured`; bytes in keys that end in `nbytes`. The configuration nearest to each file and
-    the comments in it apply as on the command line.
+    The violations are the verdicts on the checkpoints and the other findings that a trace allows,
+    with their figures in `measured`; keys that end in `nbytes` hold bytes. The configuration
+    nearest to each file and the comments in it apply as on the command line.
 
     Args:
-      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+      fun: The function to check, as for `jaxresid.inspect`.
+      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
+      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
-      a function of the arguments of `fun` that returns `Violation`s.
+      A function of the arguments of `fun` that returns a tuple of `Violation`s.
 
     Raises:
-      JaxresidError: as `jaxresid.inspect`; or the configuration is wrong.
+      JaxresidError: As `jaxresid.inspect`, or because the configuration is wrong.
     """
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
@@ -61,14 +66,18 @@ def check(
 
 
 def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
-    """The violations of an inspected function by file, sorted.
+    """Return the violations of an inspected function by file, sorted by path.
 
     Args:
-      run: the configuration; that nothing is silenced, if it says so.
+      found: The inspected function.
+      run: The configuration of the run, which may say that comments silence nothing.
+
+    Returns:
+      One `Linted` for each file with violations.
 
     Raises:
-      ConfigError: the configuration of a file is not understood.
-      InputsError: it is a training step that does nothing with its gradients.
+      ConfigError: The configuration of a file is not understood.
+      InputsError: The function is a training step that does nothing with its gradients.
     """
     if found.is_dead:
         raise InputsError(found.report.warnings[-1])
@@ -86,7 +95,7 @@ def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
 
 
 def _linted(file: File, violations: Sequence[Violation], run: Lint) -> Linted:
-    """The violations of one file that its configuration selects and no comment silences."""
+    """Return the violations of one file that its configuration selects and no comment silences."""
     config = run.config_in(file.absolute.parent)
     config.validate(KNOWN)
     ignored = config.ignored_in(file.absolute)

@@ -1,4 +1,4 @@
-"""A finding -> a violation at the user's line, as the linter places and words its own."""
+"""Place a finding as a violation at the user's line, as the linter places and words its own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class File:
     """A source file with findings.
 
     Attributes:
-      path: as it is shown: relative to the working directory where it is below it.
-      absolute: where it is.
-      document: its content; None where it cannot be read.
-      facts: of its syntax tree; None where it does not parse.
+      path: The path as shown: relative to the working directory if it lies below it.
+      absolute: The absolute path.
+      document: The content; None where it cannot be read.
+      facts: The facts of its syntax tree; None where it does not parse.
     """
 
     path: str
@@ -42,10 +42,10 @@ class File:
 
 
 class Placing:
-    """Places the findings of one target.
+    """The placing of one target's findings at lines of the user's source.
 
-    What lies in a library, or has no line, is placed where the target is defined, and says where it
-    really is.
+    A finding that lies in a library, or has no line, is placed where the target is defined, and its
+    message says where it really is.
     """
 
     def __init__(self, target: Callable[..., Any], name: str, frames: Frames) -> None:
@@ -55,16 +55,17 @@ class Placing:
         self._files: dict[str, File] = {}
 
     def file(self, path: str) -> File:
-        """A file by its absolute path."""
+        """Return the file at an absolute path, read at most once."""
         if path not in self._files:
             self._files[path] = _file(path, self._shown(path))
         return self._files[path]
 
     def violation(self, finding: Finding, measured: Mapping[str, object]) -> tuple[File, Violation]:
-        """The violation that a finding is, and the file that it is in.
+        """Return the violation that a finding amounts to, and the file that it is in.
 
         Args:
-          measured: figures that belong to it besides its own.
+          finding: The finding to place.
+          measured: Figures to add to the finding's own.
         """
         entry = _ENTRIES[finding.name]
         location, message = finding.location, finding.message
@@ -113,7 +114,10 @@ class Placing:
 
 
 def definition(target: Callable[..., Any]) -> Location | None:
-    """Where a function is defined, for a callable object its class; None for what is no Python."""
+    """Return where a function is defined; None for what is not written in Python.
+
+    For a callable object this is where its class is defined.
+    """
     found: Any = target
     while isinstance(found, functools.partial):
         found = found.func
@@ -147,8 +151,10 @@ def _file(path: str, shown: str) -> File:
 
 
 def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
-    """The call, else the expression, that begins at a location, else the innermost statement on
-    its line.
+    """Return the syntax node that a location means.
+
+    This is the call that begins there, else the expression that begins there, else the innermost
+    statement on its line.
     """
     row, column = location.line, location.column
     if column is not None:
@@ -173,8 +179,9 @@ def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
 
 
 def _called(calls: list[ast.Call]) -> ast.Call:
-    """Of the calls that begin at one place the innermost, with what calls its result at once:
-    `jax.checkpoint(f)(x)` of `jax.checkpoint(f)(x).sum()`.
+    """Return the innermost of the calls that begin at one place, with any call of its result.
+
+    Of `jax.checkpoint(f)(x).sum()` this is `jax.checkpoint(f)(x)`.
     """
     around = {id(call.func): call for call in calls}
     inner = min(calls, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
@@ -189,7 +196,7 @@ def _first_row(statement: ast.stmt) -> int:
 
 
 def _header(facts: Facts, node: ast.expr | ast.stmt) -> Span:
-    """The span of a node, of a compound statement only its first line."""
+    """Return the span of a node; of a compound statement, that of its first line only."""
     span = facts.source.span(node)
     if not hasattr(node, "body") or isinstance(node, ast.expr):
         return span

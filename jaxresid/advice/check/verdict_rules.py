@@ -1,4 +1,4 @@
-"""A checkpoint's verdict -> the finding that it is, where it is one."""
+"""Turn a checkpoint's verdict into a finding, where it calls for one."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ _HELP = {
 
 
 def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
-    """The finding that a verdict is; None for a checkpoint that earns its keep, and for one that is
-    not judged.
+    """Return the finding that a checkpoint's verdict calls for.
+
+    None for a checkpoint that is worth what it costs, and for one that is not judged.
     """
     c, name = checkpoint, _rule(checkpoint)
     if name is None or c.kept_without_nbytes is None or c.peak_without_nbytes is None:
@@ -60,7 +61,7 @@ def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
 
 
 def undone_help() -> str:
-    """What helps against a compiler that undoes checkpoints."""
+    """Return the help text for a checkpoint that the compiler undoes."""
     kept = next(row.jaxlib for row in MEASURED if row.keeps_barriers)
     return (
         f"use a jaxlib that keeps it, {kept} or newer, or run the layers in a lax.scan with its"

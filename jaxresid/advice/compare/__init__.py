@@ -1,0 +1,1 @@
+"""Compare one function under several checkpoint policies."""

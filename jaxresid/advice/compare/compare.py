@@ -1,4 +1,4 @@
-"""`jaxresid compare`: one function under several policies."""
+"""`jaxresid compare`: compare one function under several policies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Measure:
     """How to time the variants.
 
     Attributes:
-      leaves: the dynamic leaves of the call, concrete where the user gave values.
+      leaves: The dynamic leaves of the call, concrete where the user gave values.
+      rounds: How many rounds are run.
     """
 
     leaves: Sequence[Any]
@@ -58,7 +59,12 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """What to compile the variants for, and how."""
+    """Where to compile the variants for, and how.
+
+    Attributes:
+      ons: The places to compile for.
+      settings: How to compile.
+    """
 
     ons: Sequence[str]
     settings: Settings
@@ -80,26 +86,33 @@ def compare(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Comparison]:
-    """`fun` and its gradients under every policy worth considering.
+    """Return a function that compares `fun` and its gradients under the policies worth considering.
 
-    `jaxresid.compare(fun)(*args, **kwargs)`.
+    Use it as `jaxresid.compare(fun)(*args, **kwargs)`.
 
     Args:
-      at: where the policy goes: `all-sites`, `scan-bodies`, `whole`, or a place such as
-        `model.py:42`; None: the checkpoints that the code has, else the bodies of its scans, else
-        everything.
-      policies: more of them, by name or as they are.
-      device: the chip whose published figures the time is estimated from, `v5p`.
-      measure: also run each on the local device, with random inputs where arguments are abstract.
-      rounds: of the measurement.
-      compile: places to compile each for, `cpu` or `tpu:v5e:2x4`, as those of `jaxresid.compile`.
-      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+      fun: The function to compare, as for `jaxresid.inspect`.
+      at: Where the policy goes: `all-sites`, `scan-bodies`, `whole`, or a place such as
+        `model.py:42`. None means the checkpoints that the code has, else the bodies of its scans,
+        else everything.
+      policies: More policies to try, by name or as they are.
+      device: The chip whose published figures the time is estimated from, such as `v5p`.
+      measure: Also run each variant on the local device, with random inputs where arguments are
+        abstract.
+      rounds: How many rounds the measurement has.
+      compile: Places to compile each variant for, such as `cpu` or `tpu:v5e:2x4`, as for
+        `jaxresid.compile`.
+      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
+      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
-      a function of the arguments of `fun` that returns a `Comparison`.
+      A function of the arguments of `fun` that returns a `Comparison`.
 
     Raises:
-      JaxresidError: as `jaxresid.inspect`; or there is no such place or device.
+      JaxresidError: As `jaxresid.inspect`, or because there is no such place or device.
     """
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
@@ -127,16 +140,16 @@ def compare(
 
 
 def dynamic(found: Subject, leaves: Sequence[Any]) -> list[Any]:
-    """Of all leaves of a call those that its trace takes, in their order."""
+    """Return those of a call's leaves that its trace takes as inputs, in their order."""
     call = found.trace.arguments
     return [leaves[i] for i in call.dynamic]
 
 
 def load_policy(reference: str) -> tuple[str, Any]:
-    """The policy `module:policy`.
+    """Return a reference to a policy, `module:policy`, with the policy that it names.
 
     Raises:
-      JaxresidError: there is none.
+      JaxresidError: There is no such policy.
     """
     if ":" not in reference:
         raise InputsError(
@@ -156,11 +169,16 @@ def comparison(
     compile: Compile | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """As `compare`, of a traced function.
+    """Return the comparison of a traced function under several policies, as `compare` does.
 
     Args:
-      policies: more of them, with what they are called.
-      progress: is told what is being done.
+      subject: The traced function.
+      at: Where the policy goes, as for `compare`.
+      policies: More policies to try, each with the name that it is shown by.
+      device: The chip to estimate the time for, as for `compare`.
+      measure: How to time the variants; None means not to.
+      compile: What to compile the variants for; None means not to.
+      progress: Called with a text that says what is being done.
     """
     chosen = chip(device)
     arguments = subject.trace.arguments
@@ -213,7 +231,7 @@ def comparison(
 def _compiled(
     rows: Sequence[Row], table: Table, compile: Compile, progress: Progress | None
 ) -> tuple[Row, ...]:
-    """The rows with what XLA says of their variants."""
+    """Return the rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     frames, found = table.subject.frames, list(rows)
     with uncollected(), table.subject.tracing():
@@ -230,14 +248,14 @@ def _compiled(
 
 
 def described(place: Place) -> str:
-    """`model.py:42 (layer) ×48 trips`."""
+    """Return a place with its calls or trips as text: `model.py:42 (layer) ×48 trips`."""
     if place.calls > 1:
         return f"{place} ×{place.calls} calls"
     return f"{place} ×{place.trips} trips" if place.trips > 1 else str(place)
 
 
 class Table:
-    """The rows of a comparison as they come in, and the variants that they are about."""
+    """The rows of a comparison as they are added, and the variants that they describe."""
 
     def __init__(
         self, subject: Subject, variants: Variants, where: Spot, chip: Chip, progress: Progress
@@ -268,7 +286,7 @@ class Table:
         )
 
     def names(self) -> tuple[str, ...]:
-        """The checkpoint_names at the places, in program order."""
+        """Return the checkpoint_names at the places, in program order."""
         found = dict.fromkeys(
             str(jax_compat.params(eqn)["name"])
             for place in self._where.places
@@ -278,6 +296,14 @@ class Table:
         return tuple(found)
 
     def add(self, label: str, choices: Choices, policy: Any = None) -> None:
+        """Trace a variant and add its row; what goes wrong is the row's error.
+
+        Args:
+          label: The name of the row.
+          choices: What to do at each place.
+          policy: The user's own policy in `choices`, asked about the eqns of each place's body
+            first; None for another.
+        """
         self._progress(f"tracing with {label}")
         try:
             if policy is not None:
@@ -302,7 +328,7 @@ class Table:
         return self._made.variant(choices)
 
     def _offers(self, label: str, choices: Choices) -> bool:
-        """Whether a policy offloads anything."""
+        """Return whether a policy offloads anything."""
         chosen = [(place, c.policy) for place, made in choices.items() for c in made[:1] if c]
         if label == WRITTEN:
             sites = [p for p in self._made.places() if p.kind == "checkpoint"]
@@ -337,7 +363,10 @@ class Table:
 
 
 def _marked(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows with the Pareto-optimal ones and the knee marked, among those without host bytes."""
+    """Return the rows with the Pareto-optimal ones and the knee marked.
+
+    Rows that keep bytes in host memory do not take part.
+    """
     points = {
         i: (float(row.peak_nbytes), float(row.recompute_flops))
         for i, row in enumerate(rows)

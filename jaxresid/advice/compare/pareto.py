@@ -1,4 +1,4 @@
-"""Which of several choices are worth considering: the Pareto-optimal ones, and the knee."""
+"""Find the choices worth considering among several: the Pareto-optimal ones and the knee."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ Point = tuple[float, float]
 
 
 def pareto(points: Sequence[Point]) -> tuple[bool, ...]:
-    """For each point whether no other is lower in one coordinate and no higher in the other. Equal
-    points are optimal together.
+    """Return for each point whether it is Pareto-optimal.
+
+    A point is if no other point is lower in one coordinate and no higher in the other. Equal points
+    are optimal together.
     """
     best: dict[Point, bool] = {}
     lowest = float("inf")
@@ -21,10 +23,12 @@ def pareto(points: Sequence[Point]) -> tuple[bool, ...]:
 
 
 def knee(points: Sequence[Point]) -> Point | None:
-    """Of a frontier the point that lies farthest below the straight line between its ends, both
-    coordinates scaled to their ranges (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011).
+    """Return the knee of a frontier, or None where it has none.
 
-    None where there are fewer than three different points, or none lies below the line.
+    It is the point that lies farthest below the straight line between the frontier's ends, with
+    both coordinates scaled to their ranges (Satopaa et al., "Finding a 'Kneedle' in a Haystack",
+    2011). There is none where there are fewer than three different points, or none of them lies
+    below the line.
     """
     found = sorted(set(points))
     if len(found) < 3:

@@ -1,4 +1,4 @@
-"""Where a policy goes: the words of `--at` -> places."""
+"""Find the places where a policy goes, from the words of `--at`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ WORDS = ("all-sites", "scan-bodies", "whole")
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Some places that get the same policy.
+    """Several places that get the same policy.
 
     Attributes:
       at: `all-sites`, `scan-bodies`, `whole`, or the one place.
-      cleared: checkpoints that have to go first, since the policy is to stand instead of them.
+      places: The places.
+      cleared: Checkpoints to remove first, since the policy is to take their place.
     """
 
     at: str
@@ -26,7 +27,7 @@ class Spot:
     cleared: tuple[Place, ...] = ()
 
     def choices(self, choice: Choice | None) -> Choices:
-        """The choice at every call of these places."""
+        """Return the given choice for every call of these places."""
         made = {place: everywhere(place, None) for place in self.cleared}
         for place in self.places:
             if choice is not None or place.kind == "checkpoint":
@@ -35,15 +36,16 @@ class Spot:
 
 
 def spot(places: Sequence[Place], at: str | None) -> Spot:
-    """The places that a user means.
+    """Return the places that a user means.
 
     Args:
-      places: all there are.
-      at: one of `WORDS`, or a place by its function, `model.py:42`, or both as it is printed; None:
-        the checkpoints that the code has, else the bodies of its scans, else everything.
+      places: All the places that there are.
+      at: One of `WORDS`, or a place by its function, by its line (`model.py:42`), or both as it is
+        printed. None means the checkpoints that the code has, else the bodies of its scans, else
+        everything.
 
     Raises:
-      InputsError: there is no such place; it lists those that there are.
+      InputsError: There is no such place; the message lists those that there are.
     """
     sites = tuple(p for p in places if p.kind == "checkpoint")
     scans = tuple(p for p in places if p.kind == "scan")
@@ -80,7 +82,7 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
 
 
 def remarks(variants: Variants) -> tuple[str, ...]:
-    """What is to be said of the checkpoints that are left as they are."""
+    """Return a warning for each checkpoint that is left as it is."""
     return tuple(
         f"the checkpoint at {site} stays as it is, also where none is said to stand: it is inside a"
         " derivative, or a rule for one, where it cannot be changed"

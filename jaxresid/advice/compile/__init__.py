@@ -1,0 +1,1 @@
+"""Compile a traced function ahead of time and report what XLA says."""

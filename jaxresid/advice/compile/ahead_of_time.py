@@ -1,4 +1,4 @@
-"""`jaxresid compile`: what XLA says about a function, for devices here and devices elsewhere."""
+"""`jaxresid compile`: report what XLA says about a function, for devices here and elsewhere."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Settings:
     """How programs are compiled.
 
     Attributes:
-      flags: of the compiler, name -> value.
-      timeout_s: after this long a compile is given up.
-      memory_nbytes: a compile that takes more than this is given up; None: no limit.
-      workers: how many compile at once; None: as many as do each other no harm.
-      executor: what runs the compiles; None: processes here.
-      cache: where results are looked up and kept; None: nowhere.
+      flags: Options of the compiler as pairs of name and value.
+      timeout_s: Seconds after which a compile is given up.
+      memory_nbytes: Bytes of memory above which a compile is given up; None means no limit.
+      workers: How many compiles run at once; None means as many as do not slow each other down.
+      executor: What runs the compiles; None means processes on this machine.
+      cache: Where results are looked up and kept; None means nowhere.
     """
 
     flags: tuple[tuple[str, str], ...] = ()
@@ -62,12 +62,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A traced function (or step) with one policy.
+    """A traced function or training step with one policy.
 
     Attributes:
-      residuals: what buffers are matched to.
-      estimate_nbytes: the static estimate of its peak.
-      is_dead: whether it is a step without its backward pass: whether that fits says nothing.
+      policy: The name of the policy.
+      trace: The trace.
+      residuals: The residuals that XLA's buffers are matched to.
+      estimate_nbytes: The static estimate of its peak in bytes.
+      is_dead: Whether it is a step without its backward pass; whether such a step fits says
+        nothing.
     """
 
     policy: str
@@ -94,30 +97,35 @@ def compile(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., CompiledReport]:
-    """`fun` with its gradients (or the training step), compiled ahead of time.
+    """Return a function that compiles `fun` with its gradients, or a training step, ahead of time.
 
-    `jaxresid.compile(fun, on="tpu:v5e:2x4")(*args, **kwargs)`.
+    Use it as `jaxresid.compile(fun, on="tpu:v5e:2x4")(*args, **kwargs)`.
 
-    Nothing is run and nothing allocated but by the compiler, which has a process of its own for
-    each place. What goes wrong there is the `error` of its row. A program that is split over
-    several devices is compiled for as many.
+    Nothing is run, and only the compiler, which has a process of its own for each place, allocates
+    anything. What goes wrong there is the `error` of its row. A program that is split over several
+    devices is compiled for that many.
 
     Args:
-      on: `cpu`, `gpu` or a TPU topology, `tpu:v5e:2x4`, which need not be there (extra
-        `jaxresid[tpu]`); or several of them.
-      flags: of the compiler, as `compiler_options` of `jax.stages.Lowered.compile`.
-      timeout: seconds after which a compile is given up.
-      memory_limit: bytes of memory above which a compile is given up.
-      workers: how many compile at once.
-      executor: what runs the compiles instead of processes here.
-      cache: look results up, and keep them.
-      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+      fun: The function to compile, as for `jaxresid.inspect`.
+      on: `cpu`, `gpu` or a TPU topology such as `tpu:v5e:2x4`, whose devices need not be present
+        (extra `jaxresid[tpu]`); or several of them.
+      flags: Options of the compiler, as `compiler_options` of `jax.stages.Lowered.compile`.
+      timeout: Seconds after which a compile is given up.
+      memory_limit: Bytes of memory above which a compile is given up.
+      workers: How many compiles run at once.
+      executor: What runs the compiles instead of processes on this machine.
+      cache: Whether results are looked up in the cache and kept there.
+      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
+      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
-      a function of the arguments of `fun` that returns a `CompiledReport`.
+      A function of the arguments of `fun` that returns a `CompiledReport`.
 
     Raises:
-      JaxresidError: as `jaxresid.inspect`; or there is no such place.
+      JaxresidError: As `jaxresid.inspect`, or because there is no such place.
     """
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
@@ -140,8 +148,9 @@ def settings(
     *,
     cache: bool,
 ) -> Callable[[], Settings]:
-    """Return what makes the settings that options come to, each time with a cache of its own: that
-    remembers what to warn of.
+    """Return a function that makes the `Settings` that these options amount to.
+
+    Each call makes a new cache, because a cache remembers what to warn of.
     """
     chosen = Settings(
         flags=tuple((name, str(value)) for name, value in (flags or {}).items()),
@@ -156,7 +165,7 @@ def settings(
 def compiled_report(
     subject: Subject, ons: Sequence[str], settings: Settings, progress: Progress | None = None
 ) -> CompiledReport:
-    """As `compile`, of a traced function."""
+    """Compile a traced function for several places and return the report, as `compile` does."""
     with uncollected(), subject.tracing():
         program = written(subject)
     (rows,) = compiled_rows([program], ons, settings, progress)
@@ -173,7 +182,7 @@ def compiled_report(
 def report_compiled(
     found: Inspection, ons: Sequence[str], settings: Settings, progress: Progress | None = None
 ) -> Report:
-    """The report of an inspection, with what XLA says."""
+    """Return the report of an inspection with what XLA says added."""
     report = found.report
     program = Program(WRITTEN, found.trace, report.residuals, report.peak.nbytes, found.is_dead)
     (rows,) = compiled_rows([program], ons, settings, progress)
@@ -181,7 +190,7 @@ def report_compiled(
 
 
 def written(subject: Subject) -> Program:
-    """A subject as its code has it."""
+    """Return the program of a subject with its checkpoints as its code has them."""
     traced = subject.trace
     program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
     estimate = peak(program, subject.profile, Places(subject.frames, traced))
@@ -192,17 +201,17 @@ def written(subject: Subject) -> Program:
 def residuals_of(
     traced: Trace | StepTrace, frames: Frames, program: TracedProgram
 ) -> tuple[Residual, ...]:
-    """What the backward pass of a function or of a training step keeps; `program` is all of it."""
+    """Return the residuals of a function or of a training step; `program` is the whole program."""
     if isinstance(traced, StepTrace):
         return step_residuals(traced, frames, program)
     return residuals(traced, frames, program)
 
 
 def places_of(ons: Sequence[str]) -> tuple[str, ...]:
-    """The places as they are called, each once.
+    """Return the places by their normalised names, each once.
 
     Raises:
-      InputsError: there is none, or one of them is not one.
+      InputsError: None is given, or a name is not that of a place.
     """
     if not ons:
         raise InputsError("no place to compile for; write cpu, gpu or e.g. tpu:v5e:2x4")
@@ -210,7 +219,7 @@ def places_of(ons: Sequence[str]) -> tuple[str, ...]:
 
 
 def warnings_of(settings: Settings) -> tuple[str, ...]:
-    """What went wrong with the cache."""
+    """Return the warnings about what went wrong with the cache."""
     return tuple(settings.cache.warnings) if settings.cache is not None else ()
 
 
@@ -220,10 +229,13 @@ def compiled_rows(
     settings: Settings,
     progress: Progress | None = None,
 ) -> tuple[tuple[Compiled, ...], ...]:
-    """For each program what XLA says, in the order of the places.
+    """Compile several programs and return the rows of each, in the order of the places.
 
     Args:
-      progress: is told what is being done.
+      programs: The programs to compile.
+      ons: The places to compile each for.
+      settings: How to compile.
+      progress: Called with a text that says what is being done.
     """
     jobs = _Jobs(programs, places_of(ons), settings, progress)
     rows = {}
@@ -247,8 +259,9 @@ class _Jobs:
     """The jobs of programs and places, made as they are asked for.
 
     Attributes:
-      taken: for each job so far its program and place, and over how many devices it is split.
-      refused: the programs that could not be made into one.
+      taken: For each job so far the numbers of its program and place, and over how many devices it
+        is split.
+      refused: The rows of programs for which no job could be made.
     """
 
     def __init__(
@@ -286,7 +299,7 @@ class _Jobs:
 
 
 def job(policy: str, module: Module, on: str, settings: Settings) -> Job:
-    """The compile of a module for a place."""
+    """Return the job that compiles a module for a place."""
     return Job(
         module=module,
         on=on,
@@ -300,7 +313,10 @@ def job(policy: str, module: Module, on: str, settings: Settings) -> Job:
 def _module(
     program: Program, on: str, made: dict[str, Module | str], progress: Progress | None
 ) -> Module | str:
-    """A program lowered for a place, or why it cannot be; `made` has those of its platforms."""
+    """Return a program lowered for a place, or the reason why it cannot be.
+
+    `made` holds what was lowered for each platform so far.
+    """
     reason = unavailable(place(on))
     if reason is not None:
         return reason
@@ -318,10 +334,13 @@ def _module(
 
 
 def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -> Compiled:
-    """What a compiler said of a program, in the user's terms.
+    """Return what a compiler said of a program, in the user's terms.
 
     Args:
-      devices: how many the program is split over.
+      program: The program that was compiled.
+      on: The place that it was compiled for.
+      compilation: The result of the compile.
+      devices: How many devices the program is split over.
     """
     there = place(on)
     stats: dict[str, Any] = dict(compilation.stats)
@@ -361,14 +380,14 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
 
 
 def _parameters(traced: Trace | StepTrace) -> tuple[str, ...]:
-    """What the lowered program's parameters are called."""
+    """Return the names of the lowered program's parameters."""
     if isinstance(traced, StepTrace):
         return tuple(path or "a constant" for path in traced.inputs)
     return tuple(traced.arguments.paths[i] for i in traced.arguments.dynamic)
 
 
 def _shown(source: Source) -> Source:
-    """A line that a compiler names, as the report names lines: relative, with its code."""
+    """Return a line that a compiler names as the report names lines: relative, with its code."""
     location = source.location
     if location is None or location.code:
         return source

@@ -1,0 +1,1 @@
+"""Plan the checkpoints that fit a function into a budget of memory at the least cost."""

@@ -1,4 +1,4 @@
-"""What can be done at one place: no checkpoint, JAX's policies, and those that save by name."""
+"""List what can be done at a place: no checkpoint, JAX's policies, and those that save by name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Option:
     """One thing to do at a place.
 
     Attributes:
-      choice: None: no checkpoint.
-      policy: as written after `jax.checkpoint_policies.`; None: no policy.
-      values: what it saves and offloads by name.
-      changed: whether the code has to change.
-      nbytes: what is saved on the device besides the body's inputs, all trips together; an
-        estimate, None where it is not known before it is tried.
-      cost: what runs again, all trips together; as `nbytes`.
-      choosing: the values by their numbers in the graph, for one that is made of them.
+      choice: The checkpoint to put there; None means no checkpoint.
+      policy: The policy as written after `jax.checkpoint_policies.`; None means no policy.
+      values: The values that it saves and offloads by name.
+      changed: Whether the code has to change.
+      nbytes: The bytes that are saved on the device besides the body's inputs, all trips together.
+        An estimate; None where it is not known before it is tried.
+      cost: The cost of what runs again, all trips together. An estimate, or None, as `nbytes`.
+      choosing: The values by their numbers in the graph, for an option that is made of them.
     """
 
     choice: Choice | None
@@ -42,7 +42,7 @@ class Option:
 
     @property
     def names(self) -> int:
-        """How many names have to be written."""
+        """The number of new names that have to be written."""
         return sum(value.expression is not None for value in self.values)
 
 
@@ -51,12 +51,15 @@ class Menu:
     """The options of a place.
 
     Attributes:
-      plain: no checkpoint.
-      known: the checkpoint as it is written, and JAX's policies.
-      front: those by name that no other beats in both bytes and cost, from the most bytes to none.
-      complete: whether the front is all of it.
-      reduced: of an option of the front, and how much more it may cost, the one that does without
-        the new names that are worth the least; None where each is worth more.
+      place: The place.
+      plain: The option of no checkpoint.
+      known: The checkpoint as it is written, and JAX's policies.
+      front: The options by name that no other beats in both bytes and cost, from the most bytes to
+        none.
+      complete: Whether the front holds all such options.
+      reduced: A function of an option of the front and of how much more it may cost. It returns the
+        option without the new names that save the least cost, or None where leaving out any one
+        costs more than that.
     """
 
     place: Place
@@ -68,6 +71,7 @@ class Menu:
 
     @property
     def options(self) -> tuple[Option, ...]:
+        """All options of the place."""
         return (self.plain, *self.known, *self.front)
 
 
@@ -80,14 +84,17 @@ def menu(
     cwd: str,
     step: float = 0.0,
 ) -> Menu:
-    """The options of a place.
+    """Return the options of a place.
 
     Args:
-      graph: of its body; None where it cannot be had, then JAX's policies are all there is.
-      names: the checkpoint_names in its body.
-      taken: all names in the program, which a new one must not repeat.
-      transfer: the cost of moving bytes to the host and back; None: nothing is offloaded.
-      step: how finely the front is made, see `solver.Program.front`.
+      place: The place.
+      graph: The graph of its body; None where there is none, and then JAX's policies are all that
+        is offered.
+      names: The checkpoint_names in its body.
+      taken: All names in the program, which a new one must not repeat.
+      transfer: The cost of moving bytes to the host and back; None means that nothing is offloaded.
+      cwd: The directory that the files of expressions are relative to.
+      step: How finely the front is made, see `solver.Program.front`.
     """
     is_written = place.kind == "checkpoint"
     plain = Option(None, changed=is_written, nbytes=None, cost=0.0)
@@ -121,8 +128,10 @@ def menu(
 def _reduced(
     program: Program, graph: Graph, choosing: Choosing | None, most: float
 ) -> Choosing | None:
-    """A choice without the values that have no name yet and are worth the least, at a cost of at
-    most so much more; None where each is worth more.
+    """Return a choice without the unnamed values that save the least cost.
+
+    Values are left out one by one while the cost grows by at most `most`. None where leaving out
+    any of them costs more.
     """
     if choosing is None:
         return None
@@ -142,7 +151,7 @@ def _reduced(
 def _proposals(
     graph: Graph, found: Sequence[Choosing], taken: Sequence[str], cwd: str
 ) -> dict[int, str]:
-    """A name for every value that a choice wants."""
+    """Return a name for every value that a choice saves or offloads, by its number in the graph."""
     used = list(taken)
     names: dict[int, str] = {}
     for c in sorted(set().union(*(f.saved | f.offloaded for f in found))):

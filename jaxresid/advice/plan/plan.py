@@ -1,4 +1,4 @@
-"""`jaxresid plan`: the cheapest way to fit a function into a budget of memory."""
+"""`jaxresid plan`: find the cheapest way to fit a function into a budget of memory."""
 
 from __future__ import annotations
 
@@ -64,21 +64,28 @@ def plan(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Plan]:
-    """How `fun` and its gradients fit into `budget` with the least recomputation.
+    """Return a function that plans how `fun` fits into `budget` with the least recomputation.
 
+    `fun` is planned together with its gradients. Use it as
     `jaxresid.plan(fun, budget="12GiB")(*args, **kwargs)`.
 
     Args:
-      budget: bytes of peak memory, or text such as `12GiB`.
-      offload: values may also be moved to host memory; then the estimated time on `device` is
-        minimised, transfers included, instead of the recomputed FLOPs.
-      fun, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.inspect`.
+      fun: The function to plan for, as for `jaxresid.inspect`.
+      budget: Bytes of peak memory, or text such as `12GiB`.
+      offload: Whether values may also be moved to host memory. If so, the estimated time on
+        `device` is minimised, transfers included, instead of the recomputed FLOPs.
+      device: The chip whose published figures the time is estimated from, such as `v5p`.
+      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
+      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
-      a function of the arguments of `fun` that returns a `Plan`.
+      A function of the arguments of `fun` that returns a `Plan`.
 
     Raises:
-      JaxresidError: as `jaxresid.inspect`; or the budget or the device is not understood.
+      JaxresidError: As `jaxresid.inspect`, or because the budget or the device is not understood.
     """
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
@@ -102,7 +109,7 @@ def plan(
 
 
 def planned(subject: Subject, budget_nbytes: int) -> Plan:
-    """As `plan`, of a traced function; the plan's code is not traced."""
+    """Return the plan for a traced function, as `plan` does; the plan's code is not traced."""
     return drafted(subject, budget_nbytes)[0]
 
 
@@ -115,11 +122,17 @@ def drafted(
     progress: Callable[[str], None] | None = None,
     check: Check | None = None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
-    """As `plan`, of a traced function, with the edits that the plan's code is the text of.
+    """Return the plan for a traced function, as `plan` does, and the edits that carry it out.
+
+    The edits are those that the plan's code shows as text.
 
     Args:
-      progress: is told what is being done.
-      check: traces edited code; None: the plan's is not.
+      subject: The traced function.
+      budget_nbytes: The budget in bytes of peak memory.
+      offload: Whether values may be moved to host memory, as for `plan`.
+      device: The chip to estimate the time for, as for `plan`.
+      progress: Called with a text that says what is being done.
+      check: Traces edited code; None means that the plan's code is not traced.
     """
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
@@ -232,11 +245,14 @@ def _planned(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draft:
-    """A plan that may be the one.
+    """A plan that may be the one to return.
 
     Attributes:
-      figures: those of its code where that was traced, else those of the variant.
-      doubt: why its code was not traced; None where it was.
+      tried: The variant that was traced.
+      sites: What the plan does at each place.
+      written: The edits of the source, and what cannot be written.
+      figures: The figures of its code where that was traced, else those of the variant.
+      doubt: Why its code was not traced; None where it was.
     """
 
     tried: Tried
@@ -247,10 +263,10 @@ class _Draft:
 
 
 class _Drafts:
-    """Takes the first plan whose code, traced, gives what is promised.
+    """Takes the first plan whose code, when traced, gives what is promised.
 
     Attributes:
-      wrong: variants of which the code gives something else.
+      wrong: The variants whose code gives something else.
     """
 
     def __init__(
@@ -274,13 +290,15 @@ class _Drafts:
         is_enough: Callable[[Figures], bool],
         tell: Callable[[str], None],
     ) -> _Draft | None:
-        """The first draft, by rank, that holds what it promises; of those that do not the best as
-        it was found; else the first of those whose code cannot be traced. None where none is
-        enough.
+        """Return the first draft by rank that holds what it promises.
+
+        Without one, return the best, by what was found, of those that do not hold it but are good
+        enough; else the first of those whose code cannot be traced; else None.
 
         Args:
-          ranked: the best but for some.
-          is_enough: whether figures do.
+          ranked: Returns the best variant besides those that it is given.
+          is_enough: Whether figures are good enough.
+          tell: Called with a text that says what is being done.
         """
         out: list[Tried] = list(self.wrong)
         doubted: list[_Draft] = []
@@ -314,7 +332,7 @@ class _Drafts:
         return doubted[0] if doubted else None
 
     def remarks(self, decided: _Draft, plain: Variant) -> Iterator[str]:
-        """What is said of a cheaper plan that was left out for one that can be written."""
+        """Yield a warning where a cheaper plan was left out for one that can be written."""
         cheaper = [d for d in self._left_out if d is not decided]
         if decided.doubt is not None or not cheaper:
             return
@@ -348,8 +366,9 @@ class _Drafts:
             return replace(draft, doubt=f"its code cannot be traced here: {e}")
 
     def _known(self, sites: Sequence[PlannedSite]) -> Calls:
-        """What is known of the calls of all places, asked once; nothing where no plan changes a
-        call.
+        """Return what is known of the calls of all places, found out once.
+
+        Where no plan changes a call it is what the target itself is given.
         """
         is_asked = any(s.kind == "call" and s.changed for s in sites)
         if self._calls is None or (is_asked and not self._calls.seen):
@@ -368,8 +387,10 @@ def _blank(place: Place) -> PlannedSite:
 
 
 def _places(variants: Variants) -> list[Place]:
-    """Where a plan may put checkpoints: those that the code has, loop bodies without one inside,
-    calls of functions, and everything as one.
+    """Return the places where a plan may put checkpoints.
+
+    They are those where the code has one, loop bodies without one inside, calls of functions, and
+    everything as one.
     """
     places = variants.places()
     overlaps = variants.overlaps()
@@ -398,7 +419,7 @@ def _graph(
     cost: Callable[[Any], float],
     enough: int,
 ) -> Graph | None:
-    """The graph of a place's body, None where JAX cannot differentiate the body by itself."""
+    """Return the graph of a place's body; None where JAX cannot differentiate the body alone."""
     try:
         return graph(variants.body(place), subject.frames, cost, enough)
     except Exception:  # whatever JAX's rules raise where they are asked out of their place
@@ -406,7 +427,7 @@ def _graph(
 
 
 def _names(variants: Variants, places: Sequence[Place]) -> list[str]:
-    """The checkpoint_names inside places, in program order."""
+    """Return the checkpoint_names inside places, in program order."""
     found = dict.fromkeys(
         str(jax_compat.params(eqn)["name"])
         for place in places
@@ -417,7 +438,7 @@ def _names(variants: Variants, places: Sequence[Place]) -> list[str]:
 
 
 def _site(menu: Menu, runs: Runs, variants: Variants) -> PlannedSite | None:
-    """What a plan says of a place; None where there was no checkpoint and is to be none."""
+    """Return what a plan says of a place; None where there was and will be no checkpoint."""
     place = menu.place
     if place.kind != "checkpoint" and all(option.choice is None for option, _ in runs):
         return None
@@ -438,7 +459,7 @@ def _site(menu: Menu, runs: Runs, variants: Variants) -> PlannedSite | None:
 
 
 def _library(place: Place, variants: Variants) -> str | None:
-    """The installed package whose function a place's is; None for the user's own."""
+    """Return the installed package that a place's function belongs to; None for the user's own."""
     if place.kind == "whole":
         return None
     where = jax_compat.traced_function(variants.body(place)) or ""
@@ -446,8 +467,9 @@ def _library(place: Place, variants: Variants) -> str | None:
 
 
 def _is_proven(search: Search, menus: Sequence[Menu]) -> bool:
-    """Whether every choice by name that could be cheaper was traced: at one place of one call, or
-    loop, with its whole front tried.
+    """Return whether every choice by name that could be cheaper was traced.
+
+    That is so at one place of one call, or loop, with its whole front tried.
     """
     best = search.best()
     if best is not None and best.cost <= 0 and not search.transfers:

@@ -1,4 +1,4 @@
-"""What a plan promises against what its code gives: the edited code is traced and measured."""
+"""Compare what a plan promises with what its code gives: the edited code is traced and measured."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Check = Callable[["Sequence[FileEdit]", "Figures"], "Figures"]
 
 
 class UnverifiedError(Exception):
-    """Why the code of a plan cannot be traced."""
+    """The reason why the code of a plan cannot be traced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan promises."""
+    """The figures that a plan promises, in bytes and FLOPs."""
 
     peak_nbytes: int
     kept_nbytes: int
@@ -39,11 +39,7 @@ class Figures:
 
 
 def figures(variant: Variant, plain: Variant) -> Figures:
-    """Those of a variant.
-
-    Args:
-      plain: the same program without any checkpoint.
-    """
+    """Return the figures of a variant; `plain` is the same program without any checkpoint."""
     return Figures(
         variant.peak_nbytes,
         variant.kept_nbytes,
@@ -53,22 +49,23 @@ def figures(variant: Variant, plain: Variant) -> Figures:
 
 
 def figures_of(subject: Subject) -> Figures:
-    """Those of code as it is written."""
+    """Return the figures of the code as it is written."""
     variants = variants_of(subject)
     return figures(variants.variant({}), without_checkpoints(variants))
 
 
 def without_checkpoints(variants: Variants) -> Variant:
-    """The same program without any checkpoint."""
+    """Return the variant of the program without any checkpoint."""
     sites = [place for place in variants.places() if place.kind == "checkpoint"]
     return variants.variant({place: everywhere(place, None) for place in sites})
 
 
 def rehearsal(found: Subject, question: Question) -> Check:
-    """A check in this process, see `rehearsing`.
+    """Return a check that traces edited code in this process, see `rehearsing`.
 
     Args:
-      found: what the question led to.
+      found: The traced function that the question led to.
+      question: The question about the target.
     """
 
     def check(edits: Sequence[FileEdit], promised: Figures) -> Figures:
@@ -87,8 +84,9 @@ def rehearsal(found: Subject, question: Question) -> Check:
 
 
 def run_again(subject: Subject) -> None:
-    """Runs the user's code once more while JAX traces it, for what is heard on the way; what it
-    raises is none of it.
+    """Run the user's code once more while JAX traces it, so that its calls can be watched.
+
+    What it raises is ignored.
     """
     call = subject.trace.arguments
     try:

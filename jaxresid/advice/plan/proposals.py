@@ -1,4 +1,4 @@
-"""Names for values that have none."""
+"""Propose names for values that have none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxresid.model import Expression
 
 
 def proposed(expression: Expression, cwd: str, taken: Iterable[str]) -> str:
-    """A checkpoint_name for the value of an expression, numbered where it is taken.
+    """Return a checkpoint_name for the value of an expression, numbered where it is taken.
 
-    The variable that it is assigned to; inside a longer expression that one and what the value is,
-    `hidden_dot`, `out_gelu`; the function's name where nothing is assigned.
+    It is the variable that the expression is assigned to; inside a longer expression, that one and
+    what the value is, `hidden_dot`, `out_gelu`; the function's name where nothing is assigned.
     """
     target, is_whole = _assigned(expression, cwd)
     name = target or _function(expression)
@@ -30,8 +30,9 @@ def proposed(expression: Expression, cwd: str, taken: Iterable[str]) -> str:
 
 
 def _assigned(expression: Expression, cwd: str) -> tuple[str | None, bool]:
-    """The variable that an expression, or what it is a part of, is assigned to; and whether it is
-    the whole of it.
+    """Return the variable that an expression is assigned to, and whether it is the whole value.
+
+    The expression may also be a part of what is assigned.
     """
     for node, start, end in _assignments(os.path.join(cwd, expression.file)):
         here = (expression.line, expression.column), (expression.end_line, expression.end_column)
@@ -45,8 +46,9 @@ _Place = tuple[int, int]
 
 @functools.cache
 def _assignments(file: str) -> tuple[tuple[str, _Place, _Place], ...]:
-    """What a file assigns to single variables, with the start and the end of the value, inner
-    ones first.
+    """Return what a file assigns to single variables, inner assignments first.
+
+    Each is the variable with the start and the end of the value.
     """
     lines = linecache.getlines(file)
     try:
@@ -73,7 +75,7 @@ def _characters(line: str, column: int) -> int:
 
 
 def _what(code: str) -> str:
-    """`jax.nn.gelu(x)` -> `gelu`, `x @ w` -> `dot`."""
+    """Return a word for what code computes: `gelu` for `jax.nn.gelu(x)`, `dot` for `x @ w`."""
     try:
         node = ast.parse(f"({code}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The user's code as it would be after an edit that is not written, in this process.
+"""Run the user's code in this process as it would be after an edit that is not written.
 
 Functions that are there already, closures and methods of objects among them, get the code that
 they would have; what a module defines otherwise is defined again in it. All of it is undone. What
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class UnrehearsedError(Exception):
-    """Why code cannot be changed in a running process."""
+    """The reason why code cannot be changed in a running process."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What becomes of one file.
+    """The changes of one file.
 
     Attributes:
-      codes: the code of functions before and after, where it differs.
-      statements: what its modules have to run again.
+      codes: The code of functions before and after, where it differs.
+      statements: The statements that its modules have to run again.
     """
 
     codes: tuple[tuple[CodeType, CodeType], ...]
@@ -42,10 +42,10 @@ class _Change:
 
 @contextlib.contextmanager
 def rehearsed(edits: Sequence[FileEdit], fun: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """While this runs the edits are made; gives the function as it is then.
+    """Make edits for the duration of the context, and yield the function as it is then.
 
     Raises:
-      UnrehearsedError: they cannot be made in a running process.
+      UnrehearsedError: They cannot be made in a running process.
     """
     with contextlib.ExitStack() as undo:
         renewed: dict[int, tuple[Any, Any]] = {}
@@ -89,8 +89,9 @@ def _change(edit: FileEdit) -> _Change:
 
 
 def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt, ...]:
-    """The statements of a module that are new or mean something else, but for what stands in
-    functions.
+    """Return the statements of a module that are new or mean something else.
+
+    What is inside functions does not count.
     """
     known = {_outline(s) for s in old.body if _is_import(s)}
     found: list[ast.stmt] = [s for s in new.body if _is_import(s) and _outline(s) not in known]
@@ -112,7 +113,7 @@ def _is_import(statement: ast.stmt) -> bool:
 
 
 def _outline(statement: ast.stmt) -> str:
-    """A statement as text, without what functions in it do when they are called."""
+    """Return a statement as text, without what functions in it do when they are called."""
     made = copy.deepcopy(statement)
     for node in ast.walk(made):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -123,7 +124,7 @@ def _outline(statement: ast.stmt) -> str:
 
 
 def _codes(code: CodeType) -> dict[str, list[CodeType]]:
-    """The code of the functions of a module, by qualified name, in order."""
+    """Return the code of the functions of a module by qualified name, in order."""
     found: dict[str, list[CodeType]] = defaultdict(list)
 
     def enter(outer: CodeType) -> None:
@@ -137,7 +138,7 @@ def _codes(code: CodeType) -> dict[str, list[CodeType]]:
 
 
 def _plain(code: CodeType) -> tuple[Any, ...]:
-    """What code does, wherever its lines stand."""
+    """Return what code does, regardless of the lines that it is on."""
     consts = tuple(
         _plain(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts
     )
@@ -157,7 +158,7 @@ def _modules(path: str) -> list[ModuleType]:
 
 
 def _alike(modules: Iterable[Any]) -> list[ModuleType]:
-    """The modules, each once."""
+    """Return the modules, each once."""
     found = {id(m): m for m in list(modules) if isinstance(m, ModuleType)}
     return list(found.values())
 
@@ -188,7 +189,7 @@ def _run(
 
 
 def _future(module: ModuleType) -> int:
-    """The flags of its `from __future__ import ...`."""
+    """Return the compiler flags of a module's `from __future__ import ...`."""
     import __future__
 
     flags = 0
@@ -203,7 +204,7 @@ def _future(module: ModuleType) -> int:
 def _rebind(
     module: ModuleType, renewed: dict[int, tuple[Any, Any]], undo: contextlib.ExitStack
 ) -> None:
-    """Names of other modules for what is defined anew."""
+    """Bind names of other modules to what is defined anew."""
     space = vars(module)
     for name, value in list(space.items()):
         known = renewed.get(id(value))
@@ -215,7 +216,7 @@ def _rebind(
 def _recode(
     path: str, codes: Sequence[tuple[CodeType, CodeType]], undo: contextlib.ExitStack
 ) -> None:
-    """Gives the functions that are there the code that they would have."""
+    """Give the functions that are there the code that they would have."""
     if not codes:
         return
     real = os.path.realpath(path)

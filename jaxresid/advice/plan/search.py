@@ -1,4 +1,4 @@
-"""The search of a plan: variants are traced, measured, and the cheapest that fits is kept.
+"""Search for a plan: variants are traced and measured, and the cheapest that fits is kept.
 
 The integer programs say what is worth trying; what decides is the trace of each variant. Peaks are
 taken to fall (nearly) with what is kept: between a choice that fits and one that does not the
@@ -38,7 +38,9 @@ class Tried:
     """A variant that was traced.
 
     Attributes:
-      cost: what the plan minimises.
+      combination: The options at each place.
+      variant: The variant.
+      cost: What the plan minimises.
     """
 
     combination: Combination
@@ -47,12 +49,16 @@ class Tried:
 
     @property
     def peak(self) -> int:
+        """The estimated peak in bytes."""
         return self.variant.peak_nbytes
 
     @property
     def effort(self) -> int:
-        """How many names have to be written, calls told apart, and checkpoints that save everything
-        explained: what those win is within what the estimate of the peak can tell.
+        """The effort of writing it, as a count.
+
+        It counts the names that have to be written, the calls to tell apart, and the checkpoints
+        that save everything, which have to be explained: what those win is within what the estimate
+        of the peak can tell.
         """
         each = self.combination.values()
         options = [option for runs in each for option, _ in runs]
@@ -61,7 +67,7 @@ class Tried:
 
     @property
     def changes(self) -> int:
-        """How many places change."""
+        """The number of changes over all places."""
         return sum(o.changed for runs in self.combination.values() for o, _ in runs)
 
 
@@ -69,9 +75,12 @@ class Search:
     """Finds the cheapest combination of options that fits.
 
     Args:
-      cost: of a variant.
-      budget: bytes of peak.
-      slack: a difference in cost that is worth no name in the code.
+      variants: Makes the variants to trace.
+      menus: The options of each place.
+      cost: Returns the cost of a variant.
+      budget: Bytes of peak memory.
+      slack: A difference in cost that does not justify a name in the code.
+      progress: Called with a text that says what is being done.
     """
 
     def __init__(
@@ -99,11 +108,13 @@ class Search:
     # -- the result --------------------------------------------------------------------------
 
     def best(self, but: Container[Tried] = ()) -> Tried | None:
-        """The cheapest that fits; of those that cost hardly more the one that is written with the
-        least effort.
+        """Return the cheapest variant that fits, or None.
+
+        Of those that cost hardly more than the cheapest it is the one that takes the least effort
+        to write.
 
         Args:
-          but: those that are out of the question.
+          but: The variants that are ruled out.
         """
         fitting = [t for t in self.tried if t.peak <= self._budget and t not in but]
         least = min((t.cost for t in fitting), default=0.0)
@@ -111,12 +122,12 @@ class Search:
         return min(near, key=lambda t: (t.effort, t.changes, t.cost, t.peak), default=None)
 
     def lowest(self, but: Container[Tried] = ()) -> Tried | None:
-        """The one of the lowest peak; None where all are out of the question."""
+        """Return the variant with the lowest peak; None where all are ruled out by `but`."""
         left = [t for t in self.tried if t not in but]
         return min(left, key=lambda t: (t.peak, t.cost, t.effort, t.changes), default=None)
 
     def run(self) -> None:
-        """Tries whatever may be the cheapest."""
+        """Try whatever may be the cheapest."""
         plain = self.trial({})
         if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
             self._alike([None])  # nothing is cheaper; the floor is shown all the same
@@ -134,7 +145,7 @@ class Search:
         self._simplify()
 
     def _simplify(self) -> None:
-        """The best without the names that are worth next to nothing."""
+        """Try the best without the names that save next to no cost."""
         best = self.best()
         if best is None:
             return
@@ -149,7 +160,10 @@ class Search:
     # -- trying ------------------------------------------------------------------------------
 
     def trial(self, chosen: Mapping[Place, Option | Runs]) -> Tried | None:
-        """Traces a combination; places that are not there have no checkpoint. None if it fails."""
+        """Trace a combination and return the result; None if it fails.
+
+        Places that it does not mention have no checkpoint.
+        """
         runs = self._runs(chosen)
         key = _key(runs)
         if key not in self._known:
@@ -157,7 +171,7 @@ class Search:
         return self._known[key]
 
     def known(self, chosen: Mapping[Place, Option | Runs]) -> Tried | None:
-        """A combination that was traced; None if it was not, or failed."""
+        """Return a combination that was traced; None if it was not, or failed."""
         return self._known.get(_key(self._runs(chosen)))
 
     def _runs(self, chosen: Mapping[Place, Option | Runs]) -> dict[Place, Runs]:
@@ -184,7 +198,7 @@ class Search:
         return (one, other) in self._overlaps or (other, one) in self._overlaps
 
     def _beside(self, place: Place, tried: Tried) -> dict[Place, Option | Runs]:
-        """What was done at the other places, without those that overlap with this one."""
+        """Return what was done at the other places, without those that overlap with this one."""
         return {
             other: runs
             for other, runs in tried.combination.items()
@@ -204,7 +218,7 @@ class Search:
     # -- one place ---------------------------------------------------------------------------
 
     def _front(self, menu: Menu, others: Mapping[Place, Option | Runs]) -> None:
-        """The options by name at one place, from the dearest in bytes to none."""
+        """Try the options by name at one place, from the most expensive in bytes to none."""
         front = menu.front
         self.every_front = self.every_front and menu.complete
 
@@ -231,7 +245,7 @@ class Search:
     # -- several places ----------------------------------------------------------------------
 
     def _alike(self, policies: Sequence[str | None]) -> None:
-        """Each of some of JAX's policies at all places at once, and the code as it is written."""
+        """Try some of JAX's policies, each at all places at once, and the code as it is written."""
         parts = [menu for menu in self._menus if menu.place.kind != "whole"] or self._menus
         for policy in policies:
             chosen: dict[Place, Option] = {}
@@ -243,8 +257,9 @@ class Search:
         self.trial({m.place: o for m in self._menus for o in m.known if not o.changed})
 
     def _mix(self) -> None:
-        """A combination by the integer program over all menus, bisected on the bytes kept, then
-        each place by itself.
+        """Try combinations that the integer program over all menus finds, then each place alone.
+
+        The limit on the bytes kept is bisected.
         """
         plain = self.trial({})
         tables = [self._weighed(menu, plain) for menu in self._menus]
@@ -281,7 +296,10 @@ class Search:
         self._descend()
 
     def _weighed(self, menu: Menu, plain: Tried | None) -> list[tuple[Option, float, float]]:
-        """Options of a menu with what each keeps more than no checkpoint does, and costs."""
+        """Return the options of a menu with their weights and costs.
+
+        The weight is the bytes that an option keeps more than no checkpoint does.
+        """
         table = [(menu.plain, 0.0, 0.0)]
         nothing = next((o for o in menu.known if o.choice and o.choice.policy is None), None)
         bare = None if nothing is None else self.trial({menu.place: nothing})
@@ -298,7 +316,7 @@ class Search:
         return table
 
     def _descend(self) -> None:
-        """From the best found on, at each place the cheapest option that still fits."""
+        """Try at each place, from the best found on, the cheapest option that still fits."""
         for _ in range(2):
             start = self.best()
             if start is None:
@@ -318,7 +336,7 @@ class Search:
     # -- some calls only ---------------------------------------------------------------------
 
     def _split(self) -> None:
-        """At places of several calls: the first of them under one option, the others under another.
+        """Try one option for the first of a place's several calls and another for the others.
 
         The first ones, since what the later calls keep is free again when the backward pass comes
         to them. Of options that fit at all calls and options that do not, as many calls as needed
@@ -355,7 +373,7 @@ class Search:
         light: Option,
         others: Mapping[Place, Option | Runs],
     ) -> None:
-        """The fewest first calls that have to be under `heavy`."""
+        """Find by bisection the fewest first calls that have to be under `heavy`."""
         low, high = 0, place.calls  # high fits
         while high - low > 1:
             middle = (low + high) // 2
@@ -370,7 +388,7 @@ class Search:
 
 
 def _key(runs: Combination) -> Hashable:
-    """The same for options that are written alike."""
+    """Return a key for a combination, the same for options that are written alike."""
     return tuple(
         (option.choice is None, option.changed, option.policy, option.values, count)
         for each in runs.values()
@@ -386,7 +404,7 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def choices(runs: Combination) -> Choices:
-    """What `Variants` take."""
+    """Return a combination as the choices that `Variants` take."""
     return {
         place: tuple(option.choice for option, count in each for _ in range(count))
         for place, each in runs.items()
@@ -399,6 +417,6 @@ def _dearest(runs: Runs) -> float:
 
 
 def _guess(heavy: Tried, light: Tried, budget: int) -> float:
-    """The cost of a mixture, if peak and cost go evenly with the number of calls."""
+    """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
     share = (light.peak - budget) / max(light.peak - heavy.peak, 1)
     return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)

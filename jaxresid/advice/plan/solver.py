@@ -1,4 +1,4 @@
-"""Which values a checkpoint should save: an integer program, solved exactly by HiGHS.
+"""Find the values that a checkpoint should save: an integer program, solved exactly by HiGHS.
 
 For each saveable value of a body there is a variable that says whether it is saved (and one whether
 it is offloaded), for each step one that says whether the backward pass runs it again. A step runs
@@ -28,13 +28,14 @@ _SLACK = 2e-6
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """What to do with the values of a body.
+    """A choice of what to do with the values of a body.
 
     Attributes:
-      saved, offloaded: numbers of `Graph.saveables`.
-      nbytes: what is saved on the device, once through the body.
-      host_nbytes: what is offloaded.
-      cost: of running again what has to be, and of the transfers.
+      saved: The numbers in `Graph.saveables` of the values that are saved.
+      offloaded: The numbers in `Graph.saveables` of the values that are offloaded.
+      nbytes: The bytes that are saved on the device, once through the body.
+      host_nbytes: The bytes that are offloaded.
+      cost: The cost of running again what has to be, and of the transfers.
     """
 
     saved: frozenset[int]
@@ -48,7 +49,9 @@ class Program:
     """The integer program of one body.
 
     Args:
-      transfer: the cost of moving so many bytes to the host and back; None: nothing is offloaded.
+      graph: The graph of the body.
+      transfer: The cost of moving so many bytes to the host and back; None means that nothing is
+        offloaded.
     """
 
     def __init__(self, graph: Graph, transfer: Callable[[int], float] | None = None) -> None:
@@ -104,7 +107,7 @@ class Program:
         return [(saveable, 1), (self._values + saveable, 1)]
 
     def cheapest(self, budget_nbytes: float) -> Choosing | None:
-        """The choice of least cost that saves at most so many bytes; None if HiGHS finds none."""
+        """Return the cheapest choice that saves at most so many bytes; None if HiGHS finds none."""
         import numpy as np
         from scipy.optimize import LinearConstraint
 
@@ -127,7 +130,7 @@ class Program:
         return self.choosing(saved, moved)
 
     def choosing(self, saved: frozenset[int], offloaded: frozenset[int]) -> Choosing:
-        """What a choice keeps and costs."""
+        """Return a choice with what it keeps and costs."""
         graph, both = self._graph, saved | offloaded
         kept = [i for i, s in enumerate(graph.steps) if s.saveable in both]
         cost = graph.cost(kept)
@@ -142,12 +145,13 @@ class Program:
         )
 
     def front(self, most: int, step: float = 0.0) -> tuple[tuple[Choosing, ...], bool]:
-        """The choices that are not beaten in both bytes and cost, from the most bytes to none, and
-        whether these are all of them.
+        """Return the choices that no other beats in both bytes and cost, and whether these are all.
+
+        They come in order, from the most bytes to none.
 
         Args:
-          most: how many at most.
-          step: how much less each keeps than the one before, at least, as a share of everything
+          most: How many at most.
+          step: How much less each keeps than the one before, at least, as a share of everything
             saveable.
         """
         found: list[Choosing] = []
@@ -170,7 +174,7 @@ class Program:
 
 
 class _Rows:
-    """A sparse matrix and the lower bounds of its rows, as it is written."""
+    """A sparse matrix and the lower bounds of its rows, while it is being written."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -192,14 +196,16 @@ def together(
     limit: float,
     conflicts: Sequence[tuple[int, int]],
 ) -> tuple[int, ...] | None:
-    """For each place one option, of least cost in all, whose weights add up to at most `limit`.
+    """Choose one option for each place, at the least total cost, within a limit on the weights.
 
     Args:
-      costs, weights: by place and option; option 0 is to do without.
-      conflicts: places of which at most one may have another option than 0.
+      costs: The costs by place and option; option 0 is to do without.
+      weights: The weights by place and option, in the same order.
+      limit: The most that the weights of the chosen options may add up to.
+      conflicts: Pairs of places of which at most one may have another option than 0.
 
     Returns:
-      the number of the option for each place; None where nothing fits.
+      The number of the option for each place; None where nothing fits.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint
@@ -235,8 +241,9 @@ def together(
 
 
 def _solved(objective: Any, **problem: Any) -> Any:
-    """scipy's answer, without what HiGHS 1.12 prints past Python, told to be quiet or not
-    (ERGO-Code/HiGHS#2783).
+    """Return scipy's answer to an integer program, and discard what HiGHS prints.
+
+    HiGHS 1.12 prints past Python, told to be quiet or not (ERGO-Code/HiGHS#2783).
     """
     from scipy.optimize import milp
 
@@ -246,7 +253,7 @@ def _solved(objective: Any, **problem: Any) -> Any:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Throws away what is written to file descriptor 1; what Python holds for it stays."""
+    """Discard what is written to file descriptor 1; what Python holds for it stays."""
     import ctypes
 
     flush = getattr(ctypes.CDLL(None), "fflush", None) if os.name == "posix" else None

@@ -1,0 +1,1 @@
+"""Compile a function under several policies, at several batch sizes, for several places."""

@@ -1,7 +1,7 @@
-"""The results file of a sweep: JSON lines, each written whole and once it is known.
+"""Read and write the results file of a sweep: JSON lines, each written whole once it is known.
 
-A sweep that is run again continues from its file: what it has by key is not compiled again. Lines
-of other targets, or of code that has changed since, stay in it.
+A sweep that is run again continues from its file: rows whose keys are in it are not compiled again.
+Lines of other targets, or of code that has changed since, stay in it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _STARTS = (b'{"schema":1,"policy":"', b'{"schema": 1, "policy": "')
 
 @dataclass(slots=True)
 class Results:
-    """A results file that this process alone writes. Made by `open`.
+    """A results file that only this process writes, made by `open`.
 
     Attributes:
-      rows: what was in it by key, of several with one key the last.
-      warnings: what was wrong with it.
+      path: The path of the file.
+      rows: The rows that were in it, by key; of several rows with one key, the last.
+      warnings: What was wrong with it.
     """
 
     path: str
@@ -39,10 +40,10 @@ class Results:
     @classmethod
     @contextlib.contextmanager
     def open(cls, path: str) -> Iterator[Self]:
-        """Opens or makes the file, and holds it until the end; a torn last line is repaired.
+        """Open or create the file and hold it until the end; a torn last line is repaired.
 
         Raises:
-          JaxresidError: it cannot be written, another sweep writes it, or it is something else.
+          JaxresidError: It cannot be written, another sweep writes it, or it holds something else.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -60,10 +61,10 @@ class Results:
             os.close(descriptor)
 
     def append(self, row: SweepRow) -> None:
-        """Adds a line, and returns when it is on the disk.
+        """Append a row as a line, and return once it is on the disk.
 
         Raises:
-          JaxresidError: it cannot be written; what was in the file before still is.
+          JaxresidError: It cannot be written; what was in the file before is still there.
         """
         line = row.to_json().encode() + b"\n"
         before = os.fstat(self._descriptor).st_size
@@ -136,7 +137,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def row_of(line: bytes) -> SweepRow | None:
-    """What `SweepRow.to_json` wrote; None if that is not what it is."""
+    """Return the row that `SweepRow.to_json` wrote as a line; None if it did not write the line."""
     try:
         data = json.loads(line)
         if data["schema"] != SCHEMA_VERSION:

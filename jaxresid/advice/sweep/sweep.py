@@ -1,4 +1,4 @@
-"""`jaxresid sweep`: what XLA says of policies x batch sizes x places."""
+"""`jaxresid sweep`: report what XLA says of policies x batch sizes x places."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ Trace = Callable[[int | None], Subject]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What a sweep is to find out: all of these with each other.
+    """The grid of a sweep: every combination of these is compiled.
 
     Attributes:
-      on: places, `tpu:v5e:2x4`.
+      on: The places, such as `tpu:v5e:2x4`.
       policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
-      batches: batch sizes; empty: the inputs as they are.
-      at: where the policies go, as for `compare`.
+      batches: The batch sizes; empty means the inputs as they are.
+      at: Where the policies go, as for `compare`.
     """
 
     on: tuple[str, ...]
@@ -82,29 +82,42 @@ def sweep(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Sweep]:
-    """Compiles `fun` with its gradients under each policy, at each batch size, for each place.
+    """Return a function that compiles `fun` under each policy, at each batch size, for each place.
 
-    `jaxresid.sweep(fun, on="cpu")(*args, **kwargs)` does so with these arguments. With `batches`
-    the positional arguments are others at each size, and one function that makes them stands for
-    them: `jaxresid.sweep(fun, on="cpu", batches=[8, 16])(make, **kwargs)`. `make(batch)` returns
-    them as a tuple or list, or as `jaxresid.Inputs` where keyword arguments change as well;
-    abstract arrays will do. `kwargs` are those of `fun` at every size.
+    `fun` is compiled with its gradients. `jaxresid.sweep(fun, on="cpu")(*args, **kwargs)` does so
+    with these arguments. With `batches` the positional arguments differ at each size, and one
+    function that makes them stands for them:
+    `jaxresid.sweep(fun, on="cpu", batches=[8, 16])(make, **kwargs)`. `make(batch)` returns them as
+    a tuple or list, or as `jaxresid.Inputs` where keyword arguments change as well; abstract arrays
+    will do. `kwargs` are those of `fun` at every size.
 
     Args:
-      on: `cpu`, `gpu`, `tpu:v5e:2x4`, one or several.
-      batches: batch sizes; None: the arguments as they are.
-      policies: `none`, `as-written`, JAX's own by name, `module:policy`; one or several.
-      results: a file to which each result is added as a line of JSON once it is there; what it
-        holds already is not compiled again.
-      flags, timeout, memory_limit, workers, executor, cache: as those of `jaxresid.compile`.
-      fun, at, argnums, has_aux, mode, profile, mesh: as those of `jaxresid.compare`.
+      fun: The function to compile, as for `jaxresid.compare`.
+      on: One or several of `cpu`, `gpu`, or a TPU topology such as `tpu:v5e:2x4`.
+      batches: The batch sizes; None means the arguments as they are.
+      policies: One or several of `none`, `as-written`, JAX's own by name, or `module:policy`.
+      at: Where the policies go, as for `jaxresid.compare`.
+      results: A file to which each result is appended as a line of JSON once it is known; what it
+        already holds is not compiled again.
+      flags: Options of the compiler, as for `jaxresid.compile`.
+      timeout: Seconds after which a compile is given up.
+      memory_limit: Bytes of memory above which a compile is given up.
+      workers: How many compiles run at once.
+      executor: What runs the compiles instead of processes on this machine.
+      cache: Whether results are looked up in the cache and kept there.
+      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
+      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
-      a function of the arguments of `fun`, or of what makes them, that returns a `Sweep`.
+      A function of the arguments of `fun`, or of the function that makes them, that returns a
+      `Sweep`.
 
     Raises:
-      JaxresidError: nothing could be traced; there is no such policy or place; the file cannot be
-        written. What cannot be compiled is an error in its row.
+      JaxresidError: Nothing could be traced, there is no such policy or place, or the file cannot
+        be written. What cannot be compiled is an error in its row.
     """
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
@@ -141,11 +154,13 @@ def sweep(
 
 
 def _at_batch(question: Question, made: Any, kwargs: Mapping[str, Any]) -> Question:
-    """The question about what a function made for a batch size, beside keyword arguments that are
-    the same at all of them.
+    """Return the question about the arguments that were made for one batch size.
+
+    `kwargs` are the keyword arguments that are the same at every size.
 
     Raises:
-      InputsError: it made something else, or an argument is given twice.
+      InputsError: The function that makes the arguments made something else, or an argument is
+        given twice.
     """
     if not isinstance(made, tuple | list | Inputs):
         raise InputsError(
@@ -168,10 +183,14 @@ def swept(
     results: Results | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """As `sweep`.
+    """Run a sweep and return its rows in the order of the grid, as `sweep` does.
 
     Args:
-      trace: traces the function at a batch size; None: with its inputs as they are.
+      trace: Traces the function at a batch size; None means with its inputs as they are.
+      grid: What to combine.
+      settings: How to compile.
+      results: The results file to continue from and to append to; None means no file.
+      progress: Called with a text that says what is being done.
     """
     run = _Run(trace, grid, settings, results, progress or (lambda _: None))
     found = {(r.on, r.policy, r.batch): r for r in run.rows()}
@@ -208,7 +227,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Hinted:
-    """Jobs as they are made; how many there are at most, for the progress."""
+    """Jobs as they are made, with the most that there can be, for the progress."""
 
     jobs: Iterator[Job]
     most: int
@@ -221,7 +240,7 @@ class _Hinted:
 
 
 class _Run:
-    """One sweep. Programs are traced and lowered one after the other while others compile."""
+    """One sweep, in which programs are traced and lowered one by one while others compile."""
 
     def __init__(
         self,
@@ -248,10 +267,10 @@ class _Run:
         self._total = len(self.on) * len(self.policies) * max(1, len(grid.batches))
 
     def rows(self) -> Iterator[SweepRow]:
-        """The results as they are known.
+        """Yield the results as they become known.
 
         Raises:
-          JaxresidError: as `sweep`.
+          JaxresidError: As `sweep`.
         """
         settings = self._settings
         done = compiled(
@@ -374,7 +393,7 @@ class _Run:
                 self._ready.append(failed)
 
     def _is_known(self, row: SweepRow) -> bool:
-        """Whether the file has a row already, which is then taken."""
+        """Return whether the file already has a row; if so, that row is taken."""
         known = self._results.rows.get(row.key) if self._results is not None else None
         if known is None or known.transient:
             return False
@@ -383,7 +402,7 @@ class _Run:
 
 
 def _lowered(variant: Variant, platform: str) -> Module | str:
-    """The program, or why there is none."""
+    """Return the lowered program, or the reason why there is none."""
     try:
         return lowered(variant.trace, platform)
     except JaxresidError as e:
@@ -393,8 +412,9 @@ def _lowered(variant: Variant, platform: str) -> Module | str:
 
 
 def _program_key(job: Job) -> str:
-    """What tells a compile from others but for the lines that it comes from: they move with every
-    edit above them.
+    """Return what identifies a compile, apart from the source lines that it comes from.
+
+    Line numbers are left out since they move with every edit above them.
     """
     text = jax_compat.without_locations(job.module.code)
     return key(replace(job, module=replace(job.module, code=text.encode())))
@@ -410,10 +430,10 @@ def _digest(row: SweepRow, *further: str) -> str:
 
 
 def _written(policy: str) -> str:
-    """The policy as a comparison prints it; JAX has two names for some.
+    """Return the name of a policy as a comparison prints it; JAX has two names for some.
 
     Raises:
-      InputsError: there is none of that name.
+      InputsError: There is no policy of that name.
     """
     if policy in (NONE, WRITTEN) or ":" in policy or "(" in policy:
         return policy

@@ -1,4 +1,4 @@
-"""The published figures of accelerators: what a compute-bound and a memory-bound kernel can reach.
+"""Hold the published figures of accelerators: what compute- and memory-bound kernels can reach.
 
 Every figure is a peak without sparsity, of one JAX device. Each has a page that it was read on;
 what no page says is either left out (None) or an assumption that `Chip.notes` names.
@@ -17,7 +17,7 @@ _TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where figures were read: which, and the page."""
+    """Where figures were read: which figures, and the page."""
 
     figures: str
     url: str
@@ -25,24 +25,27 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """One accelerator, as JAX sees it: one device.
+    """One accelerator as JAX sees it: one device.
 
     Attributes:
-      name: as `--device` takes it.
-      title: its full name.
-      bfloat16, float8, int8, float64: FLOP/s of a matrix multiplication of that type, float16 as
-        bfloat16; None where no page gives one.
-      float32: the same for float32 at `jax.lax.Precision` DEFAULT, HIGH and HIGHEST. By default
-        no float32 product is computed: a TPU rounds to bfloat16, once (3 passes at HIGH, 6 at
-        HIGHEST); a GPU to TensorFloat32 (at HIGH too; float32 on its vector units at HIGHEST).
+      name: The name, as `--device` takes it.
+      title: The full name.
+      bfloat16: FLOP/s of a matrix multiplication in bfloat16 or float16.
+      float32: FLOP/s of a matrix multiplication in float32 at `jax.lax.Precision` DEFAULT, HIGH and
+        HIGHEST. By default no float32 product is computed: a TPU rounds to bfloat16, once (3 passes
+        at HIGH, 6 at HIGHEST); a GPU to TensorFloat32 (at HIGH too; float32 on its vector units at
+        HIGHEST).
       vector: FLOP/s of elementwise operations in float32; None where no page gives one, and then
         such operations cost only the bytes that they move.
-      hbm_nbytes: device memory.
-      hbm_rate: its bandwidth, bytes/s.
-      host_rate: bandwidth to host memory, bytes/s in one direction.
-      sources: the pages.
-      notes: what is derived or assumed.
-      aliases: other names, in lower case without punctuation.
+      hbm_nbytes: Device memory in bytes.
+      hbm_rate: Bandwidth of device memory in bytes/s.
+      host_rate: Bandwidth to host memory in bytes/s, in one direction.
+      sources: The pages that the figures were read on.
+      float8: FLOP/s of a matrix multiplication in float8; None where no page gives one.
+      int8: Operations/s of a matrix multiplication in int8; None where no page gives one.
+      float64: FLOP/s of a matrix multiplication in float64; None where no page gives one.
+      notes: What is derived or assumed.
+      aliases: Other names, in lower case without punctuation.
     """
 
     name: str
@@ -61,13 +64,14 @@ class Chip:
     aliases: tuple[str, ...] = ()
 
     def matmul_rate(self, dtype: str, precision: int = 0) -> float | None:
-        """FLOP/s of a matrix multiplication of operands of a dtype; None where none is known.
+        """Return the FLOP/s of a matrix multiplication of a dtype; None where it is not known.
 
         A type narrower than the chip multiplies is widened to bfloat16. A complex product counts
         as one FLOP of `Cost` where it takes four.
 
         Args:
-          precision: of float32, 0 for DEFAULT, 1 for HIGH, 2 for HIGHEST.
+          dtype: The name of the operands' dtype.
+          precision: For float32 0 for DEFAULT, 1 for HIGH, 2 for HIGHEST.
         """
         if dtype.startswith("complex"):
             half = "float64" if dtype == "complex128" else "float32"
@@ -299,11 +303,12 @@ DEFAULT = _V5P
 
 
 def chip(name: str) -> Chip:
-    """The chip of a name or alias, upper and lower case and punctuation aside; `tpu` and `nvidia`
-    in front may be left out.
+    """Return the chip of a name or alias.
+
+    Case and punctuation do not matter, and `tpu` and `nvidia` in front may be left out.
 
     Raises:
-      InputsError: there is none; lists those that there are.
+      InputsError: There is no such chip; the message lists those that there are.
     """
     wanted = "".join(c for c in name.lower() if c.isalnum())
     for prefix in ("google", "cloud", "tpu", "nvidia"):

@@ -1,17 +1,17 @@
-"""How long a program takes at a chip's published rates: an estimate, and a lower bound on most.
+"""Estimate how long a program takes at a chip's published rates; mostly a lower bound.
 
 A kernel takes as long as the unit that it keeps busy longest: the matrix unit, the vector unit, or
 device memory, from which it reads each array that it needs once and to which it writes its result.
-What is an array and what is computed inside a kernel (in several, if several read it) is the
-profile's decision, as for the peak. Kernels run one after another; a loop takes its trips times its
-body, a while loop one trip, a cond its slower branch. An evaluation of exp and the like counts as
-one operation of the vector unit. Transfers between device and host memory run beside the kernels,
-as XLA's latency-hiding scheduler arranges them, both directions over the link one after the other;
-the program takes the longer of the two. Of a program that is split over a mesh it is the time of
-one device, which does its share.
+The profile decides, as for the peak, what is an array and what is computed inside a kernel (in
+several kernels, if several read it). Kernels run one after another; a loop takes its trips times
+its body, a while loop one trip, a cond its slower branch. An evaluation of exp and the like counts
+as one operation of the vector unit. Transfers between device and host memory run beside the
+kernels, as XLA's latency-hiding scheduler arranges them, both directions over the link one after
+the other; the program takes the longer of the two. For a program that is split over a mesh it is
+the time of one device, which does its share.
 
-Not in it: launches, idle units, caches, what a chip does not reach of its peak, and communication
-between devices.
+The estimate leaves out launches, idle units, caches, the share of its peak that a chip does not
+reach, and communication between devices.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ _PRECISIONS = {"HIGHEST": 2, "HIGH": 1, "F32_F32_F32": 2, "BF16_BF16_F32_X3": 1}
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """The estimate and its parts, in seconds.
+    """The estimated time of a program and its parts, in seconds.
 
     Attributes:
-      compute: of the matrix or the vector unit in all kernels, whichever is busy longer in each.
-      memory: of device memory in all kernels.
-      transfers: of the link to host memory.
-      total: the kernels, each as long as the longer of its two, or the transfers if these take
+      compute: The time of the matrix or the vector unit, whichever is busy longer in each kernel,
+        summed over all kernels.
+      memory: The time of device memory, summed over all kernels.
+      transfers: The time of the link to host memory.
+      total: The kernels, each as long as the longer of its two, or the transfers if these take
         longer.
-      uncosted: primitives whose time is not known, with the type if it is the type that has no
+      uncosted: Primitives whose time is not known, with the type if it is the type that has no
         published rate; they make the estimate a lower bound.
-      notes: what was assumed.
+      notes: What was assumed.
     """
 
     compute: float
@@ -66,9 +67,10 @@ class Seconds:
 
 
 def seconds(program: Program, chip: Chip, profile: Profile) -> Seconds:
-    """How long a program takes on a chip.
+    """Return the estimated time of a program on a chip, in seconds.
 
-    Asked right after the program's peak, with the same `profile`, it takes a fraction of that.
+    Called right after the program's peak was estimated with the same `profile`, it takes a
+    fraction of the time that the peak took.
     """
     walk = _Walk(chip, profile)
     found = walk.block(program.block, profile.lowered(program.block, None))
@@ -83,9 +85,11 @@ def seconds(program: Program, chip: Chip, profile: Profile) -> Seconds:
 
 
 def eqn_seconds(eqn: Any, chip: Chip) -> float:
-    """How long an eqn takes by itself, its operands read from device memory and its results written
-    there; an eqn that holds jaxprs as long as the eqns in them one by one. Primitives without a
-    rule take the time of their bytes.
+    """Return the estimated time of an eqn by itself, in seconds.
+
+    Its operands are read from device memory and its results written there. An eqn that holds jaxprs
+    takes as long as the eqns in them one by one. Primitives without a rule take the time of their
+    bytes.
     """
     inner = nests(eqn)
     if inner:
@@ -101,24 +105,28 @@ def eqn_seconds(eqn: Any, chip: Chip) -> float:
 
 
 def transfer_seconds(nbytes: int, chip: Chip) -> float:
-    """How long bytes take between device and host memory, one way."""
+    """Return the seconds that bytes take between device and host memory, one way."""
     return nbytes / chip.host_rate
 
 
 def _matmul_seconds(eqn: Any, cost: Cost, dtype: str, chip: Chip) -> float | None:
-    """Of the dots and convolutions in an eqn's cost; None if the chip's rate is not known."""
+    """Return the seconds of an eqn's dots and convolutions; None if the chip's rate is unknown."""
     rate = chip.matmul_rate(dtype, _precision(eqn))
     return None if rate is None else (cost.matmul_flops + cost.conv_flops) / rate
 
 
 def _factors(name: str, operands: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
-    """What is multiplied; of a kernel of the user's, which only says how much, what comes out."""
+    """Return the operands that are multiplied, or the first result of a kernel of the user's.
+
+    A kernel of the user's says only how much it multiplies.
+    """
     return operands[:2] if name in contractions.rule else results[:1]
 
 
 def _precision(eqn: Any) -> int:
-    """0, 1, 2 for DEFAULT, HIGH, HIGHEST of `jax.lax.Precision`, or the nearest of its algorithms;
-    JAX uses the more precise of the two operands'.
+    """Return 0, 1 or 2 for DEFAULT, HIGH or HIGHEST of `jax.lax.Precision`.
+
+    For an algorithm it is the nearest of them. JAX uses the more precise of the two operands'.
     """
     asked = jax_compat.params(eqn).get("precision")
     each = asked if isinstance(asked, tuple) else (asked,)
@@ -135,7 +143,7 @@ def _vector_seconds(ops: int, chip: Chip) -> float:
 
 @dataclass(slots=True)
 class _Sum:
-    """Seconds so far; `kernels` sums the longest of each kernel."""
+    """The seconds summed so far; `kernels` sums the longest of each kernel."""
 
     kernels: float = 0.0
     compute: float = 0.0
@@ -155,7 +163,7 @@ class _Sum:
 
 @dataclass(slots=True)
 class _Walk:
-    """One program on one chip."""
+    """A walk through one program on one chip."""
 
     chip: Chip
     profile: Profile
@@ -166,7 +174,7 @@ class _Walk:
     _hosted: set[Value] = field(default_factory=set)
 
     def block(self, block: Block, lowered: Block) -> _Sum:
-        """A block, given with its kernels."""
+        """Return the times of a block, given with its kernels."""
         total = _Sum()
         makers: dict[Value, Op] = {}
         same: dict[Value, Value] = {}
@@ -195,7 +203,7 @@ class _Walk:
         return total
 
     def _bodies(self, kernel: Op, op: Op) -> tuple[_Sum, int]:
-        """A loop's body with its trips, or a cond's slower branch."""
+        """Return the times of a loop's body with its trips, or of a cond's slower branch."""
         self._hosted |= entering(op, self._hosted)
         each = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
@@ -220,7 +228,7 @@ class _Walk:
         same: Mapping[Value, Value],
         arrays: Mapping[Value, int],
     ) -> None:
-        """Adds a kernel: all that leads from arrays to its result."""
+        """Add the times of a kernel: of all that leads from arrays to its result."""
         matmul, ops, taken = 0.0, 0, 0
         read: set[Value] = set()
         if maker is None:  # a copy; of a literal nothing is read, as a cond's branch may return one
@@ -259,7 +267,7 @@ class _Walk:
         total.kernels += max(compute, memory)
 
     def _work(self, op: Op) -> tuple[float, int]:
-        """Seconds of the matrix unit and operations of the vector unit."""
+        """Return the seconds of the matrix unit and the operations of the vector unit of an op."""
         rule = RULES.get(op.name)
         cost = eqn_cost(op.eqn) if rule is None else rule(op.eqn)
         if cost.uncosted or cost.notes:
@@ -280,7 +288,7 @@ class _Walk:
 
 
 def _taken_nbytes(op: Op) -> int:
-    """Bytes of the part of its first operand that an op reads or writes."""
+    """Return the bytes of the part of its first operand that an op reads or writes."""
     if op.name in TAKES:
         return op.results[0].nbytes
     if op.name in PUTS:

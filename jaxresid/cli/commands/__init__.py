@@ -1,0 +1,1 @@
+"""Define the commands, one module each, imported when they are called."""

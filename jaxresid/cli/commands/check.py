@@ -1,4 +1,4 @@
-"""`jaxresid check`."""
+"""`jaxresid check`: print the traced findings of a function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxresid.settings.config import Options, load
 
 
 class Request(NamedTuple):
-    """What the command line asks for beyond the target and the configuration."""
+    """The requests of the command line beyond the target and the configuration."""
 
     config: Path | None
     isolated: bool

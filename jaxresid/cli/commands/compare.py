@@ -1,4 +1,4 @@
-"""`jaxresid compare`."""
+"""`jaxresid compare`: print a comparison of checkpoint policies for a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jaxresid compile`."""
+"""`jaxresid compile`: compile a function ahead of time and print whether it fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jaxresid explain` and `jaxresid rules`."""
+"""`jaxresid explain` and `jaxresid rules`: print the documentation of one rule, or all rules."""
 
 from __future__ import annotations
 

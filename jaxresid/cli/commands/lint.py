@@ -1,4 +1,4 @@
-"""`jaxresid lint`, with the option names and meanings of ruff."""
+"""`jaxresid lint`: lint source, with the option names and meanings of ruff."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STDIN = "-"
 
 
 class Request(NamedTuple):
-    """What the command line asks for beyond the configuration."""
+    """The requests of the command line beyond the configuration."""
 
     paths: tuple[str, ...]
     config: Path | None
@@ -66,8 +66,9 @@ def _target(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 class _Command(click.Command):
-    """Takes the reason of --add-noqa from `--add-noqa=REASON` only, as ruff does: a path that
-    follows is a path.
+    """A command that takes the reason of --add-noqa from `--add-noqa=REASON` only, as ruff does.
+
+    A path that follows is a path.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -144,7 +145,7 @@ def lint(traceback: bool, **given: Any) -> int:
 
 
 def _check(request: Request, options: Options) -> None:
-    """Refuses combinations of which one half would be ignored."""
+    """Raise UsageError for combinations of options of which one half would be ignored."""
     stdin = _STDIN in request.paths
     if stdin and len(request.paths) > 1:
         raise UsageError("`-` stands alone: lint standard input or files, not both")
@@ -202,7 +203,7 @@ def _found(request: Request, run: Lint) -> tuple[Any, ...]:
 
 
 def _files(request: Request, options: Options) -> tuple[Path, ...]:
-    """What to watch: the files, the projects around them, and the configuration."""
+    """Return the paths to watch: the files, the projects around them, and the configuration."""
     config = _base(request, options)
     run = Lint(config, nearest=None if request.isolated or request.config else options)
     found = {f.absolute for f in _found(request, run) if isinstance(f, Found)}
@@ -221,13 +222,13 @@ def _show(
     fixed: int = 0,
     to_stderr: bool = False,
 ) -> int:
-    """Prints results, and gives the exit code."""
+    """Print results and return the exit code."""
     code = show(request, run.config, results, fixed=fixed, to_stderr=to_stderr)
     return 1 if fixed and request.exit_non_zero_on_fix else code
 
 
 def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
-    """Makes the fixes (or prints them as a diff) and shows what is left."""
+    """Make the fixes (or print them as a diff), show what is left, and return the exit code."""
     from jaxresid.linter.run.atomic_write import replace_content
 
     made: list[str] = []
@@ -296,8 +297,10 @@ def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
 
 
 def _stdin(request: Request, run: Lint) -> int:
-    """Lints standard input under the name that it is given; with --fix the fixed text goes to
-    stdout and what is left to stderr, as an editor's formatter expects.
+    """Lint standard input under the name that it is given, and return the exit code.
+
+    With --fix the fixed text goes to stdout and what is left to stderr, as an editor's formatter
+    expects.
     """
     config = run.config
     raw = sys.stdin.buffer.read()

@@ -1,4 +1,4 @@
-"""`jaxresid plan`."""
+"""`jaxresid plan`: print a plan that fits a function into a budget, or write it to the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jaxresid report`."""
+"""`jaxresid report`: print what the backward pass of a function keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jaxresid split`."""
+"""`jaxresid split`: print the forward and the backward jaxpr of a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jaxresid sweep`."""
+"""`jaxresid sweep`: compile a function under several policies, sizes and places."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Define the options that several commands share."""

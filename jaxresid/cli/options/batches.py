@@ -1,4 +1,6 @@
-"""`--batch`: where a batch size goes, the word `batch` in a SPEC or a parameter of what makes the
+"""`--batch`: put a batch size into the inputs.
+
+It goes where a SPEC has the word `batch`, or into a parameter of the function that makes the
 inputs.
 """
 
@@ -26,10 +28,10 @@ _WORD = re.compile(r"(?<!\w)batch(?!\w)")
 def parsed(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...]:
-    """`8,16,32` -> the sizes, each once.
+    """Return the batch sizes of text such as `8,16,32`, each once.
 
     Raises:
-      click.BadParameter: one is none.
+      click.BadParameter: A part is not a batch size.
     """
     if value is None:
         return ()
@@ -45,12 +47,12 @@ def parsed(
 
 
 def is_sized(spec: str) -> bool:
-    """Whether a dimension of a SPEC is the word `batch`."""
+    """Return whether a dimension of a SPEC is the word `batch`."""
     return sized_spec(spec, 1) != spec
 
 
 def sized_spec(spec: str, batch: int) -> str:
-    """The SPEC with the size in place of the dimensions that are the word `batch`."""
+    """Return the SPEC with the size in place of the dimensions that are the word `batch`."""
 
     def replaced(match: re.Match[str]) -> str:
         if match["string"] is not None:
@@ -61,8 +63,10 @@ def sized_spec(spec: str, batch: int) -> str:
 
 
 def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:
-    """Raises:
-    InputsError: `--batch` is given and no SPEC has the word, or the other way round.
+    """Check that SPECs have the word `batch` where `--batch` is given, and only there.
+
+    Raises:
+      InputsError: `--batch` is given and no SPEC has the word, or the other way round.
     """
     sized = [spec for spec in specs if is_sized(spec)]
     if sized and not batches:
@@ -75,10 +79,13 @@ def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:
 
 
 def sized(make: Callable[..., Any], batch: int | None) -> Callable[..., Any]:
-    """What makes the inputs, with the batch size as its parameter `batch` or `batch_size`.
+    """Return the function that makes the inputs with its batch size bound.
+
+    The size goes to its parameter `batch` or `batch_size`. With no size the function is returned as
+    it is.
 
     Raises:
-      InputsError: it has no such parameter.
+      InputsError: It has no such parameter.
     """
     if batch is None:
         return make

@@ -1,4 +1,4 @@
-"""The options that say how to compile, shared by every command that does."""
+"""Define the options that say how to compile, shared by every command that does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CompilingOptions:
     xla_flags: tuple[tuple[str, str], ...] = ()
 
     def given(self) -> tuple[str, ...]:
-        """Those that were."""
+        """Return the names of the options that were given."""
         names = {
             "--jobs": self.jobs is not None,
             "--timeout": self.timeout is not None,
@@ -45,7 +45,7 @@ class CompilingOptions:
 
 
 def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options; the command receives them as one `CompilingOptions`, `compiling`."""
+    """Add the options; the command receives them as one `CompilingOptions`, `compiling`."""
 
     @click.option(
         "--jobs",
@@ -83,7 +83,7 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --on; the command receives `ons`."""
+    """Add --on; the command receives `ons`."""
     return click.option(
         "--on",
         "ons",
@@ -96,7 +96,10 @@ def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """As `compiling_options`, and `--compile ON`: the command receives the places as `ons`."""
+    """Add `--compile ON` and the options of `compiling_options`.
+
+    The command receives the places as `ons`.
+    """
 
     @click.option(
         "--compile",
@@ -118,15 +121,17 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def places_here(ons: Sequence[str], *, measure: bool = False) -> tuple[str, ...]:
-    """The places as they are called, each once; and this process made fit for them before it loads
-    jax: it traces on the CPU, with as many devices as the largest topology has, so that a mesh of
-    that many can be made.
+    """Return the places by their normalised names, each once, and prepare this process for them.
+
+    That has to happen before it loads jax: it traces on the CPU, with as many devices as the
+    largest topology has, so that a mesh of that many can be made.
 
     Args:
-      measure: programs run here too, on whatever device jax finds.
+      ons: The places as given.
+      measure: Whether programs run here too, on whatever device jax finds.
 
     Raises:
-      InputsError: one of them is none.
+      InputsError: One of them is not a place.
     """
     found = [place(on) for on in ons]
     if found and not measure:
@@ -139,7 +144,7 @@ def places_here(ons: Sequence[str], *, measure: bool = False) -> tuple[str, ...]
 
 
 def settings(compiling: CompilingOptions) -> Settings:
-    """What the options come to."""
+    """Return the settings that the options amount to."""
     from jaxresid.advice.compile.ahead_of_time import Settings
     from jaxresid.xla.processes.cache import Cache, default_directory
 
@@ -154,7 +159,7 @@ def settings(compiling: CompilingOptions) -> Settings:
 
 
 def say_errors(option: str, rows: Sequence[Compiled]) -> bool:
-    """Says on stderr what could not be compiled, each reason once; whether there was any."""
+    """Say on stderr what could not be compiled, each reason once, and return whether any was."""
     errors = dict.fromkeys((row.on, row.error) for row in rows if row.error is not None)
     for on, error in errors:
         tell(f"jaxresid: error: {option} {on}: {error}")
@@ -162,7 +167,10 @@ def say_errors(option: str, rows: Sequence[Compiled]) -> bool:
 
 
 def _forced() -> bool:
-    """Whether XLA is told another way how many devices the CPU has; jax takes one of the two."""
+    """Return whether XLA is told in another way how many devices the CPU has.
+
+    jax accepts only one of the two ways.
+    """
     return "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
 
 

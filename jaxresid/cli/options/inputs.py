@@ -1,4 +1,4 @@
-"""The options that say what to inspect, shared by every command that traces."""
+"""Define the options that say what to inspect, shared by every command that traces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TargetOptions:
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """As `function_options`, and how the target is to be judged: --mode and --profile."""
+    """Add --mode and --profile, how the target is judged, and those of `function_options`."""
     command = click.option(
         "--profile",
         type=click.Choice(get_args(Profile)),
@@ -68,7 +68,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds TARGET and its options; the command receives them as one `TargetOptions`."""
+    """Add TARGET and its options; the command receives them as one `TargetOptions`."""
 
     @click.argument("target")
     @click.option(
@@ -127,7 +127,7 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds --format and --output."""
+    """Return a decorator that adds --format and --output."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
@@ -160,9 +160,9 @@ class Request:
     """The target with its abstract inputs.
 
     Attributes:
-      question: what is asked about it.
-      make: called plainly it returns the inputs themselves (a `--build` factory the function too);
-        None where they were given as SPECs.
+      question: The question about the target.
+      make: A function that, called plainly, returns the inputs themselves (a `--build` factory the
+        function too); None where they were given as SPECs.
     """
 
     question: Question
@@ -170,10 +170,10 @@ class Request:
 
 
 def inspected(options: TargetOptions) -> Inspection:
-    """Loads the target, makes its arguments abstract and inspects it.
+    """Load the target, make its arguments abstract, and return its inspection.
 
     Raises:
-      JaxresidError: whatever is wrong with the target, its inputs or its trace.
+      JaxresidError: Something is wrong with the target, its inputs or its trace.
     """
     asked = requested(options).question
     from jaxresid.inspector.report import inspection
@@ -187,10 +187,10 @@ def inspected(options: TargetOptions) -> Inspection:
 
 
 def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
-    """Loads the target, makes its arguments abstract and traces it.
+    """Load the target, make its arguments abstract, and return its trace with the request.
 
     Raises:
-      JaxresidError: as `inspected`.
+      JaxresidError: As `inspected`.
     """
     request = requested(options)
     from jaxresid.inspector.report import subject
@@ -199,13 +199,14 @@ def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
 
 
 def requested(options: TargetOptions, batch: int | None = None) -> Request:
-    """Loads the target and makes its arguments abstract.
+    """Load the target, make its arguments abstract, and return both as a request.
 
     Args:
-      batch: handed to the function that makes the inputs, if it is one that does.
+      options: The options as given.
+      batch: The batch size for the function that makes the inputs, if there is one.
 
     Raises:
-      JaxresidError: whatever is wrong with the target or its inputs.
+      JaxresidError: Something is wrong with the target or its inputs.
     """
     # Tracing needs no memory of a GPU that another process may be using.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -274,8 +275,9 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
 
 @contextlib.contextmanager
 def _minding_devices() -> Iterator[None]:
-    """Says what helps where a module, or what makes the inputs, has a mesh of more devices than
-    there are.
+    """Add advice to an error about a mesh of more devices than there are.
+
+    It is raised in the context by a module, or by what makes the inputs.
     """
     try:
         yield
@@ -290,11 +292,13 @@ def _minding_devices() -> Iterator[None]:
 
 
 def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
-    """The mesh of --mesh; that of the inputs' own shardings, where it is the same but for a mode
-    that was not asked for.
+    """Return the mesh that the question is asked with: that of --mesh, or that of the inputs.
+
+    The mesh of the inputs' own shardings is taken where it has the axes of --mesh and --mesh-mode
+    is not given.
 
     Raises:
-      InputsError: the inputs are split over another one.
+      InputsError: The inputs are split over a mesh with other axes.
     """
     from jaxresid import jax_compat
     from jaxresid.inspector.trace.function import mesh_of
@@ -327,7 +331,7 @@ def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
 
 
 def _make_room(axes: Mapping[str, int]) -> None:
-    """As many CPU devices as a mesh has, for a JAX that is not loaded yet."""
+    """Set the environment to as many CPU devices as a mesh has, for a JAX that is not loaded."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     known = os.environ.get("JAX_NUM_CPU_DEVICES", "")
     count = max(math.prod(axes.values()), int(known) if known.isdigit() else 1)

@@ -1,4 +1,4 @@
-"""Sizes on the command line."""
+"""Parse sizes on the command line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jaxresid.units import parse_bytes
 def size(
     *, is_room: bool = False
 ) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
-    """An option's callback: `12GiB`, `800MB`, `4096` -> bytes.
+    """Return an option's callback that turns text such as `12GiB`, `800MB` or `4096` into bytes.
 
     Args:
-      is_room: whether nothing at all would be a mistake.
+      is_room: Whether zero bytes are refused as a mistake.
     """
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What is odd about one checkpoint besides its verdict: saved in vain, saved twice, not needed."""
+"""Findings about one checkpoint besides its verdict: saved in vain, saved twice, not needed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def findings(
     named: Callable[[], Program],
     places: Places,
 ) -> tuple[Finding, ...]:
-    """The findings of one checkpoint.
+    """Return the findings about one checkpoint.
 
     Args:
-      residuals: of the whole function.
-      program: value and gradients as written.
+      facts: the facts that the verdict on the checkpoint is made of.
+      residuals: the residuals of the whole function.
+      program: the program of value and gradients as written.
       named: makes the program that holds the checkpoint, with names; see `program.whole`.
+      places: finds the source lines of ops.
     """
     return (
         *_saved_in_vain(facts, residuals, program, named, places),
@@ -47,7 +49,11 @@ def _saved_in_vain(
     named: Callable[[], Program],
     places: Places,
 ) -> Iterator[Finding]:
-    """A name after a nonlinearity: its derivative needs what goes in, so that is recomputed."""
+    """Yield findings of names that are saved in vain, after a nonlinearity.
+
+    The derivative of a nonlinearity needs its input, so the matmul that makes the input is
+    recomputed although its named result is saved.
+    """
     names = facts.answers.saved_names
     if not names:
         return
@@ -101,7 +107,7 @@ def _named(ops: Sequence[Op]) -> Iterator[tuple[Op, str]]:
 
 
 def _behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
-    """The matmuls that a value is made from through other operations."""
+    """Yield the matmuls that a value is made from through other operations."""
     todo, seen = [value], set()
     first = True
     while todo:
@@ -140,12 +146,12 @@ def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Findin
 
 
 def _passes(stack: Sequence[Location], at: Location | None) -> bool:
-    """Whether a stack goes through a line."""
+    """Return whether a stack goes through a line; true where the line is not known."""
     return at is None or any((f.file, f.line) == (at.file, at.line) for f in stack)
 
 
 def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
-    """A policy whose savings an accelerator's compiler makes without it."""
+    """Yield a finding where an accelerator's compiler saves the same bytes without the policy."""
     site = facts.site
     if not facts.answers.saves or site.in_loops or site.is_nested or not is_useless(facts):
         return

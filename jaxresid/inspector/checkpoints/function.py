@@ -1,10 +1,11 @@
-"""What each checkpoint of a function is worth: the program with it against the program without it.
+"""Judge each checkpoint of a function by comparing the program with it to the program without it.
 
 A verdict is a counterfactual. The remat eqns of one site are replaced in the primal jaxpr by
 what their bodies do, the result is differentiated again, and residuals, FLOPs and peak are
 compared. Where the primal jaxpr does not hold them as they are written (in an inner derivative,
-around rules of `lax.custom_root`), the function is traced again without them, see `removal`. Not
-`policy=everything_saveable`, which keeps the barrier and cancels the checkpoints inside.
+around rules of `lax.custom_root`), the function is traced again without them, see `removal`.
+`policy=everything_saveable` would not do for the counterfactual: it keeps the barrier and cancels
+the checkpoints inside.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ TAGGED = Cost(notes=("recompute: what JAX tags as such, since not all checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The checkpoints of a function, and the cost of its passes in the light of them.
+    """The judged checkpoints of a function, and the cost of its passes that follows from them.
 
     Attributes:
-      offers: those that offload something.
-      plain: what the function keeps without any checkpoint; None: the same. Of a training step the
-        bytes, as a total alone.
-      is_known: whether `plain` could be told.
+      checkpoints: the checkpoints with their verdicts.
+      cost: the cost of the forward pass, of the backward pass and of the recomputation.
+      offers: the checkpoints that offload something.
+      plain: what the function keeps without any checkpoint; None means the same as with them. For a
+        training step only the total in bytes.
+      is_known: whether `plain` could be determined.
     """
 
     checkpoints: tuple[Checkpoint, ...]
@@ -67,11 +70,18 @@ def worth(
     written: Program,
     estimate: Peak,
 ) -> Worth:
-    """Judges every checkpoint of a function.
+    """Judge every checkpoint of a function.
 
     Args:
+      traced: the trace of the function.
+      frames: reads the eqns' tracebacks.
+      profile: the memory profile that peaks are estimated with.
+      residuals: the residuals of the function.
       written: the program of its value and gradients.
-      estimate: its peak.
+      estimate: its estimated peak.
+
+    Returns:
+      The checkpoints with their verdicts, and the cost of the passes.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -122,7 +132,7 @@ def worth(
 
 
 def check_policies(primal: Any, frames: Frames) -> None:
-    """Asks the policy of each checkpoint of a primal trace about what it holds.
+    """Ask the policy of each checkpoint of a primal trace about the eqns in the checkpoint.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -137,18 +147,18 @@ def _cost(traced: Trace) -> Cost:
 
 
 def _phases(plain: Trace, total: Cost) -> Phases:
-    """The cost in its three parts, from the trace without checkpoints and the total with them."""
+    """Split the total cost with checkpoints into its three parts, by the trace without them."""
     return Phases(*passes_cost(plain), Cost()).checkpointed(total)
 
 
 def _tagged(traced: Trace, written: Program, total: Cost) -> Phases:
-    """The same where the trace without checkpoints is not known: what JAX tags as recomputed."""
+    """Split the total cost by what JAX tags as recomputed, where the trace without is not known."""
     forward, recompute = passes_cost(traced)[0], block_cost(written.block, RECOMPUTE)
     return Phases(forward, total - forward - recompute, recompute + TAGGED)
 
 
 def around(site: Site, found: Sequence[Site]) -> Site | None:
-    """The checkpoint that stands outermost around a nested one."""
+    """Return the outermost checkpoint around a nested one, None where the site is not nested."""
     if not site.is_nested:
         return None
     outer = id(site.calls[0].around[0])

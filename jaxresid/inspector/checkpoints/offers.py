@@ -1,4 +1,4 @@
-"""Which checkpoints offload something."""
+"""Find the checkpoints that offload something."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from jaxresid.inspector.jaxpr.nesting import nests
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A checkpoint whose policy offloads something; `names` are the checkpoint_names among it,
-    `primitives` what makes the rest.
+    """A checkpoint whose policy offloads something.
+
+    Attributes:
+      site: the checkpoint.
+      names: the checkpoint_names among the offloaded values.
+      primitives: the primitives that make the other offloaded values.
     """
 
     site: Site
@@ -24,7 +28,7 @@ class Offer:
 
 
 def offers(sites: Sequence[Site]) -> tuple[Offer, ...]:
-    """The checkpoints that offload; of nested ones the outermost decides."""
+    """Return the checkpoints that offload; of nested ones the outermost decides."""
     found = []
     for site in sites:
         if site.is_nested:

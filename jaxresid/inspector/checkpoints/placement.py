@@ -1,7 +1,7 @@
-"""How a checkpoint stands in its function: around all of it, at its end, around its only loop.
+"""Classify where a checkpoint is: around the whole function, at its end, or around its only loop.
 
-Read off the primal program by where the work is. Work is FLOPs and transcendentals as counted;
-what a loss adds after its last layer, a sum of squares, is below the thresholds.
+The class is read off the primal program, by where the work is. Work is FLOPs and transcendentals
+as counted; what a loss adds after its last layer, a sum of squares, is below the thresholds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TWICE = re.compile(r"jvp\((jvp|transpose)\(")
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Work before, in and after a checkpoint, and on values that have nothing to do with it."""
+    """The work inside a checkpoint, the work after it, and the total work of the function."""
 
     inside: int
     after: int
@@ -35,10 +35,11 @@ class _Work:
 
 
 def shape(primal: Callable[[], Program], site: Site) -> str | None:
-    """`whole`, `around-loop` or `last-stage`; None where it is none of these.
+    """Return `whole`, `around-loop` or `last-stage`; None where the checkpoint is none of these.
 
     Args:
       primal: makes the program of the function itself, see `program.whole`.
+      site: the checkpoint.
     """
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
         return None
@@ -48,11 +49,14 @@ def shape(primal: Callable[[], Program], site: Site) -> str | None:
 
 
 def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bool]) -> str | None:
-    """As `shape`, of a checkpoint in a training step, from its body and the forward pass around.
+    """Return what `shape` does for a checkpoint in a training step.
+
+    The work is counted in the checkpoint's body and in the forward pass around it.
 
     Args:
       step: makes the program of the step.
-      is_in: whether a forward op does what the checkpoint holds.
+      site: the checkpoint.
+      is_in: tells whether a forward op does what the checkpoint holds.
     """
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested or len(site.bodies) != 1:
         return None
@@ -72,11 +76,12 @@ def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bo
 
 
 def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
-    """What the work around a checkpoint makes it.
+    """Return the class of a checkpoint by the work around it.
 
     Args:
-      ops: its own.
-      depth: how many checkpoints are around each of them.
+      work: the work inside and after the checkpoint, and in total.
+      ops: the ops of the checkpoint.
+      depth: how many checkpoints are around each of these ops.
     """
     if not work.total:
         return None
@@ -86,8 +91,9 @@ def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
 
 
 def _beside(step: Program, is_in: Callable[[Op], bool]) -> tuple[int, int]:
-    """The work of a forward pass around a checkpoint, and that of it which comes after. What is
-    made for the backward pass alone is no work of the function itself.
+    """Return the work of a forward pass outside a checkpoint, and the part of it that comes after.
+
+    What is made for the backward pass alone is not counted as work of the function itself.
     """
     ops, reached = step.block.ops, set[Value]()
     after: set[int] = set()
@@ -143,7 +149,7 @@ def _of(op: Op, costs: Costs) -> int:
 
 
 def _is_loop(ops: Sequence[Op], depth: int) -> bool:
-    """Whether a loop of several trips, whose body is not checkpointed, does all the work."""
+    """Return whether a loop of several trips, whose body is not checkpointed, does all the work."""
     loops = [op for op in ops if op.is_loop and (op.nest is None or op.nest.length != 1)]
     costs = Costs()
     work = sum(_of(op, costs) for op in loops)

@@ -1,7 +1,7 @@
-"""Checkpoint policies: what they are called, which names they want, what they say of an eqn.
+"""Describe checkpoint policies, read the names they want, and ask them about eqns.
 
-A policy is an opaque callable. It is asked, as JAX asks it; only what it is called and which names
-it was made with are read off it, to tell a user which of them never occur.
+A policy is an opaque callable. It is asked as JAX asks it; only its description and the names that
+it was made with are read off it, to tell a user which of the names never occur.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING = "nothing_saveable"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a policy says of the eqns of a checkpoint's body.
+    """The answers of a policy about the eqns of a checkpoint's body.
 
     Attributes:
       saves: whether it saves or offloads any of them.
@@ -38,7 +38,7 @@ class Answers:
 
 
 def description(policy: Any) -> str | None:
-    """How a user writes the policy, as far as it can be told; None without one."""
+    """Return the policy as a user writes it, as far as it can be told; None without a policy."""
     if policy is None:
         return None
     builtin = _builtins().get(_identity(policy))
@@ -58,7 +58,7 @@ def description(policy: Any) -> str | None:
 
 
 def wanted(policy: Any) -> frozenset[str]:
-    """The names that a policy was made to save or offload, where they can be told."""
+    """Return the names that a policy was made to save or offload, where they can be told."""
     found = set(_names_of(policy)) if _factory(policy) in _WANT else set()
     for inner in _held(policy, callable):
         found |= wanted(inner)
@@ -66,16 +66,20 @@ def wanted(policy: Any) -> frozenset[str]:
 
 
 def means_nothing(policy: Any) -> bool:
-    """Whether to save nothing is what the policy is for."""
+    """Return whether saving nothing is the purpose of the policy."""
     return policy is None or description(policy) == _NOTHING
 
 
 def answers(policy: Any, eqns: Iterable[Any], site: str) -> Answers:
-    """Asks a policy about eqns.
+    """Ask a policy about eqns.
 
     Args:
-      eqns: what the checkpoint holds, see `nesting.eqns_in`.
+      policy: the policy; None saves nothing.
+      eqns: the eqns in the checkpoint, see `nesting.eqns_in`.
       site: the checkpoint, for a message: `model.py:12 block`.
+
+    Returns:
+      The policy's answers, summed up.
 
     Raises:
       InputsError: the policy raises, or answers with something that is no answer.
@@ -144,7 +148,7 @@ def _identity(policy: Any) -> Any:
 
 
 def builtins() -> dict[str, Any]:
-    """JAX's policies that need no parameters, by name, each once."""
+    """Return JAX's policies that need no parameters, by name, each once."""
     policies = jax_compat.import_jax().checkpoint_policies
     return {name: getattr(policies, name) for name in dict.fromkeys(_builtins().values())}
 
@@ -168,14 +172,16 @@ def _builtins() -> dict[Any, str]:
 
 @functools.cache
 def _factories() -> frozenset[str]:
-    """The names in jax.checkpoint_policies that make policies."""
+    """Return the names in jax.checkpoint_policies that make policies."""
     names = dir(jax_compat.import_jax().checkpoint_policies)
     return frozenset(n for n in names if n.startswith(("save_", "offload_")))
 
 
 def _factory(policy: Any) -> str | None:
-    """The factory of jax.checkpoint_policies that made a policy: a function inside it, or since
-    0.11 an instance of a class named like it.
+    """Return the name of the factory of jax.checkpoint_policies that made a policy.
+
+    Such a policy is a function inside the factory, or since JAX 0.11 an instance of a class named
+    like it. None where no factory made the policy.
     """
     outer, inside, _ = getattr(policy, "__qualname__", "").partition(".")
     if inside and outer in _factories():
@@ -185,7 +191,7 @@ def _factory(policy: Any) -> str | None:
 
 
 def _held(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
-    """What a policy was made with: the variables of its closure, or its attributes."""
+    """Return what a policy was made with: the variables of its closure, or its attributes."""
     cells = [c.cell_contents for c in getattr(policy, "__closure__", None) or ()]
     cells += list(getattr(policy, "__dict__", {}).values())
     for slot in getattr(type(policy), "__slots__", ()):

@@ -1,9 +1,9 @@
-"""A function traced again without some of its checkpoints.
+"""Trace a function again without some of its checkpoints.
 
-The way to take a checkpoint away where no jaxpr holds it as it was written: in a training step,
-inside an inner derivative, inside what JAX differentiates by a rule of its own (`lax.custom_root`).
-What `jax.checkpoint` binds is heard while the function is traced, see `bindings`; a checkpoint that
-is gone binds the eqns of its body.
+This takes a checkpoint away where no jaxpr holds it as it was written: in a training step, inside
+an inner derivative, inside what JAX differentiates by a rule of its own (`lax.custom_root`). What
+`jax.checkpoint` binds is intercepted while the function is traced, see `bindings`; a removed
+checkpoint binds the eqns of its body instead.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """What `jax.checkpoint` bound.
+    """One binding of `jax.checkpoint`.
 
     Attributes:
       body: the open jaxpr of the function.
-      key: what is the same for all that one line makes of one function with one policy.
+      key: equal for all bindings that one line makes of one function with one policy.
       location: that line; None where no line of the user's ran.
-      policy: of what is saved.
+      policy: the policy that decides what is saved.
     """
 
     body: Any
@@ -51,12 +51,14 @@ class Bound:
 
 
 class Removal(Generic[T]):
-    """Traces a function again, as it is and without some of its checkpoints.
+    """Tracing of a function again, as it is and without some of its checkpoints.
 
     Args:
-      trace: traces it.
-      jaxprs: the open jaxprs of a trace.
-      shown: traces, after that, in what jaxpr the checkpoints are to be found.
+      trace: traces the function.
+      jaxprs: returns the open jaxprs of a trace.
+      frames: reads the eqns' tracebacks.
+      shown: called after that with the trace; traces the jaxpr in which the checkpoints are to be
+        found.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Removal(Generic[T]):
         self.numbered = functools.cache(self._numbered)
 
     def _numbered(self) -> T:
-        """The trace in which the name stack of what a checkpoint does tells its number."""
+        """Return the trace in which the name stacks of a checkpoint's eqns tell its number."""
         bound: list[Bound] = []
         binding = checkpoint_binding()
 
@@ -100,14 +102,15 @@ class Removal(Generic[T]):
         return made
 
     def bound(self) -> Sequence[Bound]:
-        """What `jax.checkpoint` binds, in order, also for what is `shown`."""
+        """Return the bindings of `jax.checkpoint`, in order, including those made for `shown`."""
         self.numbered()
         return self._bound
 
     def numbers(self, written: Any, numbered: Any) -> dict[int, int]:
-        """By the ids of the remat eqns of an open jaxpr, the numbers of what was bound.
+        """Map the ids of the remat eqns of an open jaxpr to the numbers of their bindings.
 
         Args:
+          written: the open jaxpr.
           numbered: the same jaxpr, of the numbered trace.
 
         Raises:
@@ -123,16 +126,14 @@ class Removal(Generic[T]):
         return [call for _, call in calls(Levels(self._frames), Level(jaxpr))]
 
     def outermost(self) -> dict[int, int]:
-        """By the number of what stands in the body of another checkpoint, that of the outermost
-        one around it.
-        """
+        """Map the number of each nested checkpoint to that of the outermost one around it."""
         found: dict[int, int] = {}
         for number in range(len(self.bound())):  # a body is bound before what it stands in
             found.update(dict.fromkeys(self._inside(number), number))
         return found
 
     def _inside(self, number: int) -> set[int]:
-        """The numbers of what stands in the body of a checkpoint."""
+        """Return the numbers of the checkpoints in the body of a checkpoint."""
         eqns = eqns_in(self.bound()[number].body)
         marked = {_number(e) for e in eqns if jax_compat.primitive_name(e) == "remat"}
         return {inner for inner in marked if inner is not None and inner != number}
@@ -140,11 +141,14 @@ class Removal(Generic[T]):
     def numbers_of(
         self, sites: Sequence[Site], numbers: Mapping[int, int]
     ) -> dict[Site, frozenset[int]]:
-        """The numbers of what each site binds while the function is traced: for the eqns in which
-        it shows, and what the same line binds besides, for the rules of `lax.custom_root` say.
+        """Return the numbers of what each site binds while the function is traced.
+
+        They are the numbers of the eqns in which the site shows, and of what the same line binds
+        besides, for example for the rules of `lax.custom_root`.
 
         Args:
-          numbers: of the eqns in which the sites show.
+          sites: the sites.
+          numbers: by the ids of the eqns in which the sites show, their numbers.
         """
         keys = [made.key for made in self.bound()]
         first, again = keys[: self._count], keys[self._count :]
@@ -170,9 +174,10 @@ class Removal(Generic[T]):
         return {site: frozenset(found) for site, found in own.items()}
 
     def unshown(self, found: Mapping[Site, frozenset[int]]) -> dict[Site, frozenset[int]]:
-        """The checkpoints that the function makes while it is traced and that no jaxpr shows,
-        with their numbers: with `jax_remat3` what a derivative that the function takes itself has
-        already taken apart.
+        """Return the checkpoints that no jaxpr shows, with their numbers.
+
+        The function makes them while it is traced. With `jax_remat3` a derivative that the function
+        takes itself has already taken them apart.
 
         Args:
           found: the sites that are shown, with their numbers.
@@ -201,7 +206,10 @@ class Removal(Generic[T]):
         return sites
 
     def without(self, gone: Iterable[int]) -> T:
-        """The trace without those checkpoints.
+        """Return the trace without the checkpoints of some numbers.
+
+        Args:
+          gone: the numbers.
 
         Raises:
           TraceError: JAX cannot differentiate it, or the function binds others each time.
@@ -275,8 +283,9 @@ _DIFFERS = (
 def with_bodies(
     sites: Sequence[Site], numbers: Mapping[int, int], removal: Removal[Any]
 ) -> tuple[Site, ...]:
-    """The sites of a differentiated jaxpr with what their checkpoints hold as written, and with
-    what is around those that stand in others.
+    """Add their bodies as written, and what is around them, to the sites of a differentiated jaxpr.
+
+    A call that is nested in another checkpoint gets the outermost one in `around`.
     """
     bound, outermost = removal.bound(), removal.outermost()
     eqns = {numbers[id(c.eqn)]: c.eqn for s in sites for c in s.calls if id(c.eqn) in numbers}
@@ -296,21 +305,22 @@ def with_bodies(
 
 
 def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether keys are of one function with one policy, whatever the line."""
+    """Return whether two keys are of one function with one policy, whatever the line."""
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
 
 def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
-    """The numbers of all checkpoints that an eqn of a numbered trace belongs to.
+    """Return the numbers of all checkpoints that an eqn of a numbered trace belongs to.
 
     Args:
       tags: the name stacks of the eqns around it.
+      eqn: the eqn.
     """
     return frozenset(map(int, _NUMBER.findall(f"{tags}/{jax_compat.name_stack(eqn)}")))
 
 
 def _number(eqn: Any) -> int | None:
-    """The number of the checkpoint that an eqn belongs to, the innermost."""
+    """Return the number of the innermost checkpoint that an eqn belongs to."""
     found = _NUMBER.findall(jax_compat.name_stack(eqn))
     return int(found[-1]) if found else None
 

@@ -1,7 +1,7 @@
-"""The checkpoints of a function, and the function without some of them.
+"""Find the checkpoints of a function, and make the function without some of them.
 
-Its primal jaxpr is rewritten and differentiated again, or, where that is not what the source
-without them would be, the function is traced again; see `removal`.
+The function's primal jaxpr is rewritten and differentiated again. Where the result is not what the
+source without the checkpoints would give, the function is traced again; see `removal`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _OF_USERS = os.path.join("control_flow", "solves.py")
 
 
 class Removed:
-    """A function without some of its checkpoints.
+    """A function of which some checkpoints can be removed.
 
     Attributes:
-      sites: all of them; those that the primal jaxpr does not show last.
+      sites: all of its checkpoints; those that the primal jaxpr does not show come last.
     """
 
     def __init__(self, traced: Trace, jaxpr: Any, frames: Frames) -> None:
@@ -53,10 +53,10 @@ class Removed:
                 self.sites = tuple(self._numbered()[1])
 
     def without(self, gone: Iterable[Site]) -> Trace:
-        """The trace without some sites.
+        """Return the trace without some sites.
 
         Raises:
-          JaxresidError: it cannot be told what it would be.
+          JaxresidError: that trace cannot be determined.
         """
         key = frozenset(gone)
         if key not in self._made:
@@ -83,15 +83,16 @@ class Removed:
         return retrace(self._traced, jax_compat.with_jaxpr(primal, without(self._jaxpr, eqns)))
 
     def _find_faithful(self) -> bool:
-        """Whether JAX keeps the same for the primal jaxpr as for the function. Of a `shard_map` it
-        keeps numbers that are literals in a jaxpr.
+        """Return whether JAX keeps the same for the primal jaxpr as for the function.
+
+        Of a `shard_map` it keeps numbers that are literals in a jaxpr.
         """
         if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
             return True
         return _kept(self._rewritten(())) == _kept(self._traced)
 
     def _find_near_shard_maps(self) -> frozenset[Site]:
-        """The sites that stand in the body of a `shard_map`, or around one."""
+        """Return the sites that are in the body of a `shard_map`, or around one."""
         maps = [e for e in eqns_in(self._jaxpr) if jax_compat.primitive_name(e) == "shard_map"]
         inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
         own = {id(e) for e in maps}
@@ -102,8 +103,11 @@ class Removed:
         )
 
     def _number(self) -> tuple[Removal[Trace], dict[Site, frozenset[int]]]:
-        """The function traced again with its checkpoints numbered, and the numbers of each site,
-        those included that show in the backward pass alone.
+        """Trace the function again with its checkpoints numbered.
+
+        Returns:
+          The removal, and the numbers of each site. Sites that show in the backward pass alone are
+          included.
         """
         again = self._traced.again
         if again is None:
@@ -128,8 +132,10 @@ class Removed:
 
 
 def _called(site: Site, numbers: frozenset[int], removal: Removal[Trace]) -> Site:
-    """A site at the line that calls it, which is known from its making; in a derivative that the
-    function takes, JAX may give its eqn the traceback of what is around it.
+    """Return a site with the line that calls it, which is known from its making.
+
+    In a derivative that the function takes, JAX may give its eqn the traceback of what is around
+    it.
     """
     made = [removal.bound()[number].location for number in sorted(numbers)]
     lines = {where and (where.file, where.line) for where in made}
@@ -140,7 +146,7 @@ def _called(site: Site, numbers: frozenset[int], removal: Removal[Trace]) -> Sit
 
 
 def _kept(traced: Trace) -> Counter[str]:
-    """The types of what a trace keeps."""
+    """Count the types of what a trace keeps."""
     return Counter(str(v.aval) for v in traced.forward.outvars[traced.num_outputs :])
 
 
@@ -149,8 +155,9 @@ def _passes_of(traced: Trace) -> tuple[Any, Any]:
 
 
 def _may_hide(jaxpr: Any, frames: Frames) -> bool:
-    """Whether a primal jaxpr may not show all checkpoints: it holds derivatives, or what is
-    differentiated by rules of the user's.
+    """Return whether a primal jaxpr may not show all checkpoints.
+
+    That is so where it holds derivatives, or what is differentiated by rules of the user's.
     """
     for eqn in eqns_in(jaxpr):
         if is_derived(eqn) or jax_compat.has_own_rules(eqn):

@@ -1,4 +1,4 @@
-"""The checkpoints of a primal jaxpr, grouped by where they are written.
+"""Group the checkpoints of a primal jaxpr by where they are written.
 
 A checkpoint is a remat eqn; those that one source line makes of one function with one policy are
 one site, however often a Python loop runs over it. The function is the module or function that a
@@ -55,15 +55,16 @@ _DERIVED = re.compile(r"\b(jvp|transpose)\(|\brematted_computation\b")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One remat eqn where it stands.
+    """One remat eqn, and what is around it.
 
     Attributes:
+      eqn: the remat eqn.
       jaxpr: its body.
       trips: how often the loops around it run it.
       around: the remat eqns around it, outermost first.
       loops: the loop eqns around it, outermost first.
+      makers: for each variable of the jaxpr that holds the eqn, the eqn that makes it.
       enclosing: all eqns around it, outermost first.
-      makers: in the jaxpr that it stands in, each variable's eqn.
     """
 
     eqn: Any
@@ -76,8 +77,10 @@ class Call:
 
     @property
     def is_as_written(self) -> bool:
-        """Whether JAX differentiates it from this eqn alone: it is not a derivative already, and
-        nothing around it has a derivative rule that holds the checkpoint for itself.
+        """Return whether JAX differentiates the checkpoint from this eqn alone.
+
+        That is, it is not a derivative already, and nothing around it has a derivative rule that
+        holds the checkpoint for itself.
         """
         if any(map(is_derived, (*self.enclosing, self.eqn))):
             return False
@@ -86,7 +89,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a checkpoint is of: a function, or the method of a module, and where it is defined."""
+    """The function or module method that a checkpoint wraps, and where it is defined."""
 
     name: str
     defined: Location | None = None
@@ -97,9 +100,12 @@ class Site:
     """One checkpoint as a user wrote it.
 
     Attributes:
-      body: what it is of.
-      source: where it is called, and the modules that it is.
-      bodies: what it holds as written, open jaxprs.
+      body: the function that it wraps.
+      source: the line that calls it, and the module.
+      policy: the policy; None without one.
+      prevent_cse: whether it prevents common subexpression elimination.
+      calls: its remat eqns.
+      bodies: the eqns in it as written, open jaxprs.
       is_hidden: whether no jaxpr shows it, so that it has no calls.
     """
 
@@ -118,19 +124,25 @@ class Site:
 
     @property
     def is_as_written(self) -> bool:
-        """See `Call.is_as_written`."""
+        """Return whether JAX differentiates each call from its eqn alone.
+
+        See `Call.is_as_written`.
+        """
         return not self.is_hidden and all(call.is_as_written for call in self.calls)
 
     @property
     def function(self) -> str:
+        """The name of the function that it wraps."""
         return self.body.name
 
     @property
     def location(self) -> Location | None:
+        """The line that calls it, None where none is known."""
         return self.source.location
 
     @property
     def trips(self) -> int:
+        """How often its calls run, all together."""
         return sum(call.trips for call in self.calls)
 
     @property
@@ -140,11 +152,12 @@ class Site:
 
     @property
     def is_nested(self) -> bool:
-        """Whether each of its calls stands inside another checkpoint."""
+        """Return whether each of its calls is inside another checkpoint."""
         return not self.is_hidden and all(call.around for call in self.calls)
 
     @property
     def in_loops(self) -> bool:
+        """Return whether each of its calls is inside a loop."""
         return not self.is_hidden and all(call.loops for call in self.calls)
 
     def __str__(self) -> str:
@@ -154,10 +167,12 @@ class Site:
 
 
 def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
-    """The checkpoints of a jaxpr, in program order.
+    """Return the checkpoints of a jaxpr, in program order.
 
     Args:
-      backward: of those in a training step, whose backward pass holds them.
+      levels: descends into the eqns.
+      top: the outermost level.
+      backward: whether to take those of a training step, whose backward pass holds them.
     """
     groups: dict[Any, list[tuple[Call, Source]]] = {}
     heads: dict[Any, tuple[Body, Any, bool]] = {}
@@ -198,23 +213,23 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
 
 
 def is_derived(eqn: Any) -> bool:
-    """Whether an eqn is (of) a derivative already."""
+    """Return whether an eqn is a derivative, or part of one, already."""
     return _DERIVED.search(jax_compat.name_stack(eqn)) is not None
 
 
 def has_rule(eqn: Any) -> bool:
-    """Whether JAX differentiates an eqn by more than the jaxprs inside it."""
+    """Return whether JAX differentiates an eqn by more than the jaxprs inside it."""
     return jax_compat.primitive_name(eqn) not in _TRANSPARENT
 
 
 def prevents_cse(params: Mapping[str, Any]) -> bool:
-    """Whether the params of a remat eqn prevent CSE."""
+    """Return whether the params of a remat eqn prevent CSE."""
     prevent = params.get("prevent_cse", True)
     return any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
 
 
 def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
-    """The remat eqns of a jaxpr where they stand, in program order."""
+    """Yield the remat eqns of a jaxpr, each with its level, in program order."""
     known: dict[int, tuple[Any, bool]] = {}
 
     def walk(
@@ -251,7 +266,7 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
 
 
 def _recomputes(eqn: Any) -> bool:
-    """Whether a remat eqn is of a backward pass."""
+    """Return whether a remat eqn belongs to a backward pass."""
     differentiated = jax_compat.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
         return "rematted_computation" in jax_compat.name_stack(eqn)
@@ -259,7 +274,7 @@ def _recomputes(eqn: Any) -> bool:
 
 
 def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
-    """Whether a remat eqn stands anywhere in the jaxpr."""
+    """Return whether the jaxpr holds a remat eqn at any depth."""
     found = known.get(id(jaxpr))
     if found is None:
         holds = any(
@@ -272,8 +287,10 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
 
 
 def _is_stamped(eqn: Any, frames: Frames) -> bool:
-    """Whether a remat eqn has the traceback of something else: what a derivative rule does that JAX
-    calls while it differentiates a jaxpr gets that of an eqn of the jaxpr.
+    """Return whether a remat eqn has the traceback of something else.
+
+    While JAX differentiates a jaxpr it calls derivative rules; what these do gets the traceback of
+    an eqn of the jaxpr.
     """
     traceback = jax_compat.traceback(eqn)
     codes = () if traceback is None else traceback.raw_frames()[0]
@@ -288,12 +305,15 @@ def _is_stamped(eqn: Any, frames: Frames) -> bool:
 def body(
     jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = (), *, is_stamped: bool = False
 ) -> Body:
-    """What a checkpoint is of, by the functions that all eqns of its body came through: the
-    outermost of the user's, else of a library's, that is more than a wrapper around another.
+    """Return the function that a checkpoint wraps.
+
+    It is found by the functions that all eqns of the body came through: the outermost of the
+    user's, else of a library's, that is more than a wrapper around another.
 
     Args:
       jaxpr: the body, open.
-      above: the frames of the call of it.
+      frames: reads the eqns' tracebacks.
+      above: the frames of the call of the body.
       is_stamped: whether its eqns may have the traceback of something else.
     """
     chain = [] if is_stamped else _shared(jaxpr, frames, above)
@@ -315,8 +335,9 @@ def body(
 
 
 def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]:
-    """The frames, outermost first, of the functions that all eqns of a body came through. Those
-    that a wrapper makes itself are no part of what it wraps.
+    """Return the frames, outermost first, of the functions that all eqns of a body came through.
+
+    Those that a wrapper makes itself are no part of what it wraps.
     """
     stacks = [below(frames.of(eqn), above, jaxpr) for eqn in jaxpr.eqns]
     chain: list[Frame] = []
@@ -334,7 +355,7 @@ def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]
 
 
 def _common_scope(jaxpr: Any) -> str:
-    """The scope that a body begins with: that of the module that it is."""
+    """Return the scope that a body begins with: the scope of the module that it is."""
     scopes = {scope_of(jax_compat.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
     return "/".join(
         parts[0]

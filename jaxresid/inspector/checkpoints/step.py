@@ -1,7 +1,7 @@
-"""What each checkpoint of a training step is worth.
+"""Judge each checkpoint of a training step.
 
-As `checkpoints`, for a jaxpr that holds both passes already: the step is traced again without a
-checkpoint, see `removal`.
+This does what `checkpoints.function` does, for a jaxpr that holds both passes already: the step is
+traced again without a checkpoint, see `removal`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,19 @@ def step_worth(
     written: Program,
     estimate: Peak,
 ) -> Worth:
-    """Judges every checkpoint of a training step.
+    """Judge every checkpoint of a training step.
 
     Args:
-      fun: the step itself.
+      fun: the training step itself.
+      step: its trace.
+      frames: reads the eqns' tracebacks.
+      profile: the memory profile that peaks are estimated with.
+      residuals: the residuals of the step.
       written: its program.
-      estimate: its peak.
+      estimate: its estimated peak.
+
+    Returns:
+      The checkpoints with their verdicts, and the cost of the passes.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -122,7 +129,7 @@ def _traced(fun: Callable[..., Any], step: StepTrace) -> StepTrace:
 def _numbered(
     step: StepTrace, found: tuple[Site, ...], removal: Removal[StepTrace]
 ) -> tuple[tuple[Site, ...], dict[Site, frozenset[int]]]:
-    """The checkpoints with what they hold as written, and the numbers of what they bind."""
+    """Return the checkpoints with the bodies as written, and the numbers of what they bind."""
     numbers = removal.numbers(step.jaxpr, removal.numbered().jaxpr)
     found = with_bodies(found, numbers, removal)
     own = removal.numbers_of(found, numbers)
@@ -131,7 +138,7 @@ def _numbered(
 
 
 def _unknown(found: Sequence[Site], figures: Figures, tagged: Phases, reason: str) -> Worth:
-    """Of a step that cannot be traced again."""
+    """Return the checkpoints unjudged, for a step that cannot be traced again."""
     phases = replace(tagged, recompute=tagged.recompute + TAGGED)
     return Worth(tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False)
 
@@ -142,7 +149,7 @@ def _figures(step: StepTrace, program: Program, frames: Frames, profile: Profile
 
 
 def _in(numbers: frozenset[int]) -> Callable[[Op], bool]:
-    """Whether ops of the numbered program do what checkpoints of these numbers hold."""
+    """Return a predicate: whether an op of the numbered program belongs to these checkpoints."""
     return lambda op: not numbers.isdisjoint(numbers_in(op.context.tags, op.eqn))
 
 

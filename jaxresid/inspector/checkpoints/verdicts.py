@@ -1,4 +1,4 @@
-"""The figures of a program with and without one checkpoint -> its verdict and the reason."""
+"""Turn the figures of a program with and without one checkpoint into a verdict and its reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COSTLY_RISE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a program keeps, takes and costs."""
+    """The kept residual bytes, the peak in bytes and the cost of a program."""
 
     kept_nbytes: int
     peak_nbytes: int
@@ -31,11 +31,19 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a verdict is made of.
+    """All the facts that a verdict is made of.
 
     Attributes:
+      site: the checkpoint.
+      answers: the answers of its policy.
+      shape: where it is, see `placement.shape`.
+      around: the outermost checkpoint around it, None where it is not nested.
+      figures: the figures of the program with it.
+      without: the figures of the program without it.
+      peak_location: the source line of the peak.
       remover: the compiler that removes the checkpoint's barriers, in words; empty: they hold.
-      is_merged: whether without them all that it recomputes is computed in the forward pass.
+      is_merged: whether, without the barriers, all that it recomputes is computed in the forward
+        pass.
     """
 
     site: Site
@@ -50,7 +58,7 @@ class Facts:
 
 
 def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
-    """The checkpoint with its verdict."""
+    """Return the checkpoint with its verdict."""
     without = facts.without
     verdict, reason = _verdict(facts)
     added = facts.figures.cost - without.cost
@@ -71,7 +79,13 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
 
 
 def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
-    """A checkpoint without which the program is not known, with the reason."""
+    """Return a checkpoint without a verdict, for when the program without it is not known.
+
+    Args:
+      site: the checkpoint.
+      figures: the figures of the program with it.
+      reason: why it is not judged.
+    """
     return Checkpoint(
         function=site.function,
         source=site.source,
@@ -184,7 +198,7 @@ def _costs_memory(facts: Facts) -> tuple[Verdict, str] | None:
 
 
 def is_useless(facts: Facts) -> bool:
-    """Whether the peak falls by too little of what is dropped."""
+    """Return whether the peak falls by too little of what is dropped."""
     ratio = _ratio(facts)
     if ratio is None:
         return True
@@ -193,8 +207,9 @@ def is_useless(facts: Facts) -> bool:
 
 
 def _recomputes_at_once(facts: Facts) -> bool:
-    """Whether all that it drops is made again right away, before anything else can be freed. By
-    how it stands such a checkpoint saves nothing; a small change is the estimate's.
+    """Return whether all that it drops is made again right away, before anything else can be freed.
+
+    Because of where it is, such a checkpoint saves nothing; a small change comes from the estimate.
     """
     return facts.shape in _BECAUSE and not facts.answers.saves
 

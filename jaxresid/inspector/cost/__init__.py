@@ -1,0 +1,1 @@
+"""Count the FLOPs, transcendental evaluations and bytes of jaxprs and training steps."""

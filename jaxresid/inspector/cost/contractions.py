@@ -1,4 +1,4 @@
-"""FLOPs of dots and convolutions."""
+"""Count the FLOPs of dots and convolutions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ rule = Rules()
 
 @rule("dot_general")
 def _dot_general(eqn: Any) -> Cost:
-    """Two per element of the result and of the contracted axes."""
+    """Count two FLOPs for each pair of an element of the result and one of the contracted axes."""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     return Cost(matmul_flops=2 * size(eqn.outvars[0]) * extent(eqn.invars[0], contracted))
 
 
 @rule("ragged_dot_general")
 def _ragged_dot(eqn: Any) -> Cost:
-    """As a dot in which every row meets its own group alone, whatever the groups' sizes."""
+    """Count a dot in which every row meets only its own group, whatever the groups' sizes."""
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contracted, _), _ = numbers.dot_dimension_numbers
     flops = 2 * size(eqn.outvars[0]) * extent(eqn.invars[0], contracted)
@@ -34,17 +34,21 @@ def _ragged_dot(eqn: Any) -> Cost:
 
 @rule("scaled_matmul", "scaled_matmul_wrapper")
 def _scaled_matmul(eqn: Any) -> Cost:
-    """Of `(batch, m, k)` and `(batch, n, k)`."""
+    """Count a batched matrix product of operands `(batch, m, k)` and `(batch, n, k)`."""
     return Cost(matmul_flops=2 * size(eqn.outvars[0]) * shape(eqn.invars[0])[-1])
 
 
 @rule("conv_general_dilated")
 def _convolution(eqn: Any) -> Cost:
-    """Two per tap that reads the image; a tap in the padding or between dilated elements is free.
+    """Count two FLOPs per tap that reads the image.
+
+    Taps in the padding or between dilated elements are free.
 
     Along each spatial axis the (output, kernel) index pairs that read the image are counted; with
-    batch n, o output features and i input features per group the product is
-    2 × n × o × i × pairs₁ × pairs₂ × … (XLA's HloCostAnalysis::HandleConvolution).
+    batch n, o output features and i input features per group the product is the following, as in
+    XLA's HloCostAnalysis::HandleConvolution:
+
+        2 × n × o × i × pairs₁ × pairs₂ × …
     """
     params = eqn.params
     numbers = params["dimension_numbers"]
@@ -68,7 +72,7 @@ def _convolution(eqn: Any) -> Cost:
 def _valid_taps(
     image: int, kernel: int, out: int, stride: int, low: int, dilation: int, spread: int
 ) -> int:
-    """Pairs of output and kernel index along one axis that read an element of the image.
+    """Count the pairs of output and kernel index along one axis that read an element of the image.
 
     Pair (o, k) reads position o × stride + k × spread - low of the image dilated by `dilation`.
     """

@@ -1,5 +1,6 @@
-"""FLOPs of matrix decompositions and solves: leading orders of Golub & Van Loan, Matrix
-Computations, 4th edition.
+"""Count the FLOPs of matrix decompositions and solves.
+
+The formulas are leading orders from Golub & Van Loan, Matrix Computations, 4th edition.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _cholesky(eqn: Any) -> Cost:
 
 @rule("cholesky_update")
 def _cholesky_update(eqn: Any) -> Cost:
-    """A rotation per row, six per element of the triangle."""
+    """Count a rotation per row, at six FLOPs per element of the triangle."""
     batch, n, _ = matrices(eqn.invars[0])
     return Cost(elementwise_flops=3 * batch * n * n)
 
@@ -34,7 +35,7 @@ def _symmetric_product(eqn: Any) -> Cost:
 
 @rule("triangular_solve")
 def _triangular_solve(eqn: Any) -> Cost:
-    """n per element of the right-hand sides."""
+    """Count n FLOPs per element of the right-hand sides, for an n × n matrix."""
     return Cost(elementwise_flops=size(eqn.invars[1]) * shape(eqn.invars[0])[-1])
 
 
@@ -52,14 +53,14 @@ def _householder_product(eqn: Any) -> Cost:
 
 @rule("ormqr")
 def _householder_applied(eqn: Any) -> Cost:
-    """Each reflector updates the whole of the other operand: four per element."""
+    """Count four FLOPs per element of the other operand, all of which each reflector updates."""
     _, _, k = matrices(eqn.invars[0])
     return Cost(elementwise_flops=4 * size(eqn.outvars[0]) * k)
 
 
 @rule("qr")
 def _qr(eqn: Any) -> Cost:
-    """Triangle and explicit Q."""
+    """Count the triangle and an explicit Q."""
     batch, m, n = matrices(eqn.invars[0])
     k = min(m, n)
     columns = shape(eqn.outvars[0])[-1]
@@ -67,20 +68,20 @@ def _qr(eqn: Any) -> Cost:
 
 
 def _eliminated(m: int, n: int, k: int) -> int:
-    """Multiply-adds, twice, of k elimination steps on an m × n matrix: Σ 2 (m - i)(n - i)."""
+    """Return the FLOPs of k elimination steps on an m × n matrix: Σ 2 (m - i)(n - i)."""
     return 2 * m * n * k - (m + n) * k * k + 2 * k**3 // 3
 
 
 @rule("eigh")
 def _eigh(eqn: Any) -> Cost:
-    """9n³, or 4n³/3 for the eigenvalues alone."""
+    """Count 9n³ FLOPs, or 4n³/3 for the eigenvalues alone."""
     batch, n, _ = matrices(eqn.invars[0])
     return Cost(elementwise_flops=batch * (9 * n**3 if len(eqn.outvars) > 1 else 4 * n**3 // 3))
 
 
 @rule("eig", "schur")
 def _eig(eqn: Any) -> Cost:
-    """25n³, or 10n³ for the eigenvalues alone."""
+    """Count 25n³ FLOPs, or 10n³ for the eigenvalues alone."""
     batch, n, _ = matrices(eqn.invars[0])
     return Cost(elementwise_flops=batch * (25 if len(eqn.outvars) > 1 else 10) * n**3)
 
@@ -99,14 +100,16 @@ def _tridiagonal(eqn: Any) -> Cost:
 
 @rule("tridiagonal_solve")
 def _tridiagonal_solve(eqn: Any) -> Cost:
-    """Elimination without pivots, eight per unknown."""
+    """Count elimination without pivoting: eight FLOPs per unknown."""
     return Cost(elementwise_flops=8 * size(eqn.outvars[0]))
 
 
 @rule("svd")
 def _svd(eqn: Any) -> Cost:
-    """Golub-Reinsch, m ≥ n: 14mn² + 8n³ for thin factors, 4m²n + 8mn² + 9n³ for full ones,
-    4mn² - 4n³/3 for the values alone.
+    """Count Golub-Reinsch on an m × n matrix with m ≥ n.
+
+    That is 14mn² + 8n³ for thin factors, 4m²n + 8mn² + 9n³ for full ones, and 4mn² - 4n³/3 for the
+    singular values alone.
     """
     batch, *sides = matrices(eqn.invars[0])
     m, n = max(sides), min(sides)

@@ -1,16 +1,16 @@
-"""What one plain eqn computes: FLOPs and transcendental evaluations, a rule per primitive.
+"""Count the FLOPs and transcendental evaluations of one plain eqn, with a rule per primitive.
 
-The conventions are those of XLA's own counter on HLO as JAX lowers it, so that totals can be held
-against it: a multiply-add is two, an elementwise operation one per element of its result (integer
-and complex ones too), a conversion one, a selection none, a reduction one per element that it
-folds away, a convolution only what its window reads of the image and not of the padding. Where JAX
-lowers a function to a formula of its own (erfc, logistic), its operations are counted as XLA counts
-them on f32.
+The conventions are those of XLA's own counter on HLO as JAX lowers it, so that totals can be
+compared with it: a multiply-add is two FLOPs, an elementwise operation one per element of its
+result (integer and complex ones too), a conversion one, a selection none, a reduction one per
+element that it folds away, and a convolution only what its window reads of the image and not of the
+padding. Where JAX lowers a function to a formula of its own (erfc, logistic), the operations of
+that formula are counted as XLA counts them on f32.
 
 Where we do not follow XLA: a matrix decomposition takes its textbook FLOPs (XLA sees a custom
 call), a cumulative sum one operation per element (XLA: a window as long as the axis), a ragged dot
 what each row's own group takes (XLA: all groups), random bits what the TPU's unrolled lowering
-takes (XLA:CPU counts one trip of a loop), a sort the logarithm of the axis that it sorts.
+takes (XLA:CPU counts one trip of a loop), and a sort the logarithm of the axis that it sorts.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def _iterative(eqn: Any) -> Cost:
 
 @rule("integer_pow")
 def _integer_pow(eqn: Any) -> Cost:
-    """Repeated squaring: a multiplication per bit but the first, another per set one."""
+    """Count repeated squaring: a multiplication per bit but the first, and another per set bit.
+
+    A negative exponent adds a division.
+    """
     exponent = int(eqn.params["y"])
     n = abs(exponent)
     multiplications = n.bit_length() + n.bit_count() - 2 if n else 0
@@ -129,7 +132,10 @@ def _integer_pow(eqn: Any) -> Cost:
 
 @rule("polynomial")
 def _polynomial(eqn: Any) -> Cost:
-    """Horner's scheme: a multiply-add per coefficient but the first (0.12, in erf's derivative)."""
+    """Count Horner's scheme: a multiply-add per coefficient but the first.
+
+    JAX 0.12 has it in the derivative of erf.
+    """
     return Cost(elementwise_flops=2 * (len(eqn.invars) - 2) * size(eqn.outvars[0]))
 
 
@@ -145,7 +151,7 @@ def _reduction(eqn: Any) -> Cost:
 
 @rule("argmax", "argmin")
 def _arg_reduction(eqn: Any) -> Cost:
-    """Nine operations for each element folded away: values, indices, ties and NaNs compared."""
+    """Count nine FLOPs per element folded away: values, indices, ties and NaNs are compared."""
     return Cost(elementwise_flops=9 * (size(eqn.invars[0]) - size(eqn.outvars[0])))
 
 
@@ -155,7 +161,7 @@ def _arg_reduction(eqn: Any) -> Cost:
     *"unreduced_pmax unreduced_pmin unreduced_psum unreduced_reduce_scatter".split(),
 )
 def _collective_reduction(eqn: Any) -> Cost:
-    """One per element that a device contributes."""
+    """Count one FLOP per element that a device contributes."""
     return Cost(elementwise_flops=sum(size(v) for v in eqn.invars))
 
 
@@ -177,21 +183,24 @@ def _steps(eqn: Any) -> int:
 
 @rule("reduce_window_max", "reduce_window_min", "reduce_window_sum")
 def _window(eqn: Any) -> Cost:
-    """One for each element of a window but the first, padding included."""
+    """Count one FLOP for each element of a window but the first, padding included."""
     window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=size(eqn.outvars[0]) * (window - 1))
 
 
 @rule("select_and_gather_add")
 def _select_and_gather(eqn: Any) -> Cost:
-    """The derivative of a window's maximum: each step compares, and selects twice."""
+    """Count the derivative of a window's maximum: each step compares, and selects twice."""
     window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=3 * size(eqn.outvars[0]) * (window - 1))
 
 
 @rule("select_and_scatter_add")
 def _select_and_scatter(eqn: Any) -> Cost:
-    """Its transpose: each window compared, and the source added to what was selected."""
+    """Count the transpose of `select_and_gather_add`.
+
+    Each window is compared, and the source is added to what was selected.
+    """
     window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=size(eqn.invars[0]) * window)
 
@@ -203,20 +212,20 @@ def _scatter(eqn: Any) -> Cost:
 
 @rule("addupdate", "accum_grad_in_ref")
 def _addupdate(eqn: Any) -> Cost:
-    """Adds its second operand to what a ref holds."""
+    """Count the addition of the second operand to what a ref holds."""
     return Cost(elementwise_flops=size(eqn.invars[1]))
 
 
 @rule("sort")
 def _sort(eqn: Any) -> Cost:
-    """A comparison per element and halving of the sorted axis."""
+    """Count a comparison per element and halving of the sorted axis."""
     axis = shape(eqn.invars[0])[eqn.params["dimension"]]
     return Cost(elementwise_flops=size(eqn.invars[0]) * _halvings(axis))
 
 
 @rule("top_k", "approx_top_k")
 def _top_k(eqn: Any) -> Cost:
-    """A heap of k: a comparison per element and level of the heap."""
+    """Count a heap of k elements: a comparison per element and level of the heap."""
     levels = max(1, _halvings(eqn.params["k"]))
     return Cost(elementwise_flops=size(eqn.invars[0]) * levels)
 
@@ -227,8 +236,9 @@ def _halvings(n: int) -> int:
 
 @rule("fft")
 def _fft(eqn: Any) -> Cost:
-    """Eight per element and halving of each transformed axis (XLA's HloCostAnalysis::HandleFft, for
-    one axis).
+    """Count eight FLOPs per element and halving of each transformed axis.
+
+    For one axis this is XLA's HloCostAnalysis::HandleFft.
     """
     halvings = sum(max(0, n.bit_length() - 1) for n in eqn.params["fft_lengths"])
     return Cost(elementwise_flops=8 * size(eqn.invars[0]) * halvings)
@@ -246,8 +256,10 @@ def _threefry(eqn: Any) -> Cost:
 
 @rule("random_bits")
 def _random_bits(eqn: Any) -> Cost:
-    """A hash per word of at most 64 bits with counters and the folding of its halves; for a key
-    of another generator than Threefry one evaluation per word, as for `rng_bit_generator`.
+    """Count a hash per word of at most 64 bits, with its counters and the folding of its halves.
+
+    For a key of another generator than Threefry it is one transcendental evaluation per word, as
+    for `rng_bit_generator`.
     """
     n = size(eqn.outvars[0])
     if "fry" not in str(eqn.invars[0].aval.dtype):
@@ -267,7 +279,10 @@ def _random_seed(eqn: Any) -> Cost:
 
 @rule("pallas_call")
 def _pallas_call(eqn: Any) -> Cost:
-    """What its author gave as `cost_estimate`; nothing else tells how often its blocks run."""
+    """Return what the kernel's author gave as `cost_estimate`.
+
+    Nothing else tells how often its blocks run.
+    """
     estimate = eqn.params.get("cost_estimate")
     if estimate is None:
         return Cost(uncosted=("pallas_call",))

@@ -1,11 +1,11 @@
-"""jaxpr -> Cost: FLOPs, transcendental evaluations and bytes, through everything nested.
+"""Count what a jaxpr costs: FLOPs, transcendental evaluations and bytes, nested jaxprs included.
 
-A scan counts its trips, a while loop one (its trips are unknown; a note says so), a cond its dearer
-branch (a note), a call what it calls. A `shard_map` counts all devices of the axes that it is
-manual over, so that a program costs the same however it is split; of its collectives the results on
-one device are summed up. What nobody reads costs nothing,
-inside calls and scans too, since `jit` drops it. A primitive without a rule is listed in
-`Cost.uncosted`; its bytes are counted.
+A scan counts all its trips, a while loop one (its number of trips is unknown; a note says so), a
+cond its most expensive branch (with a note), a call what it calls. A `shard_map` counts all devices
+of the axes that it is manual over, so that a program costs the same however it is split; of its
+collectives, the results on one device are summed up. What nothing reads costs nothing, inside calls
+and scans too, since `jit` drops it. A primitive without a rule is listed in `Cost.uncosted`; its
+bytes are counted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ Wanted = frozenset[int] | None
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the wanted results of a jaxpr need of it: eqns, each with those of its own results
-    that are read, and invars.
+    """What the wanted results of a jaxpr need of it.
+
+    Attributes:
+      jaxpr: the jaxpr.
+      eqns: the eqns that are needed, each with those of its own results that are read.
+      invars: the numbers of the invars that are needed.
     """
 
     jaxpr: Any
@@ -50,13 +54,15 @@ class _Reading:
 
 
 def jaxpr_cost(jaxpr: Any) -> Cost:
-    """What one run of a jaxpr takes."""
+    """Return what one run of a jaxpr costs."""
     return Costs().of_jaxpr(jaxpr)
 
 
 def passes_cost(traced: Any) -> tuple[Cost, Cost]:
-    """What the forward and the backward pass of a `tracing.Trace` take. Residuals that the backward
-    pass does not read are not made: JAX hands some over, and a compiler drops them.
+    """Return what the forward and the backward pass of a `Trace` cost.
+
+    Residuals that the backward pass does not read are not computed: JAX hands some over that
+    nothing reads, and a compiler drops them.
     """
     costs = Costs()
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
@@ -66,14 +72,14 @@ def passes_cost(traced: Any) -> tuple[Cost, Cost]:
 
 
 def eqn_cost(eqn: Any) -> Cost:
-    """What one run of an eqn takes, with everything inside it times its trips."""
+    """Return what one run of an eqn costs, with everything inside it times its trips."""
     return Costs().of_eqn(eqn)
 
 
 def flat_cost(eqn: Any) -> Cost | None:
-    """What an eqn takes by itself, without the jaxprs inside it (a loop or a call: nothing).
+    """Return what an eqn costs by itself, without the jaxprs inside it; None if it is unknown.
 
-    None if the primitive is unknown.
+    A loop or a call by itself costs nothing.
     """
     name = jax_compat.primitive_name(eqn)
     rule = RULES.get(name)
@@ -85,8 +91,9 @@ def flat_cost(eqn: Any) -> Cost | None:
 
 
 class Costs:
-    """Costs jaxprs and eqns, and each inner jaxpr once: layers that call one jitted function share
-    its jaxpr.
+    """A counter of the costs of jaxprs and eqns that visits each inner jaxpr once.
+
+    Layers that call the same jitted function share its jaxpr.
     """
 
     def __init__(self) -> None:
@@ -95,8 +102,11 @@ class Costs:
         self._reading: dict[tuple[int, Wanted], _Reading] = {}
 
     def of_jaxpr(self, jaxpr: Any, wanted: Wanted = None) -> Cost:
-        """What one run of a jaxpr takes, when of its results only those of the `wanted` numbers
-        are read (None: all).
+        """Return what one run of a jaxpr costs.
+
+        Args:
+          jaxpr: the jaxpr, open or closed.
+          wanted: the numbers of those of its results that are read; None for all of them.
         """
         jaxpr = jax_compat.open_jaxpr(jaxpr)
         key = (id(jaxpr), wanted)
@@ -106,11 +116,16 @@ class Costs:
         return met[1]
 
     def read(self, jaxpr: Any) -> frozenset[int]:
-        """The invars that an open jaxpr's results need."""
+        """Return the numbers of the invars that an open jaxpr's results need."""
         return self._read(jaxpr, None).invars
 
     def of_eqn(self, eqn: Any, wanted: Wanted = None) -> Cost:
-        """What one run of an eqn takes, with everything inside it times its trips."""
+        """Return what one run of an eqn costs, with everything inside it times its trips.
+
+        Args:
+          eqn: the eqn.
+          wanted: the numbers of those of its results that are read; None for all of them.
+        """
         name = jax_compat.primitive_name(eqn)
         rule = RULES.get(name)
         if rule is not None:
@@ -172,7 +187,10 @@ class Costs:
         )
 
     def _applied(self, eqn: Any, name: str, params: Any) -> Cost:
-        """Inner jaxprs applied element by element; they move no bytes of their own."""
+        """Return the cost of inner jaxprs applied element by element.
+
+        They move no bytes of their own.
+        """
         if name == "reduce":
             times = size(eqn.invars[0]) - size(eqn.outvars[0])
         else:
@@ -183,7 +201,7 @@ class Costs:
         return _with_traffic(inner, eqn)
 
     def _read(self, jaxpr: Any, wanted: Wanted) -> _Reading:
-        """Which eqns and invars of a jaxpr its wanted results need."""
+        """Return the eqns and invars of a jaxpr that its wanted results need."""
         key = (id(jaxpr), wanted)
         known = self._reading.get(key)
         if known is not None:
@@ -211,7 +229,7 @@ class Costs:
         return self._reading[key]
 
     def _operands(self, eqn: Any, results: frozenset[int]) -> Wanted:
-        """The operands that these results of a call, a scan or a cond need; None: all."""
+        """Return the operands that these results of a call, scan or cond need; None for all."""
         found = nests(eqn)
         if not found or found[0].kind == "while":
             return None
@@ -223,7 +241,7 @@ class Costs:
         return frozenset(needed)
 
     def _inside(self, nest: Nest, wanted: Wanted) -> Wanted:
-        """The inner results that the wanted outer ones need, with the carries that those read."""
+        """Return the inner results that the wanted outer ones need, with the carries they read."""
         if wanted is None:
             return None
         inside = frozenset(i for i, result in enumerate(nest.results) if result in wanted)
@@ -255,12 +273,15 @@ def _with_traffic(cost: Cost, eqn: Any) -> Cost:
 
 
 def _exchanged(eqn: Any) -> tuple[tuple[str, int], ...]:
-    """A collective with the bytes of its results."""
+    """Return a collective's name with the bytes of its results."""
     return ((jax_compat.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
 
 def _dearer(branches: list[Cost]) -> Cost:
-    """The branch with most FLOPs, with what is uncosted in any."""
+    """Return the cost of the branch with the most FLOPs.
+
+    The uncosted primitives and the notes are those of all branches.
+    """
     dearest = max(branches, key=lambda c: (c.flops, c.transcendentals, c.nbytes))
     notes = () if all(b == dearest for b in branches) else ("cond: the dearer branch",)
     return dearest + Cost(
@@ -270,6 +291,9 @@ def _dearer(branches: list[Cost]) -> Cost:
 
 
 def devices_of(params: Any) -> int:
-    """Devices along the axes that a shard_map makes manual; named `manual_axes` until 0.9."""
+    """Return the number of devices along the axes that a shard_map makes manual.
+
+    The param that lists them was called `manual_axes` until JAX 0.9.
+    """
     axes = params.get("newly_manual_axes", params.get("manual_axes"))
     return math.prod(params["mesh"].shape[axis] for axis in axes)

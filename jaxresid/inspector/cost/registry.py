@@ -1,4 +1,4 @@
-"""Which function costs which primitive."""
+"""Register the functions that count the cost of each primitive."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ Rule = Callable[[Any], Cost]
 
 
 class Rules(dict[str, Rule]):
-    """Rules by primitive name; calling it with names registers a function for them."""
+    """Rules by primitive name; call it with names to register a function for them."""
 
     def __call__(self, *names: str) -> Callable[[Rule], Rule]:
+        """Return a decorator that registers a function as the rule for these primitives."""
+
         def register(function: Rule) -> Rule:
             self.update(dict.fromkeys(names, function))
             return function

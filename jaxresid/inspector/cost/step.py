@@ -1,4 +1,4 @@
-"""What a training step costs, pass by pass."""
+"""Count what a training step costs, pass by pass."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from jaxresid.model import Cost, Phases
 
 
 def step_cost(step: StepTrace) -> Phases:
-    """The cost of a step in parts that add up to all of it.
+    """Return the cost of a training step, in parts that add up to the whole.
 
     What no derivative has a part in counts as `forward` where a forward pass reads it and it needs
-    no gradient (preparing a batch, running a frozen model), else as `update` (clipping, the
-    optimizer). `recompute` is what the name stacks tag as such: exact for matmuls and convolutions.
-    Of elementwise work it is too much, since without the checkpoint the forward pass would prepare
-    some of it for the backward pass as well (`1 - tanh(x)**2`).
+    no gradient (preparing a batch, running a frozen model), otherwise as `update` (clipping, the
+    optimizer). `recompute` is what the name stacks tag as such: this is exact for matmuls and
+    convolutions. For elementwise work it is too much, since without the checkpoint the forward pass
+    would prepare some of it for the backward pass as well (`1 - tanh(x)**2`).
     """
     parts = _Parts()
     parts.add(step.jaxpr, None, "", _Times(), frozenset(), frozenset())
@@ -39,19 +39,19 @@ def step_cost(step: StepTrace) -> Phases:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """How often a jaxpr runs, on how many devices each time."""
+    """How often a jaxpr runs, and on how many devices each time."""
 
     trips: int = 1
     devices: int = 1
 
     def of(self, cost: Cost) -> Cost:
-        """The cost of so many runs; collectives are those of one device."""
+        """Return the cost of that many runs; collectives are those of one device."""
         times = cost * (self.trips * self.devices)
         return replace(times, collectives=(cost * self.trips).collectives)
 
 
 class _Parts(Costs):
-    """Adds up costs by pass."""
+    """A counter that adds up costs by pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,15 +67,18 @@ class _Parts(Costs):
         behind: frozenset[int],
         ahead: frozenset[int],
     ) -> frozenset[int]:
-        """Adds the wanted results of a jaxpr.
+        """Add the cost of what computes the wanted results of a jaxpr.
 
         Args:
+          jaxpr: the open jaxpr.
+          wanted: the numbers of those of its results that are read; None for all of them.
           tags: the name stacks of the eqns around it.
+          times: how often it runs, and on how many devices.
           behind: the invars that a gradient has a part in.
           ahead: the outvars that a forward pass reads.
 
         Returns:
-          the outvars that a gradient has a part in.
+          The numbers of the outvars that a gradient has a part in.
         """
         eqns = self._read(jaxpr, wanted).eqns
         fed = self._fed(jaxpr, [eqn for eqn, _ in eqns], ahead)
@@ -92,8 +95,9 @@ class _Parts(Costs):
         return frozenset(i for i, v in outvars if not jax_compat.is_literal(v) and v in after)
 
     def _fed(self, jaxpr: Any, eqns: Sequence[Any], ahead: frozenset[int]) -> set[Any]:
-        """What reaches a forward eqn, or an outvar that is `ahead`, with no derivative on the
-        way.
+        """Return the variables that reach a forward eqn without any derivative on the way.
+
+        Outvars that are `ahead` count as forward eqns do.
         """
         outvars = enumerate(jaxpr.outvars)
         fed = {v for i, v in outvars if i in ahead and not jax_compat.is_literal(v)}

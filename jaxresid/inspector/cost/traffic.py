@@ -1,4 +1,4 @@
-"""Bytes that one plain eqn reads and writes."""
+"""Count the bytes that one plain eqn reads and writes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ ADDS = {
 
 
 def traffic(eqn: Any) -> int:
-    """Bytes that the eqn by itself reads and writes.
+    """Return the bytes that the eqn by itself reads and writes.
 
-    Operands and results, literals free. A view moves nothing; a slice or a gather reads and writes
-    what it takes, an update what it puts, and what adds to its operand reads that part too.
+    These are its operands and results; literals are free. A view moves nothing; a slice or a gather
+    reads and writes only what it takes, an update only what it puts, and what adds to its operand
+    reads that part too.
     """
     name = eqn.primitive.name
     if name in _VIEWS:

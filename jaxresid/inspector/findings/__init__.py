@@ -1,0 +1,1 @@
+"""Findings of a trace besides the verdicts on checkpoints."""

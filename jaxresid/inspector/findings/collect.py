@@ -1,4 +1,4 @@
-"""What a trace shows besides the verdicts: what is kept in vain, and what has no effect.
+"""Collect the findings of a trace: what is kept in vain, and what has no effect.
 
 Each finding is about one source line and names the rule that it is a case of.
 """
@@ -22,7 +22,7 @@ WORTH_SAYING = 0.01
 
 
 def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple[Finding, ...]:
-    """The findings of a function, those of its checkpoints first.
+    """Return the findings about a function, those about its checkpoints first.
 
     Of a training step, widened residuals are not looked for.
     """
@@ -40,8 +40,9 @@ def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple
 
 
 def _free(report: Report) -> Iterator[Finding]:
-    """Only what a loop reads: in straight-line code every compiler folds such values into what
-    reads them.
+    """Yield the findings about free residuals that a loop reads.
+
+    In straight-line code every compiler folds such values into what reads them.
     """
     kept = report.totals.computed_nbytes
 
@@ -109,8 +110,9 @@ _Numbered = tuple[int, Residual]
 def _groups(
     residuals: Iterable[_Numbered], wanted: Callable[[Residual], bool]
 ) -> Iterator[list[_Numbered]]:
-    """Computed residuals that one line makes by one primitive in one type, of unrolled layers as
-    well.
+    """Yield the computed residuals that one line makes by one primitive in one type, as groups.
+
+    Those of unrolled layers are in one group as well.
     """
     groups: dict[tuple[str, str, Location | None], list[_Numbered]] = {}
     for index, residual in residuals:

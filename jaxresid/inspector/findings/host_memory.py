@@ -1,5 +1,7 @@
-"""Host memory that does not help: offloads that move nothing, moves that a compiler starts all at
-once, arguments that are transposed in host memory.
+"""Find uses of host memory that do not help.
+
+These are offloads that move nothing, moves that a compiler starts all at once, and arguments that
+are transposed in host memory.
 """
 
 from __future__ import annotations
@@ -31,11 +33,14 @@ def host_findings(
     places: Places,
     peak_nbytes: int,
 ) -> tuple[Finding, ...]:
-    """The findings of a function or a training step.
+    """Return the findings about host memory in a function or a training step.
 
     Args:
-      program: of the value with its gradients, or of the step.
-      peak_nbytes: of it.
+      residuals: the residuals of the function or step.
+      program: the program of the value with its gradients, or of the step.
+      offered: the checkpoints whose policies offload something.
+      places: finds the source lines of ops.
+      peak_nbytes: the peak of the program, in bytes.
     """
     found = list(_without_effect(residuals, offered))
     if any(v.memory == "host" for v in program.block.inputs):
@@ -83,12 +88,14 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
 
 @dataclass(slots=True)
 class _Line:
-    """The moves that one line makes; `reached` is what is made of what they moved.
+    """The moves that one line makes.
 
     Attributes:
-      source: of the first of them.
-      works: whether anything was computed of it since the last move.
-      steps: the bytes of the moves between which nothing was.
+      source: the source of the first of them.
+      moved: the values that they made.
+      reached: what is made of these values, with the values themselves.
+      works: whether anything was computed from them since the last move.
+      steps: the bytes of the moves between which nothing was computed.
     """
 
     source: Source
@@ -99,13 +106,12 @@ class _Line:
 
 
 def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
-    """Arguments in host memory that straight-line code moves to the device one after the other,
-    working in between.
+    """Yield findings of moves to the device that straight-line code makes one after the other.
 
-    A compiler starts all the moves as early as memory allows. libtpu 0.0.52 for a v5e: of 8 weights
-    of 16 MiB 7 are on the device at once, of 16 of 1 GiB 14, of 32 of 1 GiB 14, all that it has
-    room for; with gradients 13 of 16 even where each step is checkpointed. In a scan it is one,
-    with gradients two.
+    They are of arguments in host memory, with work in between. A compiler starts all the moves as
+    early as memory allows. libtpu 0.0.52 for a v5e: of 8 weights of 16 MiB 7 are on the device at
+    once, of 16 of 1 GiB 14, of 32 of 1 GiB 14, all that it has room for; with gradients 13 of 16
+    even where each step is checkpointed. In a scan it is one, with gradients two.
     """
     sources = _sources(program)
     lines: dict[Location, _Line] = {}
@@ -144,7 +150,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
 
 
 def _transposed(program: Program, places: Places) -> Iterator[Finding]:
-    """Arguments in host memory that are transposed before a loop takes them apart.
+    """Yield findings of arguments in host memory that are transposed before a loop slices them.
 
     XLA:CPU writes a transposed copy of all of it: 38 MiB of temporaries where the leading axis
     takes 6, of weights of 32 MiB. libtpu 0.0.52 makes it a view and then has to gather each trip's
@@ -180,14 +186,17 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
 
 
 def _reorders(op: Op) -> bool:
-    """Whether a transpose moves more than dims of size one, so that elements change places."""
+    """Return whether a transpose changes the order of elements.
+
+    One that moves only dims of size one does not.
+    """
     shape = op.operands[0].shape
     order = [dim for dim in jax_compat.params(op.eqn)["permutation"] if shape[dim] != 1]
     return order != sorted(order)
 
 
 def _sources(program: Program) -> dict[Value, str]:
-    """The arguments in host memory, and the parts of them there, each with the argument's path."""
+    """Map the arguments in host memory, and the parts of them there, to the argument's path."""
     found = {
         value: role.path or "a constant"
         for value, role in zip(program.block.inputs, program.inputs, strict=True)

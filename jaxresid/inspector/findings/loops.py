@@ -1,4 +1,4 @@
-"""Loops whose bodies are not checkpointed and whose stacked residuals make the peak."""
+"""Find loops whose bodies are not checkpointed and whose stacked residuals make up the peak."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MATTERS = 0.1
 
 @dataclass(slots=True)
 class _Loop:
-    """A scan and the residuals that it stacks."""
+    """A scan and the bytes of the residuals that it stacks."""
 
     level: Level
     eqn: Any
@@ -36,11 +36,15 @@ class _Loop:
 def unwrapped_bodies(
     report: Report, traced: Trace | StepTrace, written: Any, frames: Frames
 ) -> Iterator[Finding]:
-    """The loops that a checkpoint of the body would relieve: those that stack most of what is
-    kept, and much more than their carries.
+    """Yield findings of loops whose peak a checkpoint of the body would lower.
+
+    They stack most of what is kept, and much more than their carries.
 
     Args:
-      written: the jaxpr in which the checkpoints stand.
+      report: the report of the function or step.
+      traced: its trace.
+      written: the jaxpr that holds the checkpoints.
+      frames: reads the eqns' tracebacks.
     """
     kept, peak = report.totals.computed_nbytes, report.peak
     if not any(r.trips > 1 for r in report.residuals):
@@ -85,7 +89,7 @@ def unwrapped_bodies(
 
 
 def _stacking(report: Report, traced: Trace, levels: Levels) -> list[_Loop]:
-    """The outermost loops that stack residuals."""
+    """Return the outermost loops that stack residuals."""
     loops: dict[int, _Loop] = {}
     top = Level(traced.forward)
     for var, residual in zip(traced.kept, report.residuals, strict=True):
@@ -103,8 +107,9 @@ def _stacking(report: Report, traced: Trace, levels: Levels) -> list[_Loop]:
 
 
 def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
-    """The loops of forward passes, where both passes stand side by side, that stack what the
-    backward pass reads.
+    """Return the loops of forward passes that stack what the backward pass reads.
+
+    They are looked for where both passes are in one jaxpr.
     """
     passes, loops = Passes(), []
     todo = [Level(step.jaxpr)]
@@ -130,7 +135,7 @@ def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
 
 
 def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None:
-    """The scan of several trips that stacks a residual."""
+    """Return the scan of several trips that stacks a residual, with its level; None without one."""
     while not jax_compat.is_literal(var):
         made = levels.producer(level, var)
         if made is None:
@@ -150,12 +155,12 @@ def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None
 
 
 def _wrapped(primal: Any, frames: Frames) -> set[tuple[str, int]]:
-    """The lines of loops that stand in a checkpoint, or hold one."""
+    """Return the lines of loops that are inside a checkpoint, or hold one."""
     levels = Levels(frames)
     found: set[tuple[str, int]] = set()
 
     def walk(level: Level, inside: bool) -> bool:
-        """Whether a checkpoint stands in this jaxpr."""
+        """Return whether this jaxpr holds a checkpoint; collect the lines of its loops."""
         holds = False
         for eqn in level.jaxpr.eqns:
             name = jax_compat.primitive_name(eqn)

@@ -1,4 +1,4 @@
-"""Names that nothing has, names that no policy wants."""
+"""Find names that a policy wants and no value has, and names that no policy wants."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from jaxresid.nearest import did_you_mean
 
 
 def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Finding, ...]:
-    """The findings about checkpoint_names.
+    """Return the findings about checkpoint_names.
 
     Args:
-      written: the jaxpr in which the checkpoints stand.
+      report: the report of the function or step.
+      written: the jaxpr that holds the checkpoints.
+      frames: reads the eqns' tracebacks.
     """
     is_step = report.target.mode == "step"
     eqns = tuple(eqns_in(written))
@@ -36,7 +38,7 @@ def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Findi
 
 
 def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
-    """Each checkpoint_name of a program and where it is given first."""
+    """Map each checkpoint_name of a program to the line where it is first given."""
     defined: dict[str, Location | None] = {}
     holding: dict[int, bool] = {}
 
@@ -53,7 +55,7 @@ def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
 
 
 def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, Any]) -> bool:
-    """Whether names that were not met yet stand in a jaxpr, at any depth."""
+    """Return whether a jaxpr holds, at any depth, names that were not met yet."""
     if holding.get(id(jaxpr)) is False:
         return False
     holding[id(jaxpr)] = any(
@@ -65,8 +67,9 @@ def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, A
 
 
 def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Finding]:
-    """Names that a policy saves and that nothing in the whole program has; where a policy finds
-    none of its names, its verdict says so.
+    """Yield findings of names that a policy saves and that nothing in the whole program has.
+
+    Where a policy finds none of its names, its verdict says so.
     """
     said: set[str] = set()
     for site in found:
@@ -92,8 +95,9 @@ def _unused(
     defined: Mapping[str, Location | None],
     frames: Frames,
 ) -> Iterator[Finding]:
-    """Names in a program with policies that none of them is for; without any, names wait for
-    one.
+    """Yield findings of names that no policy in a program is for.
+
+    Only a program with policies has them: without any, names may be there for a policy to come.
     """
     if all(means_nothing(site.policy) for site in found):
         return

@@ -1,7 +1,7 @@
-"""Whether a residual is wider than what it was computed from, without anybody having asked for it.
+"""Find residuals that are wider than what they were computed from, without anybody asking for it.
 
 `jnp.var` of a bfloat16 array computes in float32, and so does whatever meets a float32 array. What
-the user's own line casts by name is meant, and so is what a model library does.
+the user's own line casts by name is deliberate, and so is what a model library does.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _DELIBERATE = re.compile(r"astype|float32|float64|\bf32\b|\bf64\b|convert_elemen
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """Where a value became wider.
+    """The place where a value became wider.
 
     Attributes:
-      dtype, itemsize: of what it was before.
-      by: what did it, quoted: a function of JAX, or the line's code.
-      source: where.
+      dtype: the dtype of the value before.
+      itemsize: the bytes of one element before.
+      by: what widened it, quoted: a function of JAX, or the line's code.
+      source: where that is.
     """
 
     dtype: str
@@ -48,8 +49,9 @@ class Widening:
 
 
 def widened(traced: Trace, frames: Frames, var: Any) -> Widening | None:
-    """How a residual, an outvar of the forward jaxpr, became as wide as it is; None where it was
-    so from its argument on or somebody asked for it.
+    """Return the place where a residual, an outvar of the forward jaxpr, became as wide as it is.
+
+    None where it was so wide from its argument on, or where somebody asked for it.
     """
     levels, wide = Levels(frames), var.aval.dtype
     todo = deque([(Level(traced.forward), var)])

@@ -1,0 +1,1 @@
+"""Read jaxprs: their nesting, source lines, modules, passes and checkpoints; and rewrite them."""

@@ -1,4 +1,4 @@
-"""Hearing what a function binds while JAX traces it, and binding something else.
+"""Intercept what a function binds while JAX traces it, and bind something else instead.
 
 A function that takes its own gradients has no primal jaxpr in which a checkpoint could be changed:
 by the time there is a jaxpr, JAX has differentiated. So the function is traced again, and what its
@@ -32,9 +32,10 @@ _traces = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How a public function of JAX binds its primitive.
+    """The way in which a public function of JAX binds its primitive.
 
     Attributes:
+      primitive: the primitive that is bound.
       callers: the code that calls `bind`, innermost first. JAX's rules for derivatives and batches
         bind the same primitive again, from elsewhere.
     """
@@ -44,13 +45,13 @@ class Binding:
 
 
 def checkpoint_binding() -> Binding:
-    """Of `jax.checkpoint`, with the implementation that is switched on."""
+    """Return the binding of `jax.checkpoint`, with the implementation that is switched on."""
     jax = jax_compat.import_jax()
     return _binding(lambda: jax.checkpoint(lambda x: x + x))
 
 
 def scan_binding() -> Binding:
-    """Of `lax.scan`."""
+    """Return the binding of `lax.scan`."""
     jax = jax_compat.import_jax()
     return _binding(lambda: lambda x: jax.lax.scan(lambda c, _: (c + c, None), x, None, length=2))
 
@@ -70,18 +71,22 @@ def _binding(make: Callable[[], Callable[..., Any]]) -> Binding:
 
 
 def _callers(frame: Any) -> tuple[CodeType, ...]:
-    """The code of a frame and of its caller: with jax_remat3 all primitives of its kind share the
-    first one.
+    """Return the code of a frame and of its caller.
+
+    Both are needed: with jax_remat3 all primitives of its kind share the former.
     """
     return frame.f_code, frame.f_back.f_code
 
 
 @contextlib.contextmanager
 def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
-    """While this thread traces, asks the handlers what to bind.
+    """Ask the handlers what to bind, for whatever this thread traces within the context.
 
     JAX keeps inner traces by function and context. What is traced here has a context of its own:
-    it finds none of the others', and leaves none behind that others find.
+    it finds none of the others' traces, and leaves none behind that others find.
+
+    Args:
+      handlers: for each intercepted binding, the function that says what to bind.
     """
     from jax.experimental.xla_metadata import set_xla_metadata
 
@@ -111,7 +116,7 @@ def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
 
 
 def forget(jaxpr: Any) -> None:
-    """Takes the context of `heard` off the eqns of an open jaxpr: XLA would be told of it."""
+    """Remove the context of `heard` from the eqns of an open jaxpr, or XLA would be told of it."""
     for eqn in eqns_in(jaxpr):
         # Of one object since 0.11, which cannot be replaced; its dict is its own.
         known = eqn.ctx.xla_metadata
@@ -120,7 +125,7 @@ def forget(jaxpr: Any) -> None:
 
 
 def user_line(frames: Frames) -> Location | None:
-    """The user's innermost line of those that are running."""
+    """Return the user's innermost line among the frames that are running."""
     found: list[Frame] = []
     frame: Any = sys._getframe()
     while frame is not None:
@@ -138,7 +143,7 @@ _Bind = Callable[[Callable[..., Any], Any, Any], Any]
 
 @contextlib.contextmanager
 def _bound_by(primitive: Any, bind: _Bind) -> Iterator[None]:
-    """Replaces the `bind` of a primitive, for this thread."""
+    """Replace the `bind` of a primitive, for this thread."""
     thread = threading.get_ident()
     # Since 0.10 that of remat is an attribute of the object, else it is its class's.
     own, plain = vars(primitive).get("bind"), primitive.bind

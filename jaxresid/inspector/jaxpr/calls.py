@@ -1,7 +1,7 @@
-"""Where in a stretch of eqns the calls of a function begin.
+"""Find where the calls of a function begin in a run of eqns.
 
-Within a call a function's code runs forwards, but for its own loops: a stretch falls into calls
-where the position goes back without one.
+Within a call a function's code runs forwards, except in its own loops. So where the position in the
+code goes back without a loop, a new call begins.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ _LEAVING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CallMark:
-    """An eqn of a stretch: its frames from the called function on, and its primitive."""
+    """An eqn of a run: its frames from the called function on, and its primitive.
+
+    Attributes:
+      frames: the frames, outermost first, starting with that of the called function.
+      primitive: the name of the primitive.
+    """
 
     frames: tuple[Frame, ...]
     primitive: str
 
 
 def call_starts(marks: Sequence[CallMark]) -> list[int]:
-    """Where in a stretch of eqns a call begins.
+    """Return the indices in a run of eqns at which a call begins.
 
     Where the called function itself goes back, a call begins for certain. Where only what it calls
     goes back, or starts as the first call did, that may also be the work of a function that calls
@@ -53,7 +58,10 @@ def call_starts(marks: Sequence[CallMark]) -> list[int]:
 
 
 def _went_back(before: Sequence[Frame], now: Sequence[Frame]) -> int | None:
-    """The number of the frame whose code is before where it was, with no loop to take it there."""
+    """Return the index of the frame whose code went back with no loop to take it there.
+
+    None if there is no such frame.
+    """
     for i, (a, b) in enumerate(zip(before, now, strict=False)):
         if a.code != b.code:
             return None
@@ -73,12 +81,13 @@ def _loops_at(frame: Frame) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """Where a function's code runs while it raises nothing.
+    """The instructions that a function reaches while it raises nothing.
 
     Attributes:
-      offsets: of the instructions.
-      loops: the jumps backwards, as the offsets that they lead to and stand at. Handlers of
-        exceptions, which stand after all else, jump backwards too, but not to run code again.
+      offsets: the offsets of the instructions.
+      loops: the jumps backwards, as the offsets that they lead to and the offsets that they are at.
+        Handlers of exceptions, which come after all other code, jump backwards too, but not to run
+        code again.
     """
 
     offsets: frozenset[int]

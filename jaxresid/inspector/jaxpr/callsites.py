@@ -1,8 +1,8 @@
-"""Which checkpoint an eqn of the forward pass came from.
+"""Find the checkpoint that an eqn of the forward pass came from.
 
 Differentiation inlines what a checkpoint saves, so in the forward jaxpr no remat eqn is left, and
-since 0.7.1 the frames above the checkpointed function are gone too. Both still stand in the primal
-jaxpr. An eqn and its primal twin carry equal frames below the checkpoint; where one function is
+since 0.7.1 the frames above the checkpointed function are gone too. The primal jaxpr still has
+both. An eqn and its primal twin carry equal frames below the checkpoint; where one function is
 checkpointed at several places, their order tells them apart.
 """
 
@@ -21,13 +21,13 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an eqn stood before it was inlined into its level.
+    """The place of an eqn before it was inlined into its level.
 
     Attributes:
       labels: the checkpoints around it, `remat` each, and `vmap` around a mapped one.
-      frames: the stack of the call that it was inlined from; empty where it cannot be told.
+      frames: the stack of the call that it was inlined from; empty where it is not known.
       jaxpr: the jaxpr that it was inlined from.
-      twin: the primal eqn, where it can be told.
+      twin: the primal eqn, where it is known.
     """
 
     labels: tuple[str, ...] = ()
@@ -41,15 +41,20 @@ _Key = tuple[tuple[Frame, ...], str]
 
 
 class CallSites:
-    """Finds sites level by level, each pair of forward and primal jaxpr once."""
+    """A finder of sites, which matches each pair of forward and primal jaxpr once."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._found: dict[tuple[int, int, tuple[Frame, ...]], dict[int, Site]] = {}
 
     def find(self, primal: Any, forward: Any, above: tuple[Frame, ...], eqn: Any) -> Site:
-        """The site of an eqn of `forward`, whose twin in the primal jaxpr is `primal` and which
-        is called with the frames `above`.
+        """Return the site of an eqn of a forward jaxpr.
+
+        Args:
+          primal: the twin of `forward` in the primal jaxpr; None: not known, and so is the site.
+          forward: the open jaxpr that holds the eqn.
+          above: the frames with which `forward` is called, outermost first.
+          eqn: the eqn.
         """
         if primal is None:
             return _NONE
@@ -97,8 +102,9 @@ class CallSites:
         around: Site,
         standing: Set[Stack],
     ) -> Iterator[Site]:
-        """The eqns of a primal jaxpr with those of its checkpoints in place of the checkpoints,
-        but for those that stand.
+        """Yield the sites of a primal jaxpr's eqns, with those of its checkpoints in their place.
+
+        The checkpoints whose stacks are in `standing` are not opened.
         """
         for eqn in jaxpr.eqns:
             stack = self._frames.of(eqn)
@@ -114,7 +120,7 @@ class CallSites:
 
 
 def _common(sites: list[Site]) -> Site:
-    """What holds for all of several sites."""
+    """Return what holds for all of several sites."""
     if not sites:
         return _NONE
     frames = sites[0].frames
@@ -126,18 +132,19 @@ def _common(sites: list[Site]) -> Site:
 
 
 def is_inlined(forward: Any, frames: Frames) -> bool:
-    """Whether an eqn of the outermost forward jaxpr lost the frames that lead to it."""
+    """Return whether an eqn of the outermost forward jaxpr lost the frames that lead to it."""
     return not all(frames.of(eqn).rooted for eqn in forward.eqns)
 
 
 def contains_remat(jaxpr: Any) -> bool:
-    """Whether a remat eqn stands anywhere in the jaxpr."""
+    """Return whether there is a remat eqn anywhere in the jaxpr."""
     return any(jax_compat.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))
 
 
 def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:
-    """Whether a forward pass, or a step, shows checkpoints, or may have had some: jax_remat3 leaves
-    none in a forward pass, nor in a derivative.
+    """Return whether a forward pass, or a step, shows checkpoints or may have had some.
+
+    jax_remat3 leaves none in a forward pass, nor in a derivative.
     """
     if contains_remat(jaxpr):
         return True

@@ -1,4 +1,4 @@
-"""The primitives by which devices exchange values."""
+"""Name the primitives by which devices exchange values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes, elements and bytes of jaxpr variables."""
+"""Measure the shapes, elements and bytes of jaxpr variables."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from typing import Any
 
 
 def shape(var: Any) -> tuple[int, ...]:
-    """The shape of a variable; () for a token."""
+    """Return the shape of a variable; () for a token."""
     found: tuple[int, ...] = getattr(var.aval, "shape", ())
     return found
 
 
 def size(var: Any) -> int:
-    """Elements of a variable."""
+    """Return the number of elements of a variable."""
     return math.prod(shape(var))
 
 
 def nbytes(var: Any) -> int:
-    """Bytes of a variable; 0 for a token."""
+    """Return the bytes of a variable; 0 for a token."""
     aval = var.aval
     dtype = getattr(aval, "dtype", None)
     return 0 if dtype is None else math.prod(aval.shape) * int(dtype.itemsize)
 
 
 def extent(var: Any, axes: Any) -> int:
-    """Elements along some axes of a variable."""
+    """Return the number of elements along some axes of a variable."""
     dims = shape(var)
     return math.prod(dims[axis] for axis in axes)
 
 
 def matrices(var: Any) -> tuple[int, int, int]:
-    """How many matrices an operand holds, their rows and columns."""
+    """Return how many matrices an operand holds, and their rows and columns.
+
+    The last two axes are the rows and columns; all the others count matrices.
+    """
     *batch, m, n = shape(var)
     return math.prod(batch), m, n

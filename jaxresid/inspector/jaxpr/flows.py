@@ -1,4 +1,4 @@
-"""How values take their way through a training step: past which derivatives, into which others."""
+"""Follow values through a training step: past which derivatives, and into which others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What comes together in a variable.
+    """The origins of what comes together in a variable.
 
     Attributes:
       inputs: those inputs, a bit each, that reach it with no derivative on the way.
-      is_after: whether a gradient has a part in it.
-      is_steered: whether one only decides about it: whether it is finite, how often it was.
+      is_after: whether a gradient is part of it.
+      is_steered: whether a gradient only decides about it: whether it is finite, how often it was.
       is_gradient: whether a backward pass itself makes it.
-      is_seen: whether what a forward pass makes has a part in it.
+      is_seen: whether what a forward pass makes is part of it.
     """
 
     inputs: int = 0
@@ -46,6 +46,7 @@ NOTHING = Flow()
 
 
 def bits(mask: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set in a mask, lowest first."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -53,17 +54,19 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def described(var: Any) -> tuple[Any, Any]:
+    """Return the shape and the dtype of a variable; None for what its aval does not have."""
     return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
 
 
 def is_inexact(var: Any) -> bool:
+    """Return whether a variable is of floats or complex numbers, or of no dtype at all."""
     jnp = jax_compat.import_jax().numpy
     dtype = getattr(var.aval, "dtype", None)
     return dtype is None or bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 class Flows:
-    """Follows values through a jaxpr that holds gradients.
+    """The flows of values through a jaxpr that holds gradients.
 
     Attributes:
       fed: the inputs, a bit each, that a forward pass reads.
@@ -81,15 +84,20 @@ class Flows:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a gradient has a part in any outvar, or decides about one."""
+        """True if a gradient is part of any outvar, or decides about one."""
         return any(flow.is_after or flow.is_steered for flow in self.outputs)
 
     def like(self, var: Any) -> int:
-        """The inputs of a variable's shape and dtype."""
+        """Return the inputs, a bit each, that have a variable's shape and dtype."""
         return self._like.get(described(var), 0)
 
     def _of(self, jaxpr: Any, given: Sequence[Flow]) -> list[Flow]:
-        """What comes together in each outvar of a jaxpr called with `given`, constants first."""
+        """Return what comes together in each outvar of a jaxpr.
+
+        Args:
+          jaxpr: the open jaxpr.
+          given: what comes together in its constants and then in its invars.
+        """
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [NOTHING if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
@@ -125,12 +133,12 @@ class Flows:
         return results
 
     def _made(self, eqn: Any, flow: Flow) -> list[Flow]:
-        """The same for each result; bools and integers hold no gradient."""
+        """Return the same flow for each result; bools and integers hold no gradient."""
         told = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
         return [flow if is_inexact(v) else told for v in eqn.outvars]
 
     def _body(self, nest: Nest, operands: Sequence[Flow]) -> list[Flow]:
-        """What comes together in a body's outvars, of a loop's after any number of trips."""
+        """Return what comes together in a body's outvars; for a loop, after any number of trips."""
         constants = [NOTHING] * len(nest.jaxpr.constvars)
         given = [operands[i] for i in nest.operands]
         while True:

@@ -1,4 +1,4 @@
-"""JAX tracebacks -> the user's frames.
+"""Turn JAX tracebacks into the user's frames.
 
 A traceback holds raw frames, innermost first, down to the interpreter's start. We keep what lies
 below our own call of the target, without JAX's machinery, and tell the user's own code from the
@@ -52,7 +52,13 @@ _DECORATORS = 32  # lines of them, at most
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a stack. `kind` is `user`, `library` or `jax` (jax.nn, jax.numpy, ...)."""
+    """One frame of a stack.
+
+    Attributes:
+      code: the code object that runs in it.
+      lasti: the offset of the instruction that it is at, in bytes.
+      kind: `user`, `library` or `jax` (jax.nn, jax.numpy, ...).
+    """
 
     code: CodeType
     lasti: int
@@ -61,11 +67,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Frames of one eqn, outermost first.
+    """The frames of one eqn.
 
-    `rooted` says that the traceback reaches our own call of the target; without it JAX cut the
-    frames above the innermost traced function (0.7.1 and later) or cached another caller's.
-    `transforms` are transforms seen only as JAX frames.
+    Attributes:
+      frames: the frames, outermost first.
+      rooted: whether the traceback reaches our own call of the target; if not, JAX cut the frames
+        above the innermost traced function (0.7.1 and later) or cached another caller's.
+      whole: whether the traceback is uncut: it is rooted or goes down to the interpreter's start.
+      transforms: transforms seen only as JAX frames, outermost first.
     """
 
     frames: tuple[Frame, ...]
@@ -78,10 +87,14 @@ EMPTY = Stack((), False, False, ())
 
 
 class Frames:
-    """Reads tracebacks; `own` are directories that count as the user's code wherever they are.
+    """A reader of tracebacks.
 
     One instance per report: it caches by traceback, and a program of identical layers has few
     distinct ones.
+
+    Args:
+      own: directories that count as the user's code wherever they are.
+      cwd: the directory that files are shown relative to; None: the current one.
     """
 
     def __init__(self, own: Iterable[str] = (), cwd: str | None = None) -> None:
@@ -92,12 +105,16 @@ class Frames:
         self.location = functools.cache(self._location)
 
     def of(self, eqn: Any) -> Stack:
-        """The stack of an eqn, as JAX recorded it."""
+        """Return the stack of an eqn, as JAX recorded it."""
         tb = jax_compat.traceback(eqn)
         return EMPTY if tb is None else self.stack(tb)
 
     def innermost_user(self, frames: Iterable[Frame]) -> Location | None:
-        """The innermost frame of the user's own code; without one, the innermost library frame."""
+        """Return the location of the innermost frame of the user's own code.
+
+        Without one, that of the innermost library frame, else of the innermost frame of jax.nn,
+        jax.numpy and the like; None if there is none of these either.
+        """
         ordered = list(frames)[::-1]
         for kind in ("user", "library", "jax"):
             for frame in ordered:
@@ -106,9 +123,12 @@ class Frames:
         return None
 
     def library_calls(self, frames: Iterable[Frame]) -> tuple[Location | None, Location | None]:
-        """What the user's innermost line called: the innermost frame of a library below it, or
-        the outermost of jax.nn, jax.numpy and the like; and the innermost frame of another
-        library that called that one.
+        """Return what the user's innermost line called.
+
+        Returns:
+          the innermost frame of a library below that line, or the outermost of jax.nn, jax.numpy
+          and the like; and the innermost frame of another library that called that one. None for
+          each that there is not.
         """
         below = list(itertools.takewhile(lambda f: f.kind != "user", list(frames)[::-1]))
         library = [frame for frame in below if frame.kind == "library"]
@@ -159,8 +179,9 @@ class Frames:
         return "user"
 
     def span(self, frame: Frame) -> tuple[int, int, int, int] | None:
-        """Row, column, end row and end column of the code that a frame was at; rows are 1-based,
-        columns 0-based in code points. None where Python was told to forget them.
+        """Return row, column, end row and end column of the code that a frame was at.
+
+        Rows are 1-based, columns 0-based in code points. None where Python was told to forget them.
         """
         positions, at = _positions(frame.code), frame.lasti // 2
         if not 0 <= at < len(positions):
@@ -192,8 +213,9 @@ class Frames:
 
 
 def is_module_method(frame: Frame) -> bool:
-    """Whether a frame is that of a method of a module: the user's, or a library's layer. What a
-    decorator puts around one is none.
+    """Return whether a frame is that of a method of a module: the user's, or a library's layer.
+
+    What a decorator puts around a method is not one.
     """
     code = frame.code
     owner = code.co_qualname.rpartition(".")[0].rpartition(".")[2]
@@ -205,8 +227,9 @@ def is_module_method(frame: Frame) -> bool:
 
 
 def is_wrapper(code: CodeType) -> bool:
-    """Whether a function looks as those do that libraries put around somebody else's: private, made
-    inside another one, or taking whatever it is given.
+    """Return whether a function looks like those that libraries put around somebody else's.
+
+    Such a function is private, made inside another one, or takes whatever it is given.
     """
     owner, _, name = code.co_qualname.rpartition(".")
     owner = owner.rpartition(".")[2]
@@ -220,8 +243,9 @@ def is_wrapper(code: CodeType) -> bool:
 
 
 def passes_on(code: CodeType) -> bool:
-    """Whether a user's function may do no more than call another: a lambda, or one that takes
-    whatever it is given.
+    """Return whether a user's function may do no more than call another.
+
+    That is a lambda, or a function that takes whatever it is given.
     """
     return code.co_name.startswith("<") or bool(
         code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
@@ -229,8 +253,10 @@ def passes_on(code: CodeType) -> bool:
 
 
 def name_of(code: CodeType) -> str:
-    """What a user calls a function: a module's class where it is what calling the module does,
-    `Block`, else `layer` or `Block.attend`.
+    """Return what a user calls a function.
+
+    That is a module's class where the function is what calling the module runs (`Block`), else
+    `layer` or `Block.attend`.
     """
     owner, _, name = code.co_qualname.rpartition(".")
     owner = owner.rpartition(".")[2]
@@ -240,7 +266,7 @@ def name_of(code: CodeType) -> str:
 
 
 def definition(code: CodeType, frames: Frames) -> Location:
-    """Where a function is defined, below its decorators."""
+    """Return where a function is defined, below its decorators."""
     file, first = code.co_filename, code.co_firstlineno
     header = re.compile(rf"\s*(async\s+)?def\s+{re.escape(code.co_name)}\b")
     rows = range(first, first + _DECORATORS)
@@ -255,7 +281,7 @@ def definition(code: CodeType, frames: Frames) -> Location:
 
 
 def _package(frame: Frame) -> str:
-    """The top folder (or module) that a library's frame is in, with the way to it."""
+    """Return the path of the top folder (or module) that a library's frame is in."""
     file = frame.code.co_filename
     for folder in ("site-packages", "dist-packages"):
         before, found, after = file.rpartition(f"{os.sep}{folder}{os.sep}")
@@ -265,15 +291,20 @@ def _package(frame: Frame) -> str:
 
 
 def characters(text: str, column: int) -> int:
-    """A column in UTF-8 bytes, as CPython counts, in code points."""
+    """Convert a column from UTF-8 bytes, as CPython counts, to code points."""
     return len(text.encode()[:column].decode(errors="replace"))
 
 
 def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Any) -> tuple[Frame, ...]:
-    """The frames of an eqn of `jaxpr` that lie below the call of it, whose own frames are `above`.
+    """Return the frames of an eqn that lie below the call of the jaxpr that holds it.
 
     Where the stack is whole (JAX 0.7.0), it is ours or that of whoever called a cached function
     first.
+
+    Args:
+      stack: the stack of the eqn.
+      above: the frames of the call itself, outermost first.
+      jaxpr: the open jaxpr that holds the eqn.
     """
     if stack.whole and stack.frames[: len(above)] == above:
         return stack.frames[len(above) :]
@@ -281,7 +312,7 @@ def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Any) -> tuple[Frame, ..
 
 
 def inside(stack: Stack, jaxpr: Any) -> tuple[Frame, ...]:
-    """The frames from the function on that was traced into `jaxpr`.
+    """Return the frames from the function on that was traced into `jaxpr`.
 
     A stack that JAX cut starts there; in a whole one (0.7.0) the function is looked up.
     """
@@ -297,7 +328,7 @@ def inside(stack: Stack, jaxpr: Any) -> tuple[Frame, ...]:
 
 
 def from_exception(tb: Any) -> list[tuple[CodeType, int]]:
-    """The raw frames of a Python traceback, outermost first."""
+    """Return the raw frames of a Python traceback, outermost first."""
     found = []
     while tb is not None:
         found.append((tb.tb_frame.f_code, tb.tb_lasti))
@@ -343,5 +374,5 @@ def _stdlib_roots() -> tuple[str, ...]:
 
 
 def _folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """The paths as code may name them, links followed or not."""
+    """Return the paths as code may name them, links followed or not."""
     return tuple({os.path.join(p, "") for path in paths for p in (path, os.path.realpath(path))})

@@ -1,4 +1,4 @@
-"""Checkpoints taken away: remat eqns as what their bodies are without them.
+"""Remove checkpoints: replace remat eqns by what their bodies are without them.
 
 A plain call is enough where no other checkpoint is around, and JAX differentiates a callee once
 however often it is called. Inside a checkpoint it is not: there JAX treats a call as one eqn where
@@ -18,14 +18,16 @@ from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
 
 
 class Inlining:
-    """Replaces remat eqns by plain calls of their bodies; calls of one body share one callee.
-    `flattened` does the rest.
+    """A replacement of remat eqns by plain calls of their bodies.
+
+    Calls of one body share one callee. `flattened` does the rest.
     """
 
     def __init__(self) -> None:
         self._callees: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, eqn: Any) -> Any:
+        """Return the call that replaces a remat eqn."""
         body = jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
         found = self._callees.get(id(body))
         if found is None:
@@ -34,17 +36,23 @@ class Inlining:
 
 
 def without(jaxpr: Any, removed: Iterable[int]) -> Any:
-    """The open jaxpr with the remat eqns of these ids replaced by what their bodies do.
+    """Return the open jaxpr with some remat eqns replaced by what their bodies do.
+
+    Args:
+      jaxpr: the open jaxpr.
+      removed: the ids of the remat eqns.
 
     Raises:
-      InputsError: one of them stands where jaxprs cannot be replaced.
+      InputsError: one of them is where jaxprs cannot be replaced.
     """
     return flattened(rewritten(jaxpr, dict.fromkeys(removed, Inlining())))
 
 
 def flattened(jaxpr: Any) -> Any:
-    """The open jaxpr with the calls that stand for removed checkpoints replaced by their eqns
-    wherever another checkpoint is around them.
+    """Return the open jaxpr with the calls for removed checkpoints inlined where they must be.
+
+    The calls that stand for removed checkpoints are replaced by their eqns wherever another
+    checkpoint is around them.
     """
     return _Flattening().jaxpr(jaxpr, False)
 
@@ -86,18 +94,21 @@ class _Flattening:
 
 
 def _is_conversion(eqn: Any) -> bool:
-    """Whether an eqn only gives a number another type. Of a number that a function returns JAX
-    writes none; where a checkpoint returned it, it did.
+    """Return whether an eqn only gives a number another type.
+
+    JAX writes no such eqn for a number that a function returns; where a checkpoint returned it, it
+    did.
     """
     name = jax_compat.primitive_name(eqn)
     return name == "convert_element_type" and jax_compat.is_literal(eqn.invars[0])
 
 
 def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
-    """The eqns of a call, of new variables.
+    """Return the eqns of a call, with new variables.
 
     Args:
-      stands_for: gets what each result of the call is.
+      call: the eqn that calls.
+      stands_for: gets, for each result of the call, the variable or literal that it is.
     """
     body = jax_compat.open_jaxpr(jax_compat.params(call)["jaxpr"])
     inner = dict(zip(body.invars, call.invars, strict=True))
@@ -112,7 +123,7 @@ def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
 
 
 def _reading(eqn: Any, stands_for: Mapping[Any, Any]) -> Any:
-    """The eqn with other operands."""
+    """Return the eqn with the operands that stand for its own."""
     if not any(not jax_compat.is_literal(v) and v in stands_for for v in eqn.invars):
         return eqn
     return eqn.replace(invars=[_value(v, stands_for) for v in eqn.invars])

@@ -1,4 +1,4 @@
-"""One jaxpr in the nest of jaxprs, and the way to it."""
+"""Define one jaxpr in the nest of jaxprs, and the way to it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class Level:
     """A jaxpr and the way to it.
 
     Attributes:
+      jaxpr: the open jaxpr.
       parent, eqn, nest: the level above, its eqn that holds this jaxpr, and how they line up.
       frames: the stack of `eqn`, outermost first.
       within: enclosing loops, calls and transforms, outermost first.
       scope: name-stack scopes, joined.
-      primal: the same place in the primal jaxpr, where the checkpoints still stand.
-      inputs: of the top, the path in the arguments of each invar, as far as they are known.
+      primal: the same place in the primal jaxpr, which still has the checkpoints.
+      inputs: for the top level, the path in the arguments of each invar, as far as they are known.
     """
 
     jaxpr: Any

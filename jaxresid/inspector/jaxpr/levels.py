@@ -1,4 +1,4 @@
-"""Where in the nest of jaxprs an eqn stands, and what that says of it: stack, scope, enclosures.
+"""Find an eqn's place in the nest of jaxprs, and what that tells: stack, scope, enclosures.
 
 A `Level` is one jaxpr reached by descending from the top through eqns. JAX keeps no frames above
 the innermost traced function (since 0.7.1; before, it kept its first caller's), so an eqn's stack
@@ -29,11 +29,13 @@ MARK = "jaxresid_checkpoint_"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the position of one eqn says of it.
+    """The stack, enclosures, scope and module that the position of one eqn tells.
 
     Attributes:
+      frames: its stack, outermost first.
+      within: enclosing loops, calls, checkpoints and transforms, outermost first.
       scope: name-stack scopes, joined.
-      module: where there are none, the module's path in the arguments, `blocks[3].mlp`.
+      module: where there are no scopes, the module's path in the arguments, `blocks[3].mlp`.
     """
 
     frames: tuple[Frame, ...]
@@ -43,7 +45,12 @@ class Place:
 
 
 class Levels:
-    """Descends into eqns; caches what is asked again for each of them."""
+    """A descent into eqns, which caches what is asked again for each of them.
+
+    Args:
+      frames: reads the eqns' tracebacks.
+      sites: finds the checkpoints that eqns came from; None: they are not looked for.
+    """
 
     def __init__(self, frames: Frames, sites: CallSites | None = None) -> None:
         self.frames = frames
@@ -57,13 +64,14 @@ class Levels:
         self._functions: dict[int, dict[str | CodeType | None, list[tuple[Frame, ...]]]] = {}
 
     def nests(self, eqn: Any) -> tuple[Nest, ...]:
+        """Return the inner jaxprs of an eqn, as `nesting.nests` does."""
         found = self._nests.get(id(eqn))
         if found is None:
             found = self._nests[id(eqn)] = nests(eqn)
         return found
 
     def producer(self, level: Level, var: Any) -> tuple[Any, int] | None:
-        """The eqn that makes `var` and which of its results it is; None for inputs."""
+        """Return the eqn that makes `var` and which of its results it is; None for inputs."""
         jaxpr = level.jaxpr
         index = self._producers.get(id(jaxpr))
         if index is None:
@@ -72,7 +80,7 @@ class Levels:
         return index.get(var)
 
     def invar(self, level: Level, var: Any) -> int | None:
-        """Which invar of the level `var` is; None for a constant."""
+        """Return which invar of the level `var` is; None for a constant."""
         jaxpr = level.jaxpr
         index = self._invars.get(id(jaxpr))
         if index is None:
@@ -80,7 +88,7 @@ class Levels:
         return index.get(var)
 
     def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
-        """The eqns that read `var`, and as which operand."""
+        """Return the eqns that read `var`, each with the operand that it reads it as."""
         jaxpr = level.jaxpr
         index = self._readers.get(id(jaxpr))
         if index is None:
@@ -92,7 +100,7 @@ class Levels:
         return index.get(var, [])
 
     def enter(self, level: Level, eqn: Any, which: int) -> Level:
-        """The level of the eqn's inner jaxpr number `which`."""
+        """Return the level of the eqn's inner jaxpr number `which`."""
         key = (id(level), id(eqn), which)
         child = self._children.get(key)
         if child is None:
@@ -116,12 +124,12 @@ class Levels:
         return child
 
     def place(self, level: Level, eqn: Any) -> Place:
-        """The stack, enclosures, scope and module of an eqn of this level."""
+        """Return the stack, enclosures, scope and module of an eqn of this level."""
         found = self.position(level, eqn)
         return found if found.scope else replace(found, module=self.modules.of(level, eqn))
 
     def position(self, level: Level, eqn: Any) -> Place:
-        """The same without the module."""
+        """Return the stack, enclosures and scope of an eqn of this level, without its module."""
         stack = self.frames.of(eqn)
         under = below(stack, level.frames, level.jaxpr)
         if not stack.rooted and stack.frames and not (level.parent and stack.whole):
@@ -145,9 +153,15 @@ class Levels:
         )
 
     def _called(self, level: Level, start: Frame) -> tuple[Frame, ...]:
-        """The frames of the calls of a function whose eqns stand outside it, as far as all of them
-        share them: differentiation moves what does not change from trip to trip out of a scan, and
-        what a checkpoint computes in the forward pass of a training step out of the checkpoint.
+        """Return the frames of the calls of a function whose eqns are outside it.
+
+        Only the frames that all its calls share are returned. Differentiation moves what does not
+        change from trip to trip out of a scan, and what a checkpoint computes in the forward pass
+        of a training step out of the checkpoint.
+
+        Args:
+          level: the level that holds the eqns.
+          start: the outermost known frame of such an eqn.
         """
         index = self._functions.get(id(level.jaxpr))
         if index is None:
@@ -162,8 +176,9 @@ class Levels:
         return _common(dict.fromkeys(callers))
 
     def _starts(self, eqn: Any, nest: Nest) -> Iterator[CodeType]:
-        """The function that JAX called for the body of a checkpoint: not always the one that it
-        says, which is what a library wrapped.
+        """Yield the function that JAX called for the body of a checkpoint.
+
+        It is not always the one that JAX names, which is what a library wrapped.
         """
         if jax_compat.primitive_name(eqn) == "remat":
             for inner in nest.jaxpr.eqns:
@@ -173,16 +188,16 @@ class Levels:
                     return
 
     def location(self, level: Level, eqn: Any) -> Location | None:
-        """The innermost line of the user's own code."""
+        """Return the innermost line of the user's own code."""
         return self.frames.innermost_user(self.place(level, eqn).frames)
 
     def source(self, level: Level, eqn: Any) -> Source:
-        """Where an eqn of this level comes from."""
+        """Return where an eqn of this level comes from."""
         return source_of(self.frames, self.place(level, eqn))
 
 
 def source_of(frames: Frames, place: Place) -> Source:
-    """Where something at a place comes from."""
+    """Return where something at a place comes from."""
     library, caller = frames.library_calls(place.frames)
     location = frames.innermost_user(place.frames)
     return Source(
@@ -194,7 +209,7 @@ def source_of(frames: Frames, place: Place) -> Source:
 
 
 def _common(stacks: Iterable[tuple[Frame, ...]]) -> tuple[Frame, ...]:
-    """What stacks have in common, from the outermost frame on."""
+    """Return what stacks have in common, from the outermost frame on."""
     each = list(stacks)
     if not each:
         return ()
@@ -204,10 +219,11 @@ def _common(stacks: Iterable[tuple[Frame, ...]]) -> tuple[Frame, ...]:
 
 @functools.cache
 def scope_of(name_stack: str) -> str:
-    """`jvp(trunk)/vmap(attn)/mlp` -> `trunk/attn/mlp`: the scopes without the transforms.
+    """Return the scopes of a name stack without the transforms.
 
-    Left out too: those of jnp.einsum (`bhqk,bkhd->bqhd`), and Equinox's, which name its own layers
-    (`eqx.nn.Linear`) without the model around them; `module_path` tells more.
+    `jvp(trunk)/vmap(attn)/mlp` becomes `trunk/attn/mlp`. Scopes of jnp.einsum (`bhqk,bkhd->bqhd`)
+    are left out too, and so are Equinox's, which name its own layers (`eqx.nn.Linear`) without the
+    model around them; `module_path` tells more.
     """
     text = re.sub(r"\b\w+\(", "(", name_stack)
     parts = re.split(r"[()/]+", text)
@@ -222,9 +238,9 @@ def scope_of(name_stack: str) -> str:
 
 
 def module_path(frames: Iterable[Frame]) -> str:
-    """`Transformer/Block/Linear`: the classes whose methods are on the stack.
+    """Return the classes whose methods are on the stack, as `Transformer/Block/Linear`.
 
-    Stands in where neither the name stack nor the arguments name a module.
+    It is used where neither the name stack nor the arguments name a module.
     """
     names = (frame.code.co_qualname.split(".")[-2] for frame in frames if is_module_method(frame))
     return "/".join(name for name, _ in itertools.groupby(names))

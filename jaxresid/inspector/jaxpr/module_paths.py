@@ -1,10 +1,10 @@
-"""The paths of modules, `blocks[3].mlp`, from the parameters that their calls read.
+"""Find the paths of modules, `blocks[3].mlp`, from the parameters that their calls read.
 
 Flax linen names its modules on the name stack; Flax NNX, Equinox and most others do not, and a
-traceback tells a module's class alone. But what `blocks[3].mlp` computes with stands under that
-path in the arguments. The eqns of one call of a method are a stretch of eqns with the same frames;
-its module's path is what the parameters that it reads itself, without their own names, and the
-modules that it calls, without theirs, have in common.
+traceback tells a module's class alone. But what `blocks[3].mlp` computes with is under that path in
+the arguments. The eqns of one call of a method are a run of eqns with the same frames. Its module's
+path is what two kinds of paths have in common: those of the parameters that it reads itself,
+without their own names, and those of the modules that it calls, without theirs.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class _Eqn:
       frames: those below the level's, outermost first.
       methods: which of them are methods of modules.
       reads: paths of the parameters that it reads.
+      primitive: the name of its primitive.
+      is_transposed: whether it is of a backward pass.
     """
 
     frames: tuple[Frame, ...]
@@ -54,21 +56,24 @@ class Position(Protocol):
     """The stack of an eqn, outermost frame first."""
 
     @property
-    def frames(self) -> tuple[Frame, ...]: ...
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames, outermost first."""
 
 
 class Descent(Protocol):
-    """What goes from a level into its eqns: `levels.Levels`."""
+    """The descent from a level into its eqns, as `levels.Levels` does it."""
 
     frames: Frames
 
-    def enter(self, level: Level, eqn: Any, which: int) -> Level: ...
+    def enter(self, level: Level, eqn: Any, which: int) -> Level:
+        """Return the level of the eqn's inner jaxpr number `which`."""
 
-    def position(self, level: Level, eqn: Any) -> Position: ...
+    def position(self, level: Level, eqn: Any) -> Position:
+        """Return the stack of an eqn of this level."""
 
 
 class ModulePaths:
-    """Finds the module that an eqn belongs to; caches by level."""
+    """A finder of the modules that eqns belong to; it caches by level."""
 
     def __init__(self, levels: Descent) -> None:
         self._levels = levels
@@ -77,8 +82,9 @@ class ModulePaths:
         self._is_list: dict[tuple[Level, Path], bool] = {}
 
     def of(self, level: Level, eqn: Any) -> str:
-        """Return the path of the module whose method an eqn comes from, without the argument's
-        name, `blocks[3].mlp`; empty where the arguments do not tell.
+        """Return the path of the module whose method an eqn comes from, `blocks[3].mlp`.
+
+        The argument's name is left out. Empty where the arguments do not tell.
         """
         return shown(self._of_module(level, self._paths(level).get(id(eqn), ())))
 
@@ -97,13 +103,16 @@ class ModulePaths:
         return found
 
     def inside(self, level: Level, eqn: Any) -> str:
-        """Return the path of the module that an eqn with a body, such as a checkpoint, is of."""
+        """Return the path of the module of an eqn with a body, such as a checkpoint."""
         child = self._levels.enter(level, eqn, 0)
         path = _common([path for path in self._paths(child).values() if path])
         return shown(self._of_module(child, path))
 
     def _of_module(self, level: Level, path: Path) -> Path:
-        """The path itself, or of a list of modules, several of which were called, what holds it."""
+        """Return the path itself, or that of what holds a list of modules.
+
+        The latter is for the path of a list of modules, several of which were called.
+        """
         while level.parent is not None:
             level = level.parent
         key, count = (level, path), len(path)
@@ -117,7 +126,7 @@ class ModulePaths:
         return any(is_module_method(frame) for stack in stacks for frame in stack.frames)
 
     def _inputs(self, level: Level) -> dict[Any, Path]:
-        """The parameters among a level's variables, in whatever form."""
+        """Return the parameters among a level's variables, in whatever form, with their paths."""
         known = self._known.get(level)
         if known is not None:
             return known
@@ -157,6 +166,9 @@ def _named(eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path) 
     """Return the module's path for each eqn of a span that is in `depth` methods, or more.
 
     Args:
+      eqns: all eqns of the level.
+      span: the indices of those that are asked about.
+      depth: how many methods enclose the eqns of the span.
       around: the path of the module whose method calls them.
     """
     found: dict[int, Path] = {}
@@ -174,8 +186,10 @@ def _named(eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path) 
 
 
 def _of_call(eqns: Sequence[_Eqn], run: Sequence[int], depth: int) -> tuple[Path, dict[int, Path]]:
-    """The path of the module whose method one call is of, and for each of its eqns that of the
-    method that it comes from, as far as it is another; empty where no parameter tells.
+    """Return the path of the module whose method one call is of, and the paths of its eqns.
+
+    An eqn's path is that of the method that it comes from, as far as it is another one. Paths are
+    empty where no parameter tells.
     """
     inner = [i for i in run if len(eqns[i].methods) > depth + 1]
     below = _named(eqns, inner, depth + 1, ())
@@ -187,13 +201,13 @@ def _of_call(eqns: Sequence[_Eqn], run: Sequence[int], depth: int) -> tuple[Path
 
 
 def _is_same(eqn: _Eqn, depth: int) -> bool:
-    """Whether the method that the one at `depth` calls is one of the same class."""
+    """Return whether the method that the one at `depth` calls is one of the same class."""
     caller, called = (eqn.frames[eqn.methods[at]].code.co_qualname for at in (depth, depth + 1))
     return caller.rpartition(".")[0] == called.rpartition(".")[0]
 
 
 def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterator[list[int]]:
-    """Runs of eqns that came through the same frames into the method number `depth`."""
+    """Yield runs of eqns that came through the same frames into the method number `depth`."""
 
     def key(i: int) -> Any:
         eqn = eqns[i]
@@ -207,7 +221,7 @@ def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterato
 
 
 def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[Sequence[int]]:
-    """The calls that a stretch falls into."""
+    """Yield the calls that make up a run of eqns."""
     at = eqns[stretch[0]].methods[depth]
     marks = [CallMark(eqns[i].frames[at:], eqns[i].primitive) for i in stretch]
     for start, stop in itertools.pairwise([*call_starts(marks), len(stretch)]):
@@ -215,7 +229,7 @@ def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[
 
 
 def tokens(path: str) -> Path:
-    """`params['blocks'][3].mlp` -> `("params", "blocks", "[3]", "mlp")`."""
+    """Split a path: `params['blocks'][3].mlp` into `("params", "blocks", "[3]", "mlp")`."""
     found = []
     for number, quoted, other, name in _TOKENS.findall(path):
         found.append(f"[{number}]" if number else quoted or name or f"[{other}]")
@@ -223,8 +237,10 @@ def tokens(path: str) -> Path:
 
 
 def shown(path: Path) -> str:
-    """Return a path as a user writes it behind the model, `blocks[3].mlp`; of an argument that is
-    a list of modules with the argument, `blocks[3].mlp`, too.
+    """Return a path as a user writes it after the model's name, `blocks[3].mlp`.
+
+    For an argument that is itself a list of modules, the argument is part of it: `blocks[3].mlp`,
+    too.
     """
     behind = path if len(path) > 1 and path[1].startswith("[") else path[1:]
     text = "".join(token if token.startswith("[") else f".{token}" for token in behind)
@@ -232,7 +248,10 @@ def shown(path: Path) -> str:
 
 
 def _owner(path: Path) -> Path:
-    """What holds the last of a path: `blocks[3].mlp` -> `blocks[3]`, `blocks[3]` -> the model."""
+    """Return what holds the last of a path.
+
+    That of `blocks[3].mlp` is `blocks[3]`, that of `blocks[3]` is the model.
+    """
     end = len(path) - 1
     while end > 0 and path[end].startswith("["):
         end -= 1
@@ -240,8 +259,10 @@ def _owner(path: Path) -> Path:
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """What the paths have in common; of several arguments, those of the one that tells most: a
-    module reads a batch, too.
+    """Return what the paths have in common.
+
+    If they are of several arguments, those of the argument that tells most: a module reads a batch,
+    too.
     """
     roots: dict[str, list[Path]] = {}
     for path in paths:

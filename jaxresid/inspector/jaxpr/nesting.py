@@ -1,4 +1,4 @@
-"""How the inside of an eqn lines up with its outside.
+"""Line up the inside of an eqn with its outside.
 
 One table says, for each primitive that holds jaxprs, which operand becomes which inner invar and
 which inner outvar becomes which result. Provenance walks it inwards from results, consumers walk
@@ -38,11 +38,11 @@ class Nest:
     Attributes:
       jaxpr: the inner jaxpr, opened.
       kind: `call`, `scan`, `while` or `branch`.
-      operands: for each inner invar the eqn's operand that it is (for a loop's carry the initial
-        one).
+      operands: for each inner invar, the index of the eqn's operand that it is (for a loop's carry,
+        of the initial one).
+      results: for each inner outvar, the index of the eqn's result that it becomes (None: none).
       carries: for a loop, inner invar index -> inner outvar index of the same carry.
       slices: for a scan, inner invars that are one slice per trip of their operand.
-      results: for each inner outvar the eqn's result that it becomes (None: none).
       stacked: for a scan, inner outvars whose result stacks all trips.
       length: trips of a scan; None where unknown (while).
     """
@@ -58,7 +58,7 @@ class Nest:
 
 
 def nests(eqn: Any) -> tuple[Nest, ...]:
-    """The inner jaxprs of an eqn with their alignment; empty for a plain primitive."""
+    """Return the inner jaxprs of an eqn with their alignment; empty for a plain primitive."""
     name = jax_compat.primitive_name(eqn)
     params = jax_compat.params(eqn)
     if name == "scan":
@@ -73,7 +73,7 @@ def nests(eqn: Any) -> tuple[Nest, ...]:
 
 
 def eqns_in(jaxpr: Any) -> Iterator[Any]:
-    """The eqns of an open jaxpr and of those inside it, each once."""
+    """Yield the eqns of an open jaxpr and of those inside it, each once."""
     seen: set[int] = set()
     stack = [jaxpr]
     while stack:
@@ -164,8 +164,9 @@ def _unknown(eqn: Any, params: Any) -> Iterator[Nest]:
 
 
 def _lines_up(jaxpr: Any, eqn: Any) -> bool:
-    """Whether a jaxpr's inputs and outputs are the eqn's. Those of lax.reduce are as many, but
-    single elements.
+    """Return whether a jaxpr's inputs and outputs are the eqn's.
+
+    Those of lax.reduce are as many, but single elements.
     """
     inside, outside = [*jaxpr.invars, *jaxpr.outvars], [*eqn.invars, *eqn.outvars]
     return len(jaxpr.invars) == len(eqn.invars) and [_shape(v) for v in inside] == [
@@ -182,8 +183,9 @@ def _shape(var: Any) -> tuple[int, ...]:
 
 
 def label(eqn: Any) -> str | None:
-    """How the eqn reads as an enclosure: `scan ×48`, `jit f`, `cond`; None for those that only
-    carry a body and mean nothing to a user.
+    """Return how the eqn reads as an enclosure: `scan ×48`, `jit f`, `cond`.
+
+    None for those that only carry a body and mean nothing to a user.
     """
     name = jax_compat.primitive_name(eqn)
     params = jax_compat.params(eqn)

@@ -1,4 +1,4 @@
-"""Which pass an eqn belongs to, by the name stacks that differentiation leaves.
+"""Find the pass that an eqn belongs to, by the name stacks that differentiation leaves.
 
 JAX tags what it evaluates while it differentiates: `jvp(...)` in the forward pass,
 `transpose(jvp(...))` in the backward pass, and `rematted_computation` on what a checkpoint makes
@@ -24,10 +24,13 @@ _DERIVATIVE = re.compile(r"\b(jvp|transpose)\(")
 
 @functools.cache
 def phase_of(tags: str) -> str:
-    """The pass that name stacks tell, those of enclosing eqns first.
+    """Return the pass that name stacks tell.
 
-    `update` is what no derivative has a part in: an optimizer's work, or what prepares a batch.
+    `update` is what no derivative is part of: an optimizer's work, or what prepares a batch.
     So is `jax.linear_transpose`, which leaves `transpose(` without `jvp(` in it.
+
+    Args:
+      tags: the name stacks, those of enclosing eqns first.
     """
     first = _DERIVATIVE.search(tags)
     if first is None:
@@ -40,15 +43,21 @@ def phase_of(tags: str) -> str:
 
 
 class Passes:
-    """The pass of eqns of a jaxpr that is not itself differentiated, each body looked at once."""
+    """The passes of eqns of a jaxpr that is not itself differentiated.
+
+    Each body is looked at once.
+    """
 
     def __init__(self) -> None:
         # By id; the jaxpr is kept, or its id could be reused.
         self._within: dict[int, tuple[Any, frozenset[str]]] = {}
 
     def of(self, eqn: Any) -> str:
-        """`forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn
-        with both passes inside: a jitted gradient, a loop over microbatches.
+        """Return the pass of an eqn.
+
+        Returns:
+          `forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn with
+          both passes inside: a jitted gradient, a loop over microbatches.
         """
         phase = phase_of(jax_compat.name_stack(eqn))
         if phase != UPDATE:
@@ -61,7 +70,7 @@ class Passes:
         return next(iter(found), UPDATE)
 
     def within(self, jaxpr: Any) -> frozenset[str]:
-        """Which of `forward` and `backward` occur in a jaxpr."""
+        """Return which of `forward` and `backward` occur in a jaxpr."""
         known = self._within.get(id(jaxpr))
         if known is None:
             found: set[str] = set()

@@ -1,4 +1,4 @@
-"""What is true of JAX's primitives, whoever asks."""
+"""State facts about JAX's primitives that do not depend on who asks."""
 
 from __future__ import annotations
 

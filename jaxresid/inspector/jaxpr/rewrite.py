@@ -1,4 +1,4 @@
-"""Jaxprs with some of their eqns replaced, at any depth."""
+"""Replace some of the eqns of jaxprs, at any depth."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ Regroup = Callable[[Sequence[Any]], Sequence[Any]]
 def rewritten(
     jaxpr: Any, eqns: Mapping[int, Replace], jaxprs: Mapping[int, Regroup] | None = None
 ) -> Any:
-    """The open jaxpr with eqns replaced, and with all eqns of some inner jaxprs regrouped.
+    """Return the open jaxpr with eqns replaced, and with all eqns of some inner jaxprs regrouped.
 
     What is called at several places and rewritten alike stays one object, which JAX differentiates
     once.
 
     Args:
-      eqns: by the id of the eqn.
-      jaxprs: by the id of the open jaxpr that holds them.
+      jaxpr: the open jaxpr.
+      eqns: what replaces an eqn, by the id of the eqn.
+      jaxprs: what regroups the eqns of a jaxpr, by the id of the open jaxpr that holds them.
 
     Raises:
-      InputsError: one of them stands where jaxprs cannot be replaced.
+      InputsError: one of them is where jaxprs cannot be replaced.
     """
     rewrite = _Rewrite(eqns, jaxprs or {})
     made = rewrite.jaxpr(jaxpr)
@@ -66,7 +67,7 @@ class _Rewrite:
 
 
 def with_inner(eqn: Any, new: Callable[[Any], Any]) -> Any:
-    """The eqn with each open jaxpr that it holds replaced; the same eqn where all stay."""
+    """Return the eqn with each open jaxpr that it holds replaced; the same eqn where all stay."""
     changed = {}
     for name, value in jax_compat.params(eqn).items():
         made = _param(value, new)

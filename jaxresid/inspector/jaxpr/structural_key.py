@@ -1,4 +1,4 @@
-"""Jaxprs that are the same but for the names of their variables.
+"""Recognise jaxprs that are the same but for the names of their variables.
 
 Layers called one after another are traced into as many eqns each. What JAX derives from a jaxpr it
 keeps by the jaxpr's identity: layers whose bodies are one object are differentiated once.
@@ -27,8 +27,9 @@ class _Itself:
 
 
 def key(jaxpr: Any) -> Hashable:
-    """Equal for open jaxprs that compute the same on the same lines of code; what they call has to
-    be the same object.
+    """Return a key that is equal for open jaxprs that compute the same on the same lines of code.
+
+    What they call has to be the same object.
     """
     numbers: dict[Any, int] = {}
 

@@ -1,4 +1,4 @@
-"""What compilers were measured to do, by version.
+"""Record what compilers were measured to do, by version.
 
 `tests/benchmarks/barriers.py` measures it: each of its programs is compiled with and without its
 checkpoints, and what the optimised HLO computes is counted.
@@ -42,15 +42,16 @@ MEASURED = (
 
 
 def cpu_compiler(jaxlib: str) -> CpuCompiler:
-    """The row of a jaxlib; of one that was not measured, that of the nearest before it, or of the
-    oldest.
+    """Return the row of a jaxlib.
+
+    For a jaxlib that was not measured it is that of the nearest before it, or the oldest.
     """
     before = [row for row in MEASURED if numbers(row.jaxlib) <= numbers(jaxlib)]
     return before[-1] if before else MEASURED[0]
 
 
 def not_measured(jaxlib: str) -> str | None:
-    """What to say of a jaxlib that was not measured; None for one that was."""
+    """Return the note on a jaxlib that was not measured; None for one that was."""
     row = cpu_compiler(jaxlib)
     if numbers(row.jaxlib) == numbers(jaxlib):
         return None
@@ -61,7 +62,10 @@ def not_measured(jaxlib: str) -> str | None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`0.12.0.1` as a key to compare by; what follows a letter or a plus does not count."""
+    """Return a version such as `0.12.0.1` as a key to compare by.
+
+    What follows a letter or a plus does not count.
+    """
     release = re.match(r"\d+(\.\d+)*", version)
     found = [int(n) for n in release.group().split(".")] if release else []
     while found and found[-1] == 0:

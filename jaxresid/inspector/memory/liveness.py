@@ -1,4 +1,4 @@
-"""A program -> how many bytes are live after each op, and what they are at the peak.
+"""Work out how many bytes of a program are live after each op, and what they are at the peak.
 
 The figure is an estimate of what XLA reports as argument + output + temporaries: arguments and
 outputs count from the beginning to the end, as XLA's allocations for them do; temporaries from the
@@ -25,7 +25,13 @@ _TRIES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """A temporary that is live at some point."""
+    """A temporary that is live at some point.
+
+    Attributes:
+      op: the op that makes it.
+      value: the value that it holds.
+      nbytes: its bytes of device memory; 0 for one in host memory.
+    """
 
     op: Op
     value: Value
@@ -34,7 +40,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """The temporaries live while an op runs, in bytes."""
+    """The bytes of temporaries that are live while an op runs."""
 
     op: Op
     nbytes: int
@@ -45,7 +51,7 @@ class Timeline:
     """The temporaries of a block over its ops.
 
     Attributes:
-      points: in order; those of a loop's body stand where the loop stands, once.
+      points: the points in order; those of a loop's body are in the place of the loop, once.
       at: index of the peak; -1 without ops.
       live: the buffers at the peak.
       peak_nbytes: device bytes of temporaries at the peak.
@@ -60,7 +66,7 @@ class Timeline:
 
 
 def timeline(program: Program, profile: Profile) -> Timeline:
-    """The temporaries of a whole program; its arguments and outputs are not among them."""
+    """Return the temporaries of a whole program over time, without its arguments and outputs."""
     return _walk(profile.lowered(program.block, None), profile, None, is_body=False)
 
 
@@ -143,7 +149,7 @@ class _Best:
         self._came[buffer] = step
 
     def left(self, buffer: Buffer, step: int) -> None:
-        """`step` is the last one that the buffer is live in."""
+        """Record that `step` is the last one that the buffer is live in."""
         self._left[buffer] = step
 
     def offer(self, nbytes: int, inner: Timeline | None, index: int, step: int) -> None:
@@ -155,14 +161,14 @@ class _Best:
         self._inner = inner.live if inner else ()
 
     def live(self) -> tuple[Buffer, ...]:
-        """The buffers at the highest point."""
+        """Return the buffers at the highest point."""
         at, left = self._step, self._left
         outer = (b for b, came in self._came.items() if came <= at <= left.get(b, at))
         return (*outer, *self._inner)
 
 
 def _inside(op: Op, profile: Profile) -> Timeline:
-    """The worst of an op's bodies."""
+    """Return the timeline of that body of an op with the highest peak."""
     worst: Timeline | None = None
     for body in op.bodies:
         nest = op.nest if body is op.bodies[0] else None
@@ -174,7 +180,10 @@ def _inside(op: Op, profile: Profile) -> Timeline:
 
 
 def _last_reads(block: Block, profile: Profile, stored: Storage) -> dict[Value, int]:
-    """Stored value -> index of the last op that needs it; outputs are needed to the end."""
+    """Return, for each stored value, the index of the last op that needs it.
+
+    Outputs are needed to the end.
+    """
     last: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         runs = op.bodies or any(stored.is_stored(v) for v in op.results)
@@ -189,9 +198,10 @@ def _last_reads(block: Block, profile: Profile, stored: Storage) -> dict[Value, 
 def _written_in_place(
     block: Block, profile: Profile, stored: Storage, last: dict[Value, int], free: set[Value]
 ) -> dict[Value, Value]:
-    """Adds to `free` what an output is written over: it is in the output's buffer already.
+    """Add to `free` what an output is written over: it is in the output's buffer already.
 
-    Returns what each is written over by.
+    Returns:
+      What each of them is written over by.
     """
     homes: dict[Value, Value] = {}
     for i in range(len(block.ops) - 1, -1, -1):
@@ -214,7 +224,7 @@ def _written_in_place(
 def _carried_on(
     block: Block, profile: Profile, nest: Nest, stored: Storage, last: dict[Value, int]
 ) -> Iterator[Value]:
-    """The carries' next values that are made when nobody reads the carry any more."""
+    """Yield the carries' next values that are made once nothing reads the carry any more."""
     made = {v: (i, op) for i, op in enumerate(block.ops) for v in op.results}
     for inner, out in nest.carries.items():
         before, after = block.inputs[inner], block.outputs[out]
@@ -233,7 +243,7 @@ def _lodgers(
     free: set[Value],
     homes: dict[Value, Value],
 ) -> Iterator[Value]:
-    """The temporaries that live in the buffer of an output which is written after their last use.
+    """Yield the temporaries that fit into the buffer of an output written after their last use.
 
     XLA's buffer assignment tries the biggest first, each in the smallest buffer that has room.
     """
@@ -265,7 +275,10 @@ def _lodgers(
 
 
 def _lodged(alike: Sequence[_Host], begin: int, end: int) -> bool:
-    """Whether one of these buffers, the last written first, has room."""
+    """Take room in one of these buffers, and return whether there was any.
+
+    Those written last are tried first.
+    """
     for host in alike[:_TRIES]:
         if host.born <= end:
             return False
@@ -283,7 +296,7 @@ class _Host:
         self._ends: list[int] = []
 
     def takes(self, begin: int, end: int) -> bool:
-        """Lends it from `begin` to `end`, if it is free then."""
+        """Lend it from `begin` to `end` if it is free then, and return whether it was."""
         at = bisect.bisect_left(self._begins, begin)
         if at < len(self._begins) and self._begins[at] <= end:
             return False
@@ -303,7 +316,7 @@ def _reused(
     live: dict[Value, Buffer],
     block: Block,
 ) -> list[Value]:
-    """The dying operands whose buffers the results take over."""
+    """Return the dying operands whose buffers the results take over."""
     left, taken = [v for v in dying if profile.in_place(op, v)], []
     for v in made:
         if v in free:

@@ -1,4 +1,4 @@
-"""The peak of a program as a report tells it: how much, where, and what is live there."""
+"""Report the peak of a program: how much it takes, where, and what is live there."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ _OPAQUE = frozenset(
 
 
 class Places:
-    """Finds where an op comes from.
+    """A finder of the places that ops come from.
 
     Args:
-      traced: what the ops are of. The primal jaxpr of a function tells where the checkpoints stand
-        that its forward pass no longer shows.
+      frames: reads the eqns' tracebacks.
+      traced: the trace that the ops come from. The primal jaxpr of a function tells where the
+        checkpoints are that its forward pass no longer shows.
     """
 
     def __init__(self, frames: Frames, traced: Trace | StepTrace | None = None) -> None:
@@ -71,9 +72,11 @@ class Places:
             self._tops[id(traced.jaxpr)] = Level(traced.jaxpr, inputs=traced.inputs)
 
     def location(self, op: Op) -> Location | None:
+        """Return the user's line that an op comes from; None where none is known."""
         return self._levels.location(self._level(op.context), op.eqn)
 
     def source(self, op: Op) -> Source:
+        """Return where an op comes from."""
         key = op.context, id(op.eqn)
         found = self._sources.get(key)
         if found is None:
@@ -104,12 +107,12 @@ def profile_named(name: words.Profile) -> Profile:
 
 
 def peak_nbytes(program: Program, profile: Profile) -> int:
-    """The estimate alone: arguments + outputs + temporaries - aliased."""
+    """Return the estimated peak in bytes alone: arguments + outputs + temporaries - aliased."""
     return _outside(program) + timeline(program, profile).peak_nbytes
 
 
 def peak(program: Program, profile: Profile, places: Places) -> Peak:
-    """The estimate with its place and what is live there."""
+    """Return the estimated peak with its place and what is live there."""
     found = timeline(program, profile)
     outside = _outside(program)
     live = _live(program, found, places)
@@ -146,12 +149,15 @@ def _arguments(program: Program, memory: str = "device") -> int:
 
 
 def _outputs(program: Program, memory: str = "device") -> int:
-    """Every output is a buffer of its own, one that is returned twice as well."""
+    """Return the bytes of the outputs.
+
+    Every output is a buffer of its own, even one that is returned twice.
+    """
     return sum(v.size * v.itemsize for v in program.block.outputs if v.memory == memory)
 
 
 def _aliased(program: Program, memory: str = "device") -> int:
-    """Bytes of donated arguments that an output of their shape and type takes over."""
+    """Return the bytes of donated arguments that an output of their shape and type takes over."""
     donated: dict[tuple[tuple[int, ...], str], int] = {}
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if role.donated and v.memory == memory:
@@ -165,7 +171,7 @@ def _aliased(program: Program, memory: str = "device") -> int:
 
 
 def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]:
-    """What is live at the peak, equal ones as one, biggest first."""
+    """Return what is live at the peak, with equal values as one, biggest first."""
     kept = _kept(program)
     each: list[Live] = []
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
@@ -206,8 +212,10 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
 
 
 def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: str) -> Live:
-    """What a buffer is, live in an op of the phase `at`. What the forward pass made and is live in
-    the backward pass is kept for it, even if by a compiler that computes the residual from it.
+    """Return what a buffer is to a reader, while an op of the phase `at` runs.
+
+    What the forward pass made and what is live in the backward pass is kept for it, even if the
+    residual is only computed from it.
     """
     crosses = buffer.op.phase == FORWARD and at in (RECOMPUTE, BACKWARD)
     kind = "residual" if crosses else "temporary"
@@ -226,7 +234,7 @@ def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: 
 
 
 def _maker(op: Op, value: Value) -> Op:
-    """The op that makes a value: of a loop's result the one in its body."""
+    """Return the op that makes a value; for a loop's result, the one in its body."""
     while op.bodies and value in op.results:
         out = op.bodies[0].outputs[op.results.index(value)]
         inside = next((o for o in op.bodies[0].ops if out in o.results), None)
@@ -237,7 +245,7 @@ def _maker(op: Op, value: Value) -> Op:
 
 
 def _kept(program: Program) -> dict[str, set[Value]]:
-    """The temporaries that one pass makes and another reads."""
+    """Return the temporaries that one pass makes and another reads."""
     residuals, gradients = set(program.residuals), set[Value]()
     _add_kept(program.block, residuals, gradients)
     return {"residual": residuals, "gradient": gradients}
@@ -290,8 +298,9 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
 
 
 def _call(library: Location | None) -> Location | None:
-    """A call into a library, to compare: of one of JAX's functions, such as jax.nn.gelu, the lines
-    inside are nobody's concern.
+    """Return a call into a library in a form to compare.
+
+    In a call of one of JAX's functions, such as jax.nn.gelu, the lines inside do not count.
     """
     if library is None or not _IN_JAX.search(library.file):
         return library
@@ -299,7 +308,7 @@ def _call(library: Location | None) -> Location | None:
 
 
 def _common(sources: Sequence[Source]) -> Source:
-    """What holds for the sources of equal values."""
+    """Return what the sources of equal values have in common."""
     first = sources[0]
     return Source(
         first.location,
@@ -310,7 +319,10 @@ def _common(sources: Sequence[Source]) -> Source:
 
 
 def _curve(found: Timeline, outside: int) -> tuple[tuple[int, ...], int]:
-    """The points, thinned to at most `_CURVE`: of each stretch its highest."""
+    """Return the bytes at the points, thinned to at most `_CURVE`, and the index of the peak.
+
+    Of each stretch of points its highest is kept.
+    """
     values = [outside + p.nbytes for p in found.points] or [outside]
     if found.points:
         values[found.at] = outside + found.peak_nbytes

@@ -1,7 +1,7 @@
-"""What a compiler decides, and which buffers the values of a block are in.
+"""Describe what a compiler decides, and which buffers the values of a block are in.
 
 What is materialised differs between compilers, so a profile lowers a block to what its compiler
-runs: see `storage_cpu` and `storage_accelerator`. Of a lowered block every value is a buffer.
+runs: see `cpu.profile` and `tpu.profile`. Every value of a lowered block is a buffer.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ class Profile(Protocol):
 
     @property
     def removes_barriers(self) -> str:
-        """The compiler, in words, where it removes the optimization barriers that keep apart what a
-        checkpoint recomputes: `XLA:CPU of jaxlib 0.10.2`. Else empty.
+        """The compiler, in words, where it removes optimization barriers; otherwise empty.
+
+        An example is `XLA:CPU of jaxlib 0.10.2`. The barriers keep apart what a checkpoint
+        recomputes.
         """
 
     def lowered(self, block: Block, nest: Nest | None) -> Block:
-        """The block as this compiler runs it; `nest` if it is the body of a loop."""
+        """Return the block as this compiler runs it; `nest` is given for the body of a loop."""
 
     def nbytes(self, value: Value, block: Block) -> int:
-        """Bytes of a stored value of a lowered block."""
+        """Return the bytes of a stored value of a lowered block."""
 
     def in_place(self, op: Op, value: Value) -> bool:
-        """Whether the op may write a result over `value`, which it reads and nobody reads again."""
+        """Return whether the op may write a result over `value`, which it is the last to read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +47,14 @@ class Storage:
     """Where the values of a lowered block are.
 
     Attributes:
-      roots: value -> the buffer that it is in, named by the value that was first in it; none for
-        a literal behind a barrier.
+      roots: value -> the buffer that it is in, named by the value that was first in it; none for a
+        literal behind a barrier.
     """
 
     roots: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
 
     def of(self, values: Iterable[Value]) -> list[Value]:
-        """The buffers of some values, each once."""
+        """Return the buffers of some values, each once."""
         found: dict[Value, None] = {}
         for v in values:
             if v.literal is None:
@@ -60,12 +62,14 @@ class Storage:
         return list(found)
 
     def is_stored(self, value: Value) -> bool:
+        """Return whether a value has a buffer, which it is the first in."""
         return self.roots.get(value) == (value,)
 
 
 def storage(block: Block) -> Storage:
-    """The buffers of a lowered block: one for each value, but that a barrier's results are its
-    operands.
+    """Return the buffers of a lowered block.
+
+    There is one for each value, except that a barrier's results are in the buffers of its operands.
     """
     made = Storage()
     roots = made.roots

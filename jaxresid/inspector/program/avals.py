@@ -1,4 +1,4 @@
-"""JAX avals -> `model.Aval`."""
+"""Turn JAX's avals into `model.Aval`s."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jaxresid.model import Aval
 
 
 def aval_of(var: Any) -> Aval:
-    """The aval of a jaxpr variable or literal; extended dtypes (PRNG keys) count the bytes of one
-    key, 8 for threefry and 16 for rbg.
+    """Return the aval of a jaxpr variable or literal.
+
+    Extended dtypes (PRNG keys) count the bytes of one key: 8 for threefry and 16 for rbg.
     """
     aval = var.aval
     dtype = getattr(aval, "dtype", None)
@@ -28,10 +29,12 @@ def aval_of(var: Any) -> Aval:
 
 
 def aval_on(values: Mapping[Any, Value], var: Any) -> Aval:
-    """As `aval_of`, with the part of it that one device holds.
+    """Return the aval of a variable as `aval_of` does, with the part of it that one device holds.
 
     Args:
-      values: of the variables on a mesh, see `program.Program.values`; without one there are none.
+      values: the values of the variables on a mesh, see `build.Program.values`; empty without a
+        mesh.
+      var: the variable or literal.
     """
     aval = aval_of(var)
     value = None if jax_compat.is_literal(var) else values.get(var)
@@ -41,7 +44,7 @@ def aval_on(values: Mapping[Any, Value], var: Any) -> Aval:
 
 
 def aval_of_value(value: Value) -> Aval:
-    """The aval of a program's value, with the part of it that one device holds."""
+    """Return the aval of a program's value, with the part of it that one device holds."""
     memory: Literal["device", "host"] = "host" if value.memory == "host" else "device"
     if value.whole is None:
         return Aval(value.dtype, value.shape, value.itemsize, memory)

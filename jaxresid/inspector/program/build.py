@@ -1,9 +1,9 @@
-"""Jaxprs -> one program of ops and values, as a compiler sees it.
+"""Turn jaxprs into one program of ops and values, as a compiler sees it.
 
-Calls are inlined, names and casts to the same type are gone, what nobody reads is dropped and what
-is computed twice is computed once, but for what a checkpoint's barrier keeps apart. Loops and
-branches keep their bodies. An op leads back to its eqn and the levels around it, so that its line
-can be looked up when it is asked for.
+Calls are inlined, names and casts to the same type are gone, what nothing reads is dropped, and
+what is computed twice is computed once, except for what a checkpoint's barrier keeps apart. Loops
+and branches keep their bodies. An op leads back to its eqn and the levels around it, so that its
+line can be looked up when it is asked for.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _SAME = frozenset({"name", "stop_gradient", "pvary", "pcast", "mesh_cast", "shar
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an input or output of a program is, in the words of `model.Live.kind`.
+    """What an input or output of a program is.
 
     Attributes:
-      path: of an argument.
+      kind: what it is, in the words of `model.Live.kind`.
+      path: the pytree path, for an argument.
       donated: whether an output may take over its buffer.
     """
 
@@ -50,11 +51,11 @@ class Program:
 
     Attributes:
       block: its inputs are the arguments and constants, its outputs what is returned.
-      inputs, outputs: what those of the block are.
+      inputs, outputs: the roles of the block's inputs and outputs.
       residuals: what autodiff keeps, where the program was put together from two passes.
-      sharding: what it is split over; None: it is of one device.
-      values: on a mesh, what the variables of its jaxprs are; of a jaxpr that is called more than
-        once, in the first call.
+      sharding: how it is split over a mesh; None if it is for one device.
+      values: on a mesh, the values of its jaxprs' variables; for a jaxpr that is called more than
+        once, those in the first call.
     """
 
     block: Block
@@ -66,7 +67,7 @@ class Program:
 
 
 def value_and_gradients(traced: Trace) -> Program:
-    """The program of a function's value and gradients."""
+    """Return the program of a function's value and gradients."""
     forward, backward = traced.forward, traced.backward
     sharding = traced.sharding
     record = None if sharding is None else _Record()
@@ -112,12 +113,14 @@ def whole(
     as_written: bool = False,
     sharding: Sharding | None = None,
 ) -> Program:
-    """The program of an open jaxpr as it stands.
+    """Return the program of an open jaxpr as it stands.
 
     Args:
-      inputs: of its constants and arguments, in this order.
+      jaxpr: the open jaxpr.
+      inputs: the roles of its constants and arguments, in this order.
+      outputs: the roles of its outputs.
       as_written: leave checkpoint_names as ops, and what is computed twice.
-      sharding: what it is split over.
+      sharding: how it is split over a mesh; None for one device.
     """
     record = None if sharding is None else _Record()
     build = _Builder(as_written, record)
@@ -133,10 +136,13 @@ def whole(
 def _of_one_device(
     block: Block, record: _Record, sharding: Sharding, inputs: Sequence[Value]
 ) -> tuple[Block, Mapping[Any, Value]]:
-    """The block as one device of a mesh runs it, and what the variables are there.
+    """Return the block as one device of a mesh runs it, and the values of the variables there.
 
     Args:
-      inputs: constants and arguments; what is no argument of the user's is on every device.
+      block: the block of the whole program.
+      record: what was met while its jaxprs were inlined.
+      sharding: how it is split over the mesh.
+      inputs: constants and arguments; what is not an argument of the user's is on every device.
     """
     pins: dict[Value, Split] = {}
     for var, value in record.values.items():
@@ -159,7 +165,7 @@ class _Record:
     """What is met while jaxprs are inlined.
 
     Attributes:
-      values: of their variables.
+      values: the values of their variables.
       pins: how values are split, where something says so.
       local: the ops of `shard_map` bodies.
     """
@@ -170,7 +176,7 @@ class _Record:
 
 
 class _Builder:
-    """Inlines jaxprs into one list of ops."""
+    """A builder that inlines jaxprs into one list of ops."""
 
     def __init__(
         self,
@@ -184,7 +190,7 @@ class _Builder:
         self._keys: dict[int, Any] = {}
 
     def inline(self, jaxpr: Any, given: Sequence[Value], context: Context) -> list[Value]:
-        """Adds the ops of a jaxpr called with `given` (constants first); its results."""
+        """Add the ops of a jaxpr called with `given` (constants first), and return its results."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [_literal(v) if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
@@ -233,7 +239,7 @@ class _Builder:
         return results
 
     def _key(self, eqn: Any, name: str) -> Any:
-        """What makes two eqns on equal operands equal; None if nothing does."""
+        """Return what makes two eqns on equal operands equal; None if nothing does."""
         found = self._keys.get(id(eqn), self)
         if found is self:
             found = None
@@ -250,7 +256,10 @@ class _Builder:
     def _barrier(
         self, eqn: Any, operands: Sequence[Value], context: Context, held: Sequence[bool]
     ) -> list[Value]:
-        """Values that a compiler may not see through, where `held`."""
+        """Add a barrier for the operands that are `held`, and return all operands as behind it.
+
+        A compiler may not see through the barrier.
+        """
         behind = [v for v, h in zip(operands, held, strict=True) if h and v.literal is None]
         fresh = {v: replace(v) for v in behind}
         if self._record is not None:
@@ -276,7 +285,7 @@ class _Builder:
         return self._moved(eqn, made, context) if name == "jit" else made
 
     def _moved(self, eqn: Any, made: list[Value], context: Context) -> list[Value]:
-        """The results of a jit eqn, moved where its out_shardings put them in host memory."""
+        """Return the results of a jit eqn, moved to host memory where its out_shardings say so."""
         for i in jax_compat.host_results(eqn):
             before = made[i]
             if before.memory == "device" and before.literal is None:
@@ -289,7 +298,10 @@ class _Builder:
     def _mapped(
         self, eqn: Any, nest: Nest, given: list[Value], context: Context, record: _Record
     ) -> list[Value]:
-        """The body of a `shard_map`: its types are of one device, those around it of all."""
+        """Inline the body of a `shard_map`, and return its results.
+
+        The types in it are those of one device, the types around it those of all devices.
+        """
         params = jax_compat.params(eqn)
         start = len(self.ops)
         for value, spec in zip(given[-len(nest.operands) :], params["in_specs"], strict=True):
@@ -359,7 +371,7 @@ def _entered(context: Context, eqn: Any, which: int) -> Context:
 
 
 def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
-    """Which operands of a remat eqn a barrier holds; None without one.
+    """Return which operands of a remat eqn a barrier holds; None if there is no barrier.
 
     The legacy implementation has it on the operands of the eqn that recomputes and transposes;
     jax_remat3 has an eqn of its own for it.
@@ -383,7 +395,7 @@ def _value(var: Any) -> Value:
 
 
 def _cotangent(var: Any) -> Value:
-    """The cotangent of a scalar is the number 1; any other is an argument."""
+    """Return the value of a cotangent: the number 1 for a scalar's, an argument for any other."""
     made = _value(var)
     return replace(made, literal="1.0") if made.size == 1 else made
 
@@ -394,7 +406,10 @@ def _literal(var: Any) -> Value:
 
 
 def _constant(var: Any) -> Value:
-    """A constant of a nested jaxpr, which the executable holds as it does a literal."""
+    """Return the value of a nested jaxpr's constant.
+
+    The executable holds it as it does a literal.
+    """
     return replace(_value(var), literal=f"constant {id(var)}")
 
 
@@ -411,7 +426,10 @@ def _dtype(dtype: Any) -> tuple[str, int]:
 
 
 def _same_precision(eqn: Any) -> bool:
-    """Whether a reduce_precision keeps every bit: legacy remat puts one on each float it saves."""
+    """Return whether a reduce_precision keeps every bit.
+
+    Legacy remat puts one on each float it saves.
+    """
     params = jax_compat.params(eqn)
     finfo = jax_compat.import_jax().numpy.finfo(eqn.invars[0].aval.dtype)
     return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
@@ -432,7 +450,7 @@ _MAYBE_SAME: dict[str, Callable[[Any], bool]] = {
 
 
 def all_ops(ops: Sequence[Op]) -> list[Op]:
-    """The ops and those in their bodies."""
+    """Return the ops and those in their bodies."""
     found = list(ops)
     for op in ops:
         for body in op.bodies:
@@ -441,16 +459,16 @@ def all_ops(ops: Sequence[Op]) -> list[Op]:
 
 
 def pruned(block: Block, *, is_body: bool = False) -> Block:
-    """The block without ops that nobody reads; loops without results that nobody reads."""
+    """Return the block without ops, and its loops without results, that nothing reads."""
     return scheduled(_needed(block), is_body)
 
 
 def scheduled(block: Block, is_body: bool) -> Block:
-    """The block with what is recomputed where a compiler's scheduler puts it.
+    """Return the block with what is recomputed where a compiler's scheduler puts it.
 
     The jaxpr recomputes all of a checkpoint's region first. A scheduler does not: of a whole
-    function under dots_saveable each layer's elementwise values are made when the backward pass
-    comes to that layer. A chain of them is still recomputed at once, its last value being read
+    function under dots_saveable, each layer's elementwise values are made when the backward pass
+    comes to that layer. A chain of them is still recomputed at once, as its last value is read
     first. Where no barrier holds it back, recomputation belongs to the forward pass.
     """
     if all(op.phase != RECOMPUTE or op.name == "barrier" for op in block.ops):
@@ -476,8 +494,9 @@ def scheduled(block: Block, is_body: bool) -> Block:
 
 
 def _on_demand(block: Block, waits: Sequence[bool]) -> Block:
-    """The block with the ops that wait right before what reads them. Those that read one value are
-    made together where that is the end of it: a compiler fuses them.
+    """Return the block with the ops that wait placed right before what reads them.
+
+    Those that read one value are made together where that is its last use: a compiler fuses them.
     """
     makers = {v: i for i, op in enumerate(block.ops) for v in op.results}
     waiting = {v: i for v, i in makers.items() if waits[i]}
@@ -542,7 +561,7 @@ def _needed(block: Block) -> Block:
 
 
 def _trimmed(op: Op, needed: set[Value]) -> Op:
-    """The op with what is needed of its results alone, where it can do with less."""
+    """Return the op with only those of its results that are needed, where it can do with less."""
     if op.name == "barrier":
         return _barrier_of(op, needed)
     if op.is_loop:
@@ -558,7 +577,7 @@ def _barrier_of(op: Op, needed: set[Value]) -> Op:
 
 
 def _loop_of(op: Op, needed: set[Value]) -> Op:
-    """The loop with those results alone that are read, here or by its own next trip."""
+    """Return the loop with only those results that are read, outside or by its own next trip."""
     nest, body = op.nest, op.bodies[0]
     assert nest is not None
     carries = nest.carries

@@ -1,7 +1,8 @@
-"""Which dims of an op's operands and results are the same dim: what splits one splits the others.
+"""Find the dims of an op's operands and results that are one and the same dim.
 
-A rule per class of primitives. Everything else links, between arrays of one rank, the dims of one
-size: so do elementwise ops, `concatenate`, `slice`, `pad`, `sort`, `cumsum`.
+What splits one of them splits the others. There is a rule per class of primitives. Everything else
+links, between arrays of one rank, the dims of one size: so do elementwise ops, `concatenate`,
+`slice`, `pad`, `sort` and `cumsum`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ Dim = tuple[Value, int]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Groups of dims that are one dim.
+    """Groups of dims that are one and the same dim.
 
     Attributes:
-      is_plain: the op works element by element; compilers spread splits over these first.
+      groups: the groups, each dim as a value and an axis of it.
+      is_plain: whether the op works element by element; compilers spread splits over these first.
     """
 
     groups: tuple[tuple[Dim, ...], ...]
@@ -28,7 +30,7 @@ class Links:
 
 
 def links(op: Op) -> Links:
-    """The dims of an op that are the same dim; those of its bodies are not among them."""
+    """Return the dims of an op that are the same dim; links inside its bodies are not included."""
     if op.bodies:
         return Links(tuple(_around_bodies(op)))
     if op.name == "barrier":
@@ -75,7 +77,11 @@ def _reduce(op: Op) -> list[tuple[Dim, ...]]:
 
 
 def _reshape(op: Op) -> list[tuple[Dim, ...]]:
-    """A dim that is left as it is, and of those that are split up or put together the major one."""
+    """Return the links of a reshape.
+
+    Dims that stay as they are are linked; of dims that are split up or merged, only the major one
+    is.
+    """
     a, b = op.operands[0], op.results[0]
     before = [d for d, size in enumerate(a.shape) if size != 1]
     after = [d for d, size in enumerate(b.shape) if size != 1]
@@ -153,7 +159,10 @@ def _scatter(op: Op) -> list[tuple[Dim, ...]]:
 
 
 def _around_bodies(op: Op) -> list[tuple[Dim, ...]]:
-    """Between an op and its bodies; a dim that a loop goes over has none inside."""
+    """Return the links between an op and its bodies.
+
+    A dim that a loop goes over is linked to none inside.
+    """
     found: list[tuple[Dim, ...]] = []
     nest, body = op.nest, op.bodies[0]
     if nest is None:  # a cond: operand 0 is the index

@@ -1,4 +1,4 @@
-"""What the ops of a program take, by pass."""
+"""Count what the ops of a program cost, by pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxresid.model import Cost
 
 
 def block_cost(block: Block, *phases: str) -> Cost:
-    """What the ops of a block take, those of some phases or all."""
+    """Return the cost of a block's ops: those of the given phases, or all without any."""
     total = Cost()
     for op in block.ops:
         inside = not phases or op.phase in phases
@@ -17,7 +17,12 @@ def block_cost(block: Block, *phases: str) -> Cost:
 
 
 def op_cost(op: Op, phases: tuple[str, ...] = ()) -> Cost:
-    """What one op takes; of one with bodies their ops of some phases."""
+    """Return the cost of one op; for an op with bodies, that of their ops of some phases.
+
+    Args:
+      op: the op.
+      phases: the phases to count inside its bodies; all where empty.
+    """
     if op.name == "barrier":
         return Cost()
     if not op.bodies:

@@ -1,4 +1,4 @@
-"""The values and ops that programs are made of."""
+"""Define the values and ops that programs are made of."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ class Value:
     """An array.
 
     Attributes:
-      shape: on a mesh, of the part that one device holds.
+      shape: its shape; on a mesh, that of the part that one device holds.
+      dtype: the name of its dtype.
+      itemsize: bytes of one element.
+      memory: `device` or `host`.
       literal: the number that a literal is, written out; it needs no storage.
-      whole: on a mesh, of an array that is split, the shape of all of it.
+      whole: on a mesh, for an array that is split, the shape of all of it.
       spec: how it is split, `data,model`.
     """
 
@@ -32,20 +35,26 @@ class Value:
 
     @property
     def size(self) -> int:
+        """The number of its elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """The bytes that it takes; none for a literal."""
         return 0 if self.literal is not None else self.size * self.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """The eqns that an op was inlined from, innermost last; `which` of their inner jaxprs.
+    """The eqns that an op was inlined from, as a chain that begins with the innermost.
 
     Attributes:
+      parent: the context around `eqn`; None at the top.
+      eqn: the innermost eqn; None at the top.
+      which: the number of the inner jaxpr of `eqn` that the op is in.
       tags: the name stacks of all of them.
       remats: the checkpoints' eqns among them.
+      top: the jaxpr at the top.
     """
 
     parent: Context | None = None
@@ -58,7 +67,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Ops in order, between what they are given and what they give."""
+    """Ops in order, between the block's inputs and its outputs."""
 
     inputs: tuple[Value, ...]
     ops: tuple[Op, ...]
@@ -67,13 +76,18 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One primitive applied.
+    """One application of a primitive.
 
     Attributes:
-      bodies: of a loop its body (and of a while its condition after it), of a cond its branches.
-      nest: how a loop's body lines up with the op.
+      name: the primitive, or `barrier`.
+      operands: what it reads.
+      results: what it makes.
+      eqn: the eqn that it comes from.
+      context: the eqns around that one.
       phase: `forward`, `recompute`, `backward` or `update`.
-      devices: how many share the work that the eqn is on a mesh.
+      bodies: for a loop its body (for a while its condition after it), for a cond its branches.
+      nest: how a loop's body lines up with the op; None if it is no loop.
+      devices: on a mesh, how many devices share the work of the eqn.
     """
 
     name: str
@@ -88,8 +102,10 @@ class Op:
 
     @property
     def params(self) -> Mapping[str, Any]:
+        """The params of its eqn; none for a barrier."""
         return {} if self.name == "barrier" else jax_compat.params(self.eqn)
 
     @property
     def is_loop(self) -> bool:
+        """Whether it is a scan or a while loop."""
         return self.nest is not None

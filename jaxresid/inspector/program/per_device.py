@@ -1,4 +1,4 @@
-"""A program split over a mesh -> the program that one device runs."""
+"""Turn a program that is split over a mesh into the program that one device runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ def per_device(
     sizes: Mapping[str, int],
     local: frozenset[Op],
 ) -> tuple[Block, Callable[[Value], Value]]:
-    """The block as one device of a mesh runs it, and what its values are there.
+    """Return the block as one device of a mesh runs it, and a function that maps values into it.
 
-    Collectives between ops are not in it, nor the copies that they need.
+    Collectives between ops are not in it, nor are the copies that they need.
 
     Args:
-      pins: how values are split, where something says so; of others it is found out (see
-        `propagation`), and what cannot be is whole.
-      known: shapes that a device holds of some values, by the compiler's account; but for the
-        block's inputs they count for more than pins.
-      sizes: the axes of the mesh.
-      local: ops whose types are one device's already, but for what comes in and goes out.
+      block: the block of the whole program.
+      pins: how values are split, where something says so; for others it is found out (see
+        `propagation`), and what cannot be found out is whole.
+      known: the shapes that a device holds of some values, as the compiler reports them; except for
+        the block's inputs they take precedence over pins.
+      sizes: the sizes of the mesh's axes by name.
+      local: ops whose types are one device's already, except for their inputs and outputs.
     """
     found = propagated(block, pins, sizes, local)
     if known:

@@ -1,8 +1,9 @@
-"""How the values of a program are split over a mesh, from what is known of some of them.
+"""Work out how the values of a program are split over a mesh, from what is known of some of them.
 
-As Shardy spreads shardings: dims that are one dim (`dims`) are split alike, elementwise ops first,
-then all, forwards and backwards until nothing changes; no axis splits two dims of one array; of
-two wishes that of the larger array counts. Costs play no part, so a compiler may decide otherwise.
+This follows Shardy's propagation: linked dims (see `dims`) are split alike, elementwise ops first,
+then all ops, forwards and backwards until nothing changes; no axis splits two dims of one array; of
+two conflicting splits, that of the larger array wins. Costs play no part, so a compiler may decide
+otherwise.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ def propagated(
     sizes: Mapping[str, int],
     local: frozenset[Op] = frozenset(),
 ) -> dict[Value, Split]:
-    """The splits of the values of a block and of the bodies in it; what is not in it is whole.
+    """Return the splits of the values of a block and of its bodies.
+
+    A value that is not in it is whole.
 
     Args:
+      block: the block of the whole program.
       known: values whose splits stay as they are.
-      sizes: the axes of the mesh.
-      local: ops of one device, as those of a `shard_map` body are; nothing spreads over them.
+      sizes: the sizes of the mesh's axes by name.
+      local: ops of one device, such as those of a `shard_map` body; nothing spreads over them.
     """
     spread = _Spread(known, sizes)
     steps = [*_steps(block, local)]
@@ -69,10 +73,10 @@ class _Spread:
         self._sizes = sizes
 
     def over(self, steps: Sequence[tuple[tuple[Dim, ...], ...]]) -> bool:
-        """Whether any split changed."""
+        """Spread splits over all groups once, and return whether any split changed."""
         changed = False
         for groups in steps:
-            # The wish of the larger array counts, so it is heard first.
+            # The wish of the larger array counts, so it goes first.
             for group in sorted(groups, key=self._loudness, reverse=True):
                 changed |= self._shared(group)
         return changed

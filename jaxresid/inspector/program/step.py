@@ -1,4 +1,4 @@
-"""A training step as a program: who its inputs are, which pass each op is of."""
+"""Build the program of a training step, with the role of its inputs and the pass of each op."""
 
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from jaxresid.inspector.trace.step import StepTrace
 
 
 def step_program(step: StepTrace) -> Program:
-    """The program of a step."""
+    """Return the program of a training step."""
     inputs, outputs = roles(step)
     return settled(whole(step.jaxpr, inputs, outputs, sharding=step.sharding))
 
 
 def settled(program: Program) -> Program:
-    """The program with what no derivative has a part in told apart: `forward` where a forward pass
-    reads it and it needs no gradient (preparing a batch, running a frozen model), else `update`.
-    So is a loop around both passes, over microbatches say; the ops of its body are told apart.
+    """Return the program with the phases of its untagged ops settled.
+
+    What no derivative has a part in is `forward` where a forward pass reads it and it needs no
+    gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
+    both passes, for example over microbatches; the ops of its body are settled one by one.
     """
     block = program.block
     return replace(program, block=_settled(block, frozenset(), frozenset()))
 
 
 def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:
-    """The block; `behind` are inputs that a gradient has a part in, `ahead` are outputs that a
-    forward pass reads.
+    """Return the block with the phases of its untagged ops settled.
+
+    Args:
+      block: the block.
+      behind: the inputs that a gradient has a part in.
+      ahead: the outputs that a forward pass reads.
     """
     tagged = [phase_of(f"{op.context.tags}/{jax_compat.name_stack(op.eqn)}") for op in block.ops]
     fed = _fed(block, tagged, ahead)
@@ -53,7 +59,10 @@ def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) ->
 
 
 def _fed(block: Block, phases: Sequence[str], ahead: frozenset[Value]) -> set[Value]:
-    """What reaches a forward op, or an output that is `ahead`, with no derivative on the way."""
+    """Return the values that reach a forward op without any derivative on the way.
+
+    Outputs that are `ahead` count as forward ops do.
+    """
     fed = set(ahead)
     for op, phase in zip(reversed(block.ops), reversed(phases), strict=True):
         reaches = phase == UPDATE and any(v in fed for v in op.results)
@@ -63,7 +72,7 @@ def _fed(block: Block, phases: Sequence[str], ahead: frozenset[Value]) -> set[Va
 
 
 def _holds_forward(op: Op) -> bool:
-    """Whether a forward op stands in the bodies of an untagged op."""
+    """Return whether the bodies of an untagged op contain a forward op."""
     return any(
         inner.phase == FORWARD or _holds_forward(inner) for b in op.bodies for inner in b.ops
     )
@@ -78,7 +87,10 @@ def _holds_backward(bodies: Sequence[Block]) -> bool:
 
 
 def _entering(op: Op, body: Block, after: set[Value]) -> frozenset[Value]:
-    """The body's inputs that a gradient has a part in; those of a loop's first trip."""
+    """Return the body's inputs that a gradient has a part in.
+
+    For a loop these are those of its first trip.
+    """
     if op.nest is not None:
         outside = [op.operands[i] for i in op.nest.operands]
         if len(outside) != len(body.inputs):  # the condition of a while loop
@@ -90,7 +102,7 @@ def _entering(op: Op, body: Block, after: set[Value]) -> frozenset[Value]:
 
 
 def _leaving(op: Op, body: Block, fed: set[Value]) -> frozenset[Value]:
-    """The body's outputs whose result a forward pass reads."""
+    """Return the body's outputs whose result a forward pass reads."""
     if len(body.outputs) != len(op.results):  # the condition of a while loop
         return frozenset()
     pairs = zip(body.outputs, op.results, strict=True)

@@ -1,6 +1,6 @@
-"""What the inputs and outputs of a training step are: parameters, optimizer state, batch.
+"""Tell what the inputs and outputs of a training step are: parameters, optimizer state, batch.
 
-Told by the way that values take through the step, not by names.
+They are told by the way that values take through the step, not by names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ PARAMETERS, OPTIMIZER_STATE, BATCH = "parameters", "optimizer-state", "batch"
 
 
 def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
-    """The roles of a step's inputs (its constants, then its arguments) and of its outputs.
+    """Return the roles of a step's inputs (its constants, then its arguments) and of its outputs.
 
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient
-    is returned; `optimizer-state` comes back, no forward pass reads it, and it is no metric: made
-    of what a forward pass makes alone; `batch` is read by a forward pass, is not changed in place
-    and stands in an argument without any of these; the rest, such as running means, metrics or
-    frozen layers beside parameters, is `argument`. An output is a `gradient` where a backward pass
-    makes it, what its input is where it is the next value of a donated one, else `output`.
+    is returned. `optimizer-state` comes back, no forward pass reads it, and it is no metric, that
+    is, not made only of what a forward pass makes. `batch` is read by a forward pass, is not
+    changed in place, and is in an argument that holds none of these. The rest, such as running
+    means, metrics or frozen layers beside parameters, is `argument`. An output is a `gradient`
+    where a backward pass makes it; it has the role of its input where it is the next value of a
+    donated one; otherwise it is `output`.
     """
     jaxpr = step.jaxpr
     lead = len(jaxpr.invars) - len(step.arguments.dynamic)
@@ -59,11 +60,11 @@ class _Ways:
     """How inputs go through a step, by number.
 
     Attributes:
-      fed: those that a forward pass reads.
+      fed: the inputs that a forward pass reads.
       parameters, state: an input -> the outputs that are its next value, or its gradient.
-      carried: those that no gradient changes and whose next value a forward pass makes, such as
-        running means.
-      is_gradient: for each output whether a backward pass itself makes it.
+      carried: the inputs that no gradient changes and whose next value a forward pass makes, such
+        as running means.
+      is_gradient: for each output, whether a backward pass itself makes it.
     """
 
     fed: frozenset[int]
@@ -122,11 +123,12 @@ def _unread(
     state: Mapping[int, set[int]],
     holders: Sequence[int],
 ) -> dict[int, set[int]]:
-    """Those of `state` that are parameters which no forward pass reads.
+    """Return those of `state` that are parameters which no forward pass reads.
 
-    They stand among parameters, and what they become is made of them and of what an optimizer keeps
-    for them. That is made of itself alone, or of gradients, and goes into parameters; a mean of
-    parameters is made of them, that of a gradient's norm is a number.
+    They are in an argument together with parameters, and what they become is made of them and of
+    what an optimizer keeps for them. What an optimizer keeps is made of itself alone, or of
+    gradients, and goes into parameters; a mean of parameters is made of them, and the mean of a
+    gradient's norm is a number.
     """
     others = _union(1 << j for j in parameters)
 
@@ -150,7 +152,7 @@ def _unread(
 
 
 def _shared(paths: Sequence[Sequence[str]]) -> list[str]:
-    """The keys that all paths begin with."""
+    """Return the keys that all paths begin with."""
     found = []
     for keys in zip(*paths, strict=False):
         if len(set(keys)) > 1:
@@ -164,17 +166,20 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _is_seen(made: Sequence[Flow], outputs: Iterable[int]) -> bool:
-    """Whether outputs are made of what a forward pass makes, and of no gradient, as a metric is."""
+    """Return whether outputs are made of what a forward pass makes and of no gradient.
+
+    A metric is made this way.
+    """
     flow = functools.reduce(operator.or_, (made[j] for j in outputs), NOTHING)
     return flow.is_seen and not flow.is_after and not flow.is_steered
 
 
 def _paired(step: StepTrace, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, set[int]]:
-    """The inputs whose gradient, or whose next value made of something else, is among outputs,
-    each with that output.
+    """Return the inputs whose gradient or next value is among outputs, with that output.
 
-    They stand in the same place of a like tree: `params['w']` and `[0]['w']`. Each output stands
-    for one input; inputs that are deep in a tree choose first.
+    The next value is one that is made of something else than the input. The output is in the same
+    place of a similar tree: `params['w']` and `[0]['w']`. Each output is paired with one input;
+    inputs that are deep in a tree choose first.
     """
     keys = {i: _keys(path) for i in inputs if (path := step.inputs[i]) is not None}
     free: dict[Any, list[int]] = {}
@@ -193,12 +198,15 @@ def _paired(step: StepTrace, inputs: Sequence[int], outputs: Sequence[int]) -> d
 
 
 def _keys(path: str) -> list[str]:
-    """`params['layers'][3].w` -> `['layers']`, `[3]`, `.w`."""
+    """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
     return re.findall(r"\[(?:'[^']*'|[^\]]*)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
 
 
 def _argument_numbers(step: StepTrace) -> list[int]:
-    """For each input that is an argument, the number of the argument that holds it."""
+    """Return, for each input that is an argument, the number of what holds it.
+
+    That is an argument, or an object that the function reaches by itself.
+    """
     positional, named = step.arguments.treedef.children()
     numbers: dict[str, int] = {}
     counts = [tree.num_leaves for tree in (*positional.children(), *named.children())]

@@ -1,4 +1,4 @@
-"""What a program moves between device and host memory."""
+"""Find what a program moves between device and host memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ PARTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One value that an op moves, into `to`: `host` or `device`."""
+    """One value that an op moves.
+
+    Attributes:
+      before: the value where it was.
+      after: the value where it is moved to.
+      to: the memory that it is moved into, `host` or `device`.
+    """
 
     before: Value
     after: Value
@@ -30,17 +36,19 @@ class Move:
 
     @property
     def nbytes(self) -> int:
+        """The bytes that are moved."""
         return self.after.nbytes
 
 
 def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
-    """What an op moves between device and host memory.
+    """Yield what an op moves between device and host memory.
 
-    Until 0.7.1 avals do not tell where they are; a device_put that names a memory is then taken to
-    move.
+    Until JAX 0.7.1 avals do not tell where they are; a device_put that names a memory is then taken
+    to move.
 
     Args:
-      hosted: values in host memory that do not know it, see `entering`.
+      op: the op.
+      hosted: values in host memory whose avals do not say so, see `entering`.
     """
     if op.name != "device_put":
         return
@@ -54,8 +62,9 @@ def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
 
 
 def entering(op: Op, hosted: Set[Value]) -> set[Value]:
-    """The inputs of a loop's body that are in host memory: until 0.11 their own avals forget it
-    where one pass hands them to the next.
+    """Return the inputs of a loop's body that are in host memory.
+
+    Until JAX 0.11 their own avals forget it where one pass hands them to the next.
     """
     if op.nest is None:
         return set()
@@ -64,7 +73,7 @@ def entering(op: Op, hosted: Set[Value]) -> set[Value]:
 
 
 def follow(op: Op, known: set[Value]) -> None:
-    """Adds the results of an op that are known values, or parts of them, where they lie."""
+    """Add to `known` the results of an op that are known values, or parts of them, not copied."""
     if op.name == "barrier":
         known.update(b for a, b in zip(op.operands, op.results, strict=False) if a in known)
     elif op.name in PARTS and op.operands[0] in known:
@@ -72,8 +81,10 @@ def follow(op: Op, known: set[Value]) -> None:
 
 
 def transfers(program: Program) -> Transfers:
-    """The bytes that a program moves each way, loops times their trips (one where they are not
-    known), of a cond the branch that moves most.
+    """Return the bytes that a program moves each way.
+
+    What a loop moves counts once per trip (once where the number of trips is not known); for a cond
+    it is the branch that moves most.
     """
     return _of(program.block, set())
 
@@ -97,7 +108,7 @@ def _of(block: Block, known: Set[Value]) -> Transfers:
 
 
 def refetched_nbytes(program: Program) -> int:
-    """The bytes of arguments in host memory that checkpoints move to the device again."""
+    """Return the bytes of arguments in host memory that checkpoints move to the device again."""
     inputs = {v for v in program.block.inputs if v.memory == "host"}
     return _refetched(program.block, inputs)
 

@@ -1,4 +1,4 @@
-"""A residual -> the backward eqns that read it."""
+"""Find the backward eqns that read a residual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HANDS_ON = frozenset({"optimization_barrier", "device_put", "copy", "copy_p", "
 
 
 def consumers(levels: Levels, top: Level, var: Any) -> tuple[Consumer, ...]:
-    """The backward eqns that read `var`, a variable of the `top` level, in program order.
+    """Return the backward eqns that read `var`, a variable of the `top` level, in program order.
 
     Readers of one primitive at one line count once.
     """
@@ -65,9 +65,9 @@ def _read(levels: Levels, level: Level, var: Any, seen: set[tuple[int, Any]]) ->
 
 
 def _recomputes(level: Level, eqn: Any) -> bool:
-    """Whether the eqn, or one around it, re-creates forward values.
+    """Return whether the eqn, or one around it, re-creates forward values.
 
-    The tag stands on each recomputed eqn, or with jax_remat3 on the remat eqn around them.
+    The tag is on each recomputed eqn, or with jax_remat3 on the remat eqn around them.
     """
     if "rematted_computation" in jax_compat.name_stack(eqn):
         return True

@@ -1,4 +1,4 @@
-"""The residuals of a function that is differentiated."""
+"""Find the residuals of a function that is differentiated."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 def residuals(
     traced: Trace, frames: Frames, program: Program | None = None
 ) -> tuple[Residual, ...]:
-    """The residuals of a trace, in the order of the vjp function's leaves.
+    """Return the residuals of a trace, in the order of the vjp function's leaves.
 
     Args:
-      program: that of the trace, where there is one already; it knows what is split over a mesh.
+      traced: the trace of the function.
+      frames: reads the eqns' tracebacks.
+      program: the program of the trace, where there is one already; it knows what is split over a
+        mesh.
     """
     if program is None and traced.arguments.mesh is not None:
         program = value_and_gradients(traced)

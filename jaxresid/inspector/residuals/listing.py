@@ -1,4 +1,4 @@
-"""Jaxprs -> `Listing`s: named variables, the params that matter, residuals numbered."""
+"""Turn jaxprs into `Listing`s: named variables, the params that matter, residuals numbered."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _SILENT: tuple[Any, ...] = (None, False, (), {}, "")
 
 
 def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
-    """Forward and backward of an inspection.
+    """Return the forward and the backward pass of an inspection, listed.
 
     Args:
-      max_eqns: show at most so many eqns of each jaxpr.
+      inspection: the inspection of a function.
+      max_eqns: show at most this many eqns of each jaxpr.
       depth: show nested jaxprs down to this depth; 0 folds them all.
 
     Raises:
-      InputsError: it is one of a training step.
+      InputsError: the inspection is of a training step.
     """
     trace, report = inspection.trace, inspection.report
     if not isinstance(trace, Trace):
@@ -62,7 +63,7 @@ class _Lister:
         self.fresh = _letters()
 
     def listing(self, level: Level, residuals: Mapping[Any, int], depth: int) -> Listing:
-        """A level as it reads; `residuals` numbers those of its variables that are kept."""
+        """Return the listing of a level; `residuals` numbers its variables that are kept."""
         jaxpr = level.jaxpr
         shown = jaxpr.eqns[: self.max_eqns]
         return Listing(
@@ -123,7 +124,7 @@ def _letters() -> Iterator[str]:
 
 
 def _shown_params(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The params a reader can use: short, set, no jaxprs, functions or shardings."""
+    """Yield the params that a reader can use: short, set, no jaxprs, functions or shardings."""
     for name, value in params.items():
         if any(value is s or (type(value) is type(s) and value == s) for s in _SILENT):
             continue

@@ -1,10 +1,9 @@
-"""The buffers that a compiler holds at its peak, as residuals of the report where they are some.
+"""Match the buffers that a compiler holds at its peak with the residuals of the report.
 
 A buffer is taken for a residual if the forward pass makes it, the residual's primitive made it (or
 one of those that the report looks through), on a line of the residual's stack, with the residual's
 elements on one device. What a loop stacks needs no line: little but residuals is stacked up there.
-Wrongly matched is worse than not matched; what is computed again in the backward pass is no
-residual.
+A wrong match is worse than none; what is computed again in the backward pass is no residual.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class _Array:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """What a layout or a transpose leaves alone."""
+        """The lengths of its axes that a layout or a transpose leaves alone."""
         return tuple(sorted(n for n in self.dims if n != 1))
 
 
@@ -64,11 +63,16 @@ class _Candidate:
 def matched(
     buffers: Sequence[Buffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
 ) -> tuple[tuple[CompiledBuffer, ...], int]:
-    """The buffers in a user's terms, equal ones folded, biggest first; and the device bytes of
-    those that are residuals, arguments or outputs.
+    """Return the buffers in a user's terms, and how many of their bytes are accounted for.
+
+    Equal buffers are folded, and the biggest comes first. The bytes are the device bytes of those
+    that are residuals, arguments or outputs.
 
     Args:
-      paths: of the arguments in the order that the program takes them in, to say which they are.
+      buffers: the buffers that the compiler holds at its peak.
+      residuals: the residuals of the report.
+      paths: the paths of the arguments in the order in which the program takes them, to say which
+        they are.
     """
     found = _labels(buffers, residuals)
     stacks = _stacks(residuals)
@@ -94,7 +98,7 @@ def matched(
 
 
 def _alike(row: CompiledBuffer) -> CompiledBuffer:
-    """Equal for the rows that are one to a reader: those of repeated layers too."""
+    """Return a key, equal for rows that are one to a reader, such as those of repeated layers."""
     return replace(
         row,
         nbytes=0,
@@ -122,7 +126,10 @@ def _folded(group: Sequence[CompiledBuffer]) -> CompiledBuffer:
 
 
 def _labels(buffers: Sequence[Buffer], residuals: Sequence[Residual]) -> dict[int, _Candidate]:
-    """Number of a buffer -> the residual that it holds; the surest matches are taken first."""
+    """Return, by the number of a buffer, the residual that it holds.
+
+    The surest matches are taken first.
+    """
     candidates = defaultdict(list)
     for residual in residuals:
         if isinstance(residual.origin, Computed):
@@ -170,7 +177,7 @@ def _is_exactly(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
 
 
 def _is_moved(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
-    """With its axes in another order, or merged."""
+    """Return whether a buffer is the residual with its axes in another order, or merged."""
     return (
         array.dtype == candidate.array.dtype
         and (array.sides == candidate.array.sides or array.size == candidate.array.size)
@@ -179,7 +186,10 @@ def _is_moved(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
 
 
 def _is_passed_on(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
-    """Exactly the residual, made on another line of the file than what it is a view of."""
+    """Return whether a buffer is exactly the residual, made by an op that the report looks through.
+
+    It is made on another line of the file than the value that it is a view of.
+    """
     origin = candidate.residual.origin
     return (
         array == candidate.array
@@ -190,7 +200,7 @@ def _is_passed_on(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
 
 
 def _is_stacked(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
-    """By a loop, and made on a line that the report does not know about."""
+    """Return whether a loop stacked the buffer, on a line that the report does not know."""
     return (
         candidate.residual.trips > 1
         and array.dtype == candidate.array.dtype
@@ -199,7 +209,10 @@ def _is_stacked(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
 
 
 def _is_cast(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
-    """In another width: XLA:CPU keeps bf16 as f32, a TPU f32 as bf16 for a dot."""
+    """Return whether a buffer is the residual in another width.
+
+    XLA:CPU keeps bf16 as f32, a TPU keeps f32 as bf16 for a dot.
+    """
     return (
         _is_float(array.dtype)
         and _is_float(candidate.array.dtype)
@@ -209,7 +222,7 @@ def _is_cast(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
 
 
 def _is_slice(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
-    """Of one trip, where a loop was unrolled."""
+    """Return whether a buffer is the residual of one trip, where a loop was unrolled."""
     trips = candidate.residual.trips
     return (
         trips > 1
@@ -226,7 +239,10 @@ _HOLDS: tuple[Callable[[Buffer, _Array, _Candidate], bool], ...] = (
 
 
 def _primitive(buffer: Buffer) -> str:
-    """`tanh` of `jit(f)/jvp()/while/body/tanh`; of several merged ops the last."""
+    """Return the primitive that made a buffer: `tanh` for `jit(f)/jvp()/while/body/tanh`.
+
+    For several merged ops it is the last.
+    """
     return buffer.op_name.rpartition(";")[2].rpartition("/")[2].partition("[")[0]
 
 
@@ -258,7 +274,10 @@ def _name(residual: Residual) -> str:
 
 
 def _path(buffer: Buffer, paths: Sequence[str]) -> str | None:
-    """Which argument a buffer is; parameters of the lowered program are called `operands[3]`."""
+    """Return the path of the argument that a buffer is; None if it is none.
+
+    Parameters of the lowered program are called `operands[3]`.
+    """
     found = re.fullmatch(r"operands\[(\d+)\]", buffer.op_name)
     if buffer.kind != "argument" or found is None or int(found[1]) >= len(paths):
         return None
@@ -266,13 +285,13 @@ def _path(buffer: Buffer, paths: Sequence[str]) -> str | None:
 
 
 def _origin(candidate: _Candidate) -> Computed | None:
-    """What a residual is; where it is made is the row's."""
+    """Return what a residual is, without where it is made: the row says that."""
     origin = candidate.residual.origin
     return replace(origin, source=NOWHERE, stack=()) if isinstance(origin, Computed) else None
 
 
 def _stacks(residuals: Sequence[Residual]) -> Mapping[tuple[str, int], set[Source]]:
-    """The lines that residuals are made through, and from which of the user's lines."""
+    """Return the lines that residuals are made through, with the user's lines that lead there."""
     found: dict[tuple[str, int], set[Source]] = defaultdict(set)
     for residual in residuals:
         if isinstance(residual.origin, Computed):
@@ -288,10 +307,11 @@ def _source(
     candidate: _Candidate | None,
     stacks: Mapping[tuple[str, int], set[Source]],
 ) -> Source:
-    """Where a buffer comes from, as the residual's row says of one that is a residual. Of others
-    the HLO metadata has the scope, and the innermost line that is not JAX's: the user's or a
-    library's. What no code of the user's is behind, XLA attributes to the call of their function,
-    in ours.
+    """Return where a buffer comes from.
+
+    For a residual it is what the residual's row says. For others the HLO metadata has the scope,
+    and the innermost line that is not JAX's: the user's or a library's. A buffer with no code of
+    the user's behind it XLA attributes to the call of their function, which is in our code.
     """
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
         return candidate.residual.origin.source

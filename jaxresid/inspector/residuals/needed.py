@@ -1,7 +1,8 @@
-"""The eqns that the outputs of a jaxpr depend on, in its bodies as well.
+"""Find the eqns that the outputs of a jaxpr depend on, in its bodies as well.
 
 JAX leaves in a jaxpr what nothing reads, and drops it when it lowers the jaxpr; a carry of a loop
-that only the loop itself reads goes with all that computes it, of those loops that this JAX prunes.
+that only the loop itself reads is dropped together with all that computes it, in those loops that
+this JAX prunes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class _Part:
 
 
 class Needed:
-    """Which eqns something depends on that the top returns. A checkpoint's body is needed whole:
-    JAX keeps all that a checkpoint is called with.
+    """The eqns that what the top level returns depends on.
+
+    A checkpoint's body is needed as a whole: JAX keeps all that a checkpoint is called with.
     """
 
     def __init__(self, levels: Levels) -> None:
@@ -52,7 +54,7 @@ class Needed:
         return found
 
     def _body(self, eqn: Any, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
-        """The needed part of an eqn's body, given which variables are around the eqn."""
+        """Return the needed part of an eqn's body, given the variables needed around the eqn."""
         jaxpr = nest.jaxpr
         if eqn.effects or not jax_compat.is_pruned(eqn):
             return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
@@ -69,7 +71,7 @@ class Needed:
             wanted |= carried
 
     def _back(self, jaxpr: Any, outputs: frozenset[int]) -> _Part:
-        """The needed part of a jaxpr, given which of its outputs are."""
+        """Return the needed part of a jaxpr, given which of its outputs are needed."""
         key = id(jaxpr), outputs
         if key not in self._known:
             variables = {v for i in outputs if not jax_compat.is_literal(v := jaxpr.outvars[i])}
@@ -82,7 +84,7 @@ class Needed:
         return self._known[key]
 
     def _operands(self, eqn: Any, variables: set[Any]) -> list[Any]:
-        """The operands that the needed results of an eqn depend on."""
+        """Return the operands that the needed results of an eqn depend on."""
         needed = dict.fromkeys(range(len(eqn.invars)), True)
         is_open = jax_compat.is_pruned(eqn) and jax_compat.primitive_name(eqn) != "remat"
         bodies = self._levels.nests(eqn) if is_open else ()
@@ -109,13 +111,13 @@ def _in_checkpoint(level: Level) -> bool:
 
 
 def _read_by_condition(eqn: Any, nest: Nest) -> set[int]:
-    """The inner invars of a `while` that its condition reads."""
+    """Return the inner invars of a `while` that its condition reads."""
     asked = _asked(eqn, nest)
     return {i for i, o in nest.carries.items() if o in asked}
 
 
 def _asked(eqn: Any, nest: Nest) -> set[int]:
-    """The carries of a `while` that decide whether it goes on, by the outvar of its body."""
+    """Return the carries of a `while` that decide whether it goes on, by the outvar of its body."""
     if nest.kind != "while":
         return set()
     params = jax_compat.params(eqn)

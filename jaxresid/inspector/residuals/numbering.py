@@ -1,4 +1,4 @@
-"""Which variables of a jaxpr hold the same value, and which are cheaper to make than to keep."""
+"""Tell which variables of a jaxpr hold the same value, and which are cheaper made than kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEPTH = 32
 class Numbering:
     """Value numbers: equal for variables that the same operations make of the same values.
 
-    Common subexpressions, found within a jaxpr and through the calls in it. An eqn with effects
+    Common subexpressions are found within a jaxpr and through the calls in it. An eqn with effects
     is equal to nothing.
     """
 
@@ -38,7 +38,7 @@ class Numbering:
         self._jaxprs: dict[int, dict[Any, int]] = {}
 
     def of(self, jaxpr: Any) -> dict[Any, int]:
-        """The number of every variable of a jaxpr; comparable within this jaxpr only."""
+        """Return the number of every variable of a jaxpr, comparable within this jaxpr only."""
         found = self._jaxprs.get(id(jaxpr))
         if found is None:
             found = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
@@ -89,8 +89,10 @@ class Numbering:
 
 
 class Free:
-    """Which values are made of literals, iota and single elements alone, by elementwise and shape
-    operations: masks, fills, broadcast scalars. Values of one element do not count.
+    """The values that are made of literals, iota and single elements alone.
+
+    They are made by elementwise and shape operations: masks, fills, broadcast scalars. Values of
+    one element do not count.
     """
 
     def __init__(self, levels: Levels) -> None:

@@ -1,7 +1,7 @@
-"""What is kept on the device, what is in host memory, and what is made again.
+"""Tell what is kept on the device, what is kept in host memory, and what is computed again.
 
-Against the function without checkpoints, residual by residual: one that both keep is known by the
-line that makes it, its primitive and its type.
+The function is compared with itself without checkpoints, residual by residual: a residual that both
+keep is known by the line that makes it, its primitive and its type.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfe
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A computed residual. `key` is the same for what two variants of a function keep alike.
+    """A computed residual.
 
     Attributes:
+      key: the same for what two variants of a function keep alike.
+      nbytes: the bytes that it takes.
+      memory: the memory that it is in, `device` or `host`.
+      path: the path of the argument that it is made of alone; None where there is none.
       is_copy: whether it was moved to where it is.
     """
 
@@ -39,7 +43,13 @@ class Kept:
 
 
 def kept_by(traced: Trace | StepTrace, frames: Frames, program: Program) -> tuple[Kept, ...]:
-    """The computed residuals of a trace whose program this is."""
+    """Return the computed residuals of a trace.
+
+    Args:
+      traced: the trace of a function or of a training step.
+      frames: reads the eqns' tracebacks.
+      program: the program of the trace.
+    """
     if isinstance(traced, StepTrace):
         return kept_of(step_residuals(traced, frames, program))
     levels, top = Levels(frames), Level(traced.forward)
@@ -53,7 +63,7 @@ def kept_by(traced: Trace | StepTrace, frames: Frames, program: Program) -> tupl
 
 
 def kept_of(residuals: Iterable[Residual]) -> tuple[Kept, ...]:
-    """The computed ones of residuals."""
+    """Return those of the residuals that are computed."""
     return tuple(k for r in residuals for k in _kept(r.origin, r.aval, r.aval.memory))
 
 
@@ -73,13 +83,14 @@ def offloading(
     *,
     without_effect: bool = False,
 ) -> Offloading | None:
-    """Where the residuals of a program are; None where nothing is in host memory.
+    """Return where the residuals of a program are; None where nothing is in host memory.
 
     Args:
-      program: of a value with its gradients, or a training step.
-      kept, plain: give what it keeps, and what it would keep without any checkpoint.
-      without_effect: whether a policy offloads something that is not moved; it is said even where
-        nothing is in host memory.
+      program: the program of a value with its gradients, or of a training step.
+      kept: returns what the program keeps.
+      plain: returns what it would keep without any checkpoint.
+      without_effect: whether a policy offloads something that is not moved; this is reported even
+        where nothing is in host memory.
     """
     moved, hosts = transfers(program), _on_host(program)
     if not (hosts or moved != Transfers() or without_effect):
@@ -115,8 +126,17 @@ def total_offloading(
     *,
     without_effect: bool = False,
 ) -> Offloading | None:
-    """As `offloading`, where of the program without checkpoints only the bytes are known: what it
-    keeps less is `added_nbytes` as a whole.
+    """Return where the residuals of a program are, as `offloading` does, from fewer facts.
+
+    Of the program without checkpoints only the bytes that it keeps are known, and not its residuals
+    one by one; what it keeps less is `added_nbytes` as a whole.
+
+    Args:
+      program: the program of a value with its gradients, or of a training step.
+      kept: what the program keeps.
+      kept_without_nbytes: the bytes that it would keep without any checkpoint.
+      without_effect: whether a policy offloads something that is not moved; this is reported even
+        where nothing is in host memory.
     """
     found = offloading(program, lambda: kept, lambda: kept, without_effect=without_effect)
     if found is None:
@@ -133,7 +153,7 @@ def total_offloading(
 
 
 def _without(some: Sequence[Kept], others: Sequence[Kept]) -> list[Kept]:
-    """Those of some that the others do not have as well, each counted once."""
+    """Return those of `some` that `others` do not have as well, each counted once."""
     left = Counter(k.key for k in others)
     found = []
     for k in some:
@@ -145,7 +165,7 @@ def _without(some: Sequence[Kept], others: Sequence[Kept]) -> list[Kept]:
 
 
 def _on_host(program: Program) -> tuple[tuple[str, int], ...]:
-    """The bytes of the inputs in host memory by what they are."""
+    """Return the bytes of the inputs in host memory by their kind."""
     found: dict[str, int] = {}
     for value, role in zip(program.block.inputs, program.inputs, strict=True):
         if value.memory == "host":

@@ -1,4 +1,4 @@
-"""A residual of the forward jaxpr -> its origin.
+"""Trace a residual of the forward jaxpr back to its origin.
 
 One rule does most: result i of a jit, scan, cond or remat is outvar i of its body, and invar i of
 the body is operand i outside. The walk goes through eqns that only move, cast, name or reshape a
@@ -42,7 +42,14 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """An origin with what the way to it told. `memory` is set only where a transfer named it."""
+    """An origin, and what was found on the way to it.
+
+    Attributes:
+      origin: where the value comes from.
+      trips: how many trips of loops it stacks; 1 outside of loops.
+      marks: the marks that were found on the way to it.
+      memory: the memory that it is in; set only where a transfer named it.
+    """
 
     origin: Origin
     trips: int
@@ -51,9 +58,12 @@ class Provenance:
 
 
 def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]) -> Provenance:
-    """Where the value of `var`, a variable of the `top` level, comes from.
+    """Return where the value of `var`, a variable of the `top` level, comes from.
 
     Args:
+      levels: the levels to walk through.
+      top: the level that the walk begins at.
+      var: the variable.
       paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
     walk = _Walk(top, var)
@@ -74,7 +84,7 @@ def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]
 
 
 def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str | None]) -> Origin | None:
-    """Steps from an invar to what it is outside; returns the origin at the top."""
+    """Step from an invar to what it is outside; return the origin at the top."""
     level = walk.level
     i = levels.invar(level, walk.var)
     if i is None:
@@ -97,7 +107,7 @@ def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str | None]) -> Origi
 
 
 def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
-    """Steps from a result of an eqn to the inner outvar that it is."""
+    """Step from a result of an eqn to the inner outvar that it is."""
     found = levels.nests(eqn)
     which = min(range(len(found)), key=lambda n: _emptiness(found[n].jaxpr, i))
     nest = found[which]
@@ -109,8 +119,10 @@ def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
 
 
 def _emptiness(jaxpr: Any, i: int) -> int:
-    """How little a branch has to do with its outvar i: 0 it computes it, 1 it hands an input on,
-    2 it only fills the place of another branch's residual.
+    """Return how little a branch has to do with its outvar i.
+
+    The result is 0 where it computes the outvar, 1 where it passes an input on, and 2 where it only
+    fills the place of another branch's residual.
     """
     var = jaxpr.outvars[i]
     if jax_compat.is_literal(var):
@@ -123,7 +135,7 @@ def _emptiness(jaxpr: Any, i: int) -> int:
 
 
 def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
-    """Steps through an eqn that only names, casts, moves or reshapes; False at a maker."""
+    """Step through an eqn that only names, casts, moves or reshapes; return False at a maker."""
     primitive = jax_compat.primitive_name(eqn)
     if primitive == "optimization_barrier":
         walk.var = eqn.invars[i]
@@ -149,7 +161,10 @@ def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
 
 
 def _end(levels: Levels, walk: _Walk, source: Origin) -> Provenance:
-    """The walk came to an input: an alias of it, or a value made of it alone."""
+    """Return the provenance of a walk that came to an input.
+
+    The value is an alias of the input, or made of it alone.
+    """
     aliased = walk.name is None and all(p in _ALIASES for p in walk.through)
     # What is moved is another array; a device_put within the device's memory moves nothing.
     is_moved = walk.memory == "host" or (walk.memory == "device" and _is_on_host(walk.var))

@@ -1,11 +1,11 @@
-"""The residuals of a training step: what its forward passes make and its backward passes read.
+"""Find the residuals of a training step: what forward passes make and backward passes read.
 
-They cross where both passes of a gradient stand side by side: in the step itself, in a jitted
+They cross where both passes of a gradient are side by side: in the step itself, in a jitted
 gradient, in the body of a loop over microbatches. Those of a loop's body are of one trip, since the
 next trip makes its own.
 
-JAX leaves in the jaxpr what nobody reads; a residual is listed if a backward eqn reads it that
-something depends on which the step returns or changes, which is how a compiler sees it. `jax.vjp`
+JAX leaves in the jaxpr what nothing reads; a residual is listed if it is read by a backward eqn on
+which something depends that the step returns or changes, which is how a compiler sees it. `jax.vjp`
 alone cannot tell and keeps some more.
 """
 
@@ -35,13 +35,17 @@ from jaxresid.model import Computed, Mark, Residual
 def step_residuals(
     step: StepTrace, frames: Frames, program: Program | None = None
 ) -> tuple[Residual, ...]:
-    """The residuals of all gradients in a step, in program order, one gradient after the other.
+    """Return the residuals of all gradients in a training step.
 
-    Arguments that a backward pass reads are among them, and so is what the step makes of its
-    arguments before it differentiates (parameters cast to bfloat16, say).
+    They are in program order, one gradient after the other. Arguments that a backward pass reads
+    are among them, and so is what the step makes of its arguments before it differentiates
+    (parameters cast to bfloat16, for example).
 
     Args:
-      program: that of the step, where there is one already; it knows what is split over a mesh.
+      step: the trace of the training step.
+      frames: reads the eqns' tracebacks.
+      program: the program of the step, where there is one already; it knows what is split over a
+        mesh.
     """
     if program is None and step.arguments.mesh is not None:
         program = step_program(step)
@@ -75,7 +79,7 @@ def step_residuals(
 
 
 class _Behind(Levels):
-    """Levels on which none but the backward passes read, and of these what something depends on."""
+    """Levels whose only readers are eqns of the backward passes that something depends on."""
 
     def __init__(self, frames: Frames, passes: Passes) -> None:
         super().__init__(frames)
@@ -89,14 +93,14 @@ class _Behind(Levels):
         return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]
 
     def _is_backward(self, level: Level) -> bool:
-        """Whether a level is inside the backward pass."""
+        """Return whether a level is inside the backward pass."""
         if level.parent is None:
             return False
         return self._passes.of(level.eqn) == BACKWARD or self._is_backward(level.parent)
 
 
 def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
-    """A level and those below it where both passes of a gradient stand side by side."""
+    """Yield a level and those below it where both passes of a gradient are side by side."""
     yield level
     for eqn in level.jaxpr.eqns:
         if passes.of(eqn) == BOTH:
@@ -105,11 +109,11 @@ def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
 
 
 def _crossing(jaxpr: Any, passes: Passes) -> list[Any]:
-    """The variables that are there when a forward pass begins, or that it makes, and that the
-    backward pass reads.
+    """Return the variables that the backward pass reads and that are residuals.
 
-    A cotangent that somebody gives to a `jax.vjp` is none: an input that the forward pass does not
-    read, or made when it is over.
+    They are there when a forward pass begins, or a forward pass makes them. A cotangent that is
+    given to a `jax.vjp` is not among them: it is an input that the forward pass does not read, or
+    it is made after the forward pass.
     """
     first: dict[Any, int] = {}  # read by a forward eqn
     last: dict[Any, int] = {}  # read by a backward eqn
@@ -146,7 +150,10 @@ class _Source:
 
 
 def _source(levels: Levels, level: Level, var: Any) -> _Source:
-    """What an input of a level is outside of it; of a loop's carry, what enters the first trip."""
+    """Return what an input of a level is outside of it.
+
+    For a loop's carry it is what enters the first trip.
+    """
     while level.parent is not None and level.nest is not None and not jax_compat.is_literal(var):
         i = levels.invar(level, var)
         if i is None:
@@ -156,7 +163,7 @@ def _source(levels: Levels, level: Level, var: Any) -> _Source:
 
 
 def _returned(level: Level) -> list[Any]:
-    """The variables of a level that the step returns."""
+    """Return the variables of a level that the step returns."""
     outvars = [v for v in level.jaxpr.outvars if not jax_compat.is_literal(v)]
     if level.parent is None or level.nest is None:
         return outvars

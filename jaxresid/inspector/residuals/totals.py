@@ -1,4 +1,4 @@
-"""How many bytes a trace keeps for the backward pass."""
+"""Count the bytes that a trace keeps for the backward pass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from jaxresid.inspector.trace.function import Trace
 
 
 def kept(traced: Trace, frames: Frames, program: Program) -> tuple[int, int]:
-    """The bytes of a trace's computed residuals in device and in host memory, as `Report.totals`
-    counts them.
+    """Return the bytes of a trace's computed residuals in device and in host memory.
+
+    They are counted as in `Report.totals`.
 
     Args:
-      program: that of the trace, see `program.value_and_gradients`.
+      traced: the trace of the function.
+      frames: reads the eqns' tracebacks.
+      program: the program of the trace, see `build.value_and_gradients`.
     """
     levels, top = Levels(frames), Level(traced.forward)
     device = host = 0

@@ -1,0 +1,1 @@
+"""Trace functions and training steps with abstract arguments."""

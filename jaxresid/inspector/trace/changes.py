@@ -1,4 +1,4 @@
-"""What a function changes in place, read off its jaxpr.
+"""Read off a function's jaxpr what it changes in place.
 
 A function jitted by Flax NNX returns every leaf of what it is given, changed or not: an output
 that is only handed through from its own input is no change.
@@ -23,11 +23,11 @@ class Change:
     """A leaf that is not what it was.
 
     Attributes:
-      path: of the input that it was, or would be.
-      output: the outvar that it now is.
-      is_held: whether it stands in an object whose changes its owner sees whatever the function is
-        jitted with; in a dict or a list it does without jit alone.
-      is_after: whether a gradient has a part in it, or decides about it.
+      path: the path of the input that it was, or would be.
+      output: the index of the outvar that it now is.
+      is_held: whether it is in an object whose changes its owner sees whatever the function is
+        jitted with; in a dict or a list its owner sees them without jit alone.
+      is_after: whether a gradient is part of it, or decides about it.
     """
 
     path: str
@@ -37,7 +37,12 @@ class Change:
 
 
 def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
-    """What a traced function (a `tracing.primal_trace`) changes."""
+    """Return what a traced function changes.
+
+    Args:
+      primal: the traced function, see `function.primal_trace`.
+      arguments: the arguments that it was traced with.
+    """
     jax = jax_compat.import_jax()
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     result, (aux, (held, loose, _)) = primal.out_info
@@ -58,8 +63,10 @@ def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
 
 
 def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
-    """A function traced (`tracing.primal_trace`), and its arguments with those things that it
-    reaches by itself and reads as Variables or puts something else in the place of.
+    """Return a traced function (see `function.primal_trace`) and its arguments.
+
+    Its arguments then include those things that it reaches by itself and either reads as Variables
+    or replaces by something else.
 
     Raises:
       Exception: whatever the function raises while JAX traces it.
@@ -97,8 +104,10 @@ def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Argumen
 
 
 def made_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
-    """Those that a training step makes for others to see: of arguments that are dicts or lists, if
-    a gradient has a part in any of theirs; else they are the function's own notes.
+    """Return those changes that a training step makes for others to see.
+
+    Those of arguments that are dicts or lists are among them if a gradient is part of any change of
+    the argument; else they are the function's own notes.
     """
     argument = {c.path: c.path.partition(".")[0].partition("[")[0] for c in found}
     updated = {argument[c.path] for c in found if c.is_after}
@@ -106,17 +115,20 @@ def made_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
 
 
 def made_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
-    """Those that a function makes for others to see."""
+    """Return those changes that a function makes for others to see."""
     return tuple(c for c in found if c.is_held)
 
 
 def drops_gradients(jaxpr: Any) -> bool:
-    """Whether no gradient has a part in what an open jaxpr returns, which includes changes."""
+    """Return whether no gradient is part of what an open jaxpr returns, which includes changes."""
     return not Flows(jaxpr).has_gradient
 
 
 def handed_through(jaxpr: Any, var: Any) -> int | None:
-    """The number of the invar that an outvar is, whatever it was handed through; None: of none."""
+    """Return the index of the invar that an outvar is, whatever it was handed through.
+
+    None if it is no invar.
+    """
     makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     places = {v: i for i, v in enumerate(jaxpr.invars)}
     while not jax_compat.is_literal(var):
@@ -147,7 +159,10 @@ def handed_through(jaxpr: Any, var: Any) -> int | None:
 
 
 def paths_of(tree: Any) -> tuple[str, ...]:
-    """The paths of a tree's leaves; the value of an NNX Variable has that of the Variable."""
+    """Return the paths of a tree's leaves.
+
+    The value of an NNX Variable has the path of the Variable.
+    """
     jax = jax_compat.import_jax()
     with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""An exception from tracing -> one clear message: its error, the user's line, what to try."""
+"""Turn an exception from tracing into one clear message: error, user's line, what to try."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ _LENGTH = 300
 
 
 def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
-    """The message for an exception raised while `name` was traced."""
+    """Return the error, with its message, for an exception raised while `name` was traced.
+
+    Args:
+      error: the exception.
+      name: what the target is called.
+      frames: finds the user's line.
+      arguments: the arguments that it was traced with.
+    """
     if isinstance(error, BackwardError):
         cause = error.__cause__ or error
         lines = [f"{name} cannot be differentiated: {_summary(cause)}"]
@@ -31,12 +38,12 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
 
 
 def summary(error: BaseException) -> str:
-    """`Type: message`, one line, without JAX's explanations."""
+    """Return `Type: message` of an exception in one line, without JAX's explanations."""
     return _summary(error)
 
 
 def needs_static(error: Exception) -> bool:
-    """Whether the function wanted the value of something that was traced."""
+    """Return whether the function wanted the value of something that was traced."""
     return bool(_NEEDS_STATIC.search(type(error).__name__))
 
 

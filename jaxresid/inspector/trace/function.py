@@ -1,4 +1,4 @@
-"""A function and abstract arguments -> its forward and backward jaxprs.
+"""Trace a function with abstract arguments to its forward and backward jaxprs.
 
 Public API only: `jax.vjp` under `jax.jit(...).trace` on ShapeDtypeStructs. Nothing is computed and
 no buffer is allocated; the residuals are the leaves of the vjp function in the traced output.
@@ -53,11 +53,11 @@ class Reached:
     """Something that the function reaches by itself, see `outside`, whose leaves are inputs.
 
     Attributes:
-      owner, key: where it stands: the attribute of an object, the entry of a dict or a list. No
-        owner (None): the key is a Ref, whatever reaches it.
+      owner, key: the place that it is in: the attribute of an object, the entry of a dict or a
+        list. No owner (None): the key is a Ref, whatever reaches it.
       path: what its leaves' paths begin with.
-      start, stop: its leaves.
-      treedef: of it.
+      start, stop: the range of its leaves.
+      treedef: its tree structure.
     """
 
     owner: Any
@@ -76,9 +76,9 @@ class Arguments:
       paths: the path of each leaf, `params['layers'][3]['w']`.
       leaves: the leaves; arrays as ShapeDtypeStructs, static ones as they are.
       roles: for each leaf `differentiated`, `traced`, `static`, or `again`: that of an object which
-        stands before it already.
-      treedef: of `(args, kwargs)`, whose leaves come first.
-      layout: how objects that the function may change in place are made of them.
+        occurs before it already.
+      treedef: the structure of `(args, kwargs)`, whose leaves come first.
+      layout: how objects that the function may change in place are made of the leaves.
       names: what the positional arguments are called.
       reached: what is no argument; its leaves come last.
       owners: the objects, dicts and lists that the function reaches, with their paths: it may put
@@ -105,17 +105,23 @@ class Arguments:
     context: Any = None
 
     def having(self, role: str) -> tuple[int, ...]:
+        """Return the indices of the leaves that have a role."""
         return tuple(i for i, r in enumerate(self.roles) if r == role)
 
     @property
     def dynamic(self) -> tuple[int, ...]:
-        """Leaves that are invars, in the order of the forward jaxpr's invars."""
+        """The indices of the leaves that are invars, in the order of the forward jaxpr's invars."""
         return self.having("differentiated") + self.having("traced")
 
     def sharding(
         self, invars: Sequence[Any], known: Mapping[Any, tuple[int, ...]]
     ) -> Sharding | None:
-        """How a jaxpr of these invars is split; None without a mesh. See `Sharding`."""
+        """Return how a jaxpr is split; None without a mesh. See `Sharding`.
+
+        Args:
+          invars: the invars of the jaxpr, constants first.
+          known: the shapes that a device holds of other variables.
+        """
         if self.mesh is None:
             return None
         given = zip(reversed(invars), reversed(self.dynamic), strict=False)
@@ -133,14 +139,15 @@ class Trace:
     """The jaxprs of one differentiated function.
 
     Attributes:
+      arguments: the arguments that it was traced with.
       forward: invars are `arguments.dynamic`; outvars are the primal outputs, then the residuals.
       backward: invars are the residuals, then the cotangents.
       num_outputs: how many of the forward's outvars are primal outputs.
       num_residuals: how many are residuals.
       num_cotangents: how many of the backward's invars are cotangents.
-      primal: traces the function itself, where the checkpoints still stand; a
-        `jax.stages.Traced` of the differentiated leaves, then the other traced ones.
-      again: traces the function again, as it is called and not as its primal jaxpr has it; None of
+      primal: traces the function itself, which still has its checkpoints; a `jax.stages.Traced` of
+        the differentiated leaves, then the other traced ones.
+      again: traces the function again, as it is called and not as its primal jaxpr has it; None for
         one that was rewritten.
       pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler says.
     """
@@ -165,7 +172,7 @@ class Trace:
 
     @property
     def primal_inputs(self) -> tuple[str | None, ...]:
-        """The path of each of the primal's invars, as `inputs`."""
+        """The path of each of the primal's invars; None for one that is no argument."""
         order = self.arguments.having("differentiated") + self.arguments.having("traced")
         paths = [self.arguments.paths[i] for i in order]
         count = len(jax_compat.open_jaxpr(self.primal().jaxpr).invars)
@@ -196,7 +203,7 @@ class Trace:
 
     @property
     def sharding(self) -> Sharding | None:
-        """How the forward pass is split over the arguments' mesh; None without one."""
+        """The split of the forward pass over the arguments' mesh; None without one."""
         pairs = zip(self.kept, self.pieces, strict=False)
         known = {
             v: piece for v, piece in pairs if piece is not None and not jax_compat.is_literal(v)
@@ -205,7 +212,10 @@ class Trace:
 
 
 class BackwardError(Exception):
-    """The forward pass traced and its transposition failed; the cause says why."""
+    """The error of a function whose forward pass traced and whose transposition failed.
+
+    The cause says why.
+    """
 
     def __init__(self, forward: Any) -> None:
         self.forward = forward
@@ -213,9 +223,10 @@ class BackwardError(Exception):
 
 
 def arguments(question: Question, mesh: Any = None) -> Arguments:
-    """Flattens a call and decides which leaves are differentiated.
+    """Flatten a call and decide which leaves are differentiated.
 
     Args:
+      question: the function, its call and the options.
       mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
         None: that of the arrays' own shardings, if they have any of several devices.
 
@@ -269,8 +280,13 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
 
 
 def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
-    """The arguments with what stands in these places, each an owner, a key and a path, as inputs in
-    the place of those that it had.
+    """Return the arguments with what is in some places as inputs.
+
+    These inputs replace those of the places that the arguments had.
+
+    Args:
+      call: the arguments.
+      places: an owner, a key and a path each, see `Reached`.
     """
     jax = jax_compat.import_jax()
     count = call.treedef.num_leaves
@@ -303,9 +319,17 @@ def _refs(leaves: Sequence[Any]) -> dict[int, Any]:
 
 
 def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
-    """The arguments of a function that changes those of `paths` in place: it returns them beside
-    its outputs, and they are not differentiated. What it reaches and leaves as it is are constants,
-    but for Refs.
+    """Return the arguments of a function that changes those of `paths` in place.
+
+    It returns them beside its outputs, and they are not differentiated. What it reaches and leaves
+    as it is are constants, except Refs.
+
+    Args:
+      call: the arguments as they were given.
+      paths: the paths of the leaves that it changes.
+
+    Raises:
+      InputsError: nothing is left to differentiate.
     """
     changed = frozenset(paths)
     kept = [
@@ -326,7 +350,12 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
 
 
 def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace:
-    """Traces forward and backward.
+    """Trace the forward and the backward pass of a function.
+
+    Args:
+      fun: the function.
+      arguments: the arguments to trace it with.
+      has_aux: whether it returns `(output, auxiliary data)`.
 
     Raises:
       BackwardError: the forward pass traced, its transposition failed.
@@ -350,7 +379,7 @@ class Written:
     """A traced function as a `jax.stages.Traced` has it, with what Refs hold in the place of Refs.
 
     Attributes:
-      jaxpr: closed.
+      jaxpr: the closed jaxpr.
       out_info: its output, auxiliary arrays and changes; what Refs hold in the end is among these.
       unknown: Refs that it reaches and that are no input yet.
     """
@@ -361,14 +390,21 @@ class Written:
 
 
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
-    """The `jax.stages.Traced` of the function itself, or what is `Written` of one with Refs: of its
-    differentiated leaves, then of the other traced ones, to its output and auxiliary arrays.
+    """Return the `jax.stages.Traced` of the function itself; of one with Refs, a `Written`.
+
+    It is a function of the differentiated leaves and then of the other traced ones, to the output
+    and auxiliary arrays.
+
+    Args:
+      fun: the function.
+      arguments: the arguments to trace it with.
+      has_aux: whether it returns `(output, auxiliary data)`.
     """
     return _traced(_primal(fun, arguments, has_aux), arguments)
 
 
 def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:
-    """The differentiated leaves and the other traced ones."""
+    """Return the differentiated leaves and the other traced ones."""
     leaves = arguments.leaves
     diff, rest = arguments.having("differentiated"), arguments.having("traced")
     return [leaves[i] for i in diff], [leaves[i] for i in rest]
@@ -398,16 +434,19 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
 
 
 def retrace(traced: Trace, primal: Any) -> Trace:
-    """The trace of the same function after its primal jaxpr was rewritten; no user code runs.
+    """Return the trace of the same function after its primal jaxpr was rewritten.
+
+    No user code runs.
 
     Args:
-      primal: the rewritten closed jaxpr, of the inputs and outputs that `traced.primal()` has.
+      traced: the trace before.
+      primal: the rewritten closed jaxpr, with the inputs and outputs that `traced.primal()` has.
     """
     return _passes(_evaluating(Written(primal, traced.primal().out_info)), traced.arguments)
 
 
 def _evaluating(written: Any) -> _Primal:
-    """A traced function as one that can be traced; no user code runs."""
+    """Return a traced function as one that can be traced; no user code runs."""
     jax = jax_compat.import_jax()
     treedef = jax.tree.structure(written.out_info)
     evaluate = jax_compat.as_function(written.jaxpr)
@@ -419,8 +458,9 @@ def _evaluating(written: Any) -> _Primal:
 
 
 def _passes(primal: _Primal, arguments: Arguments) -> Trace:
-    """Traces a function of the differentiated and the other traced leaves, which returns its
-    output and auxiliary arrays.
+    """Trace the passes of a function of the differentiated and the other traced leaves.
+
+    The function returns its output and auxiliary arrays.
     """
     with jax_compat.in_mesh(arguments.context):
         return _passes_here(primal, arguments)
@@ -473,7 +513,7 @@ def _traced(primal: _Primal, arguments: Arguments) -> Any:
 
 
 def _without_refs(traced: Any, arguments: Arguments) -> Any:
-    """What is `Written` of a traced function with Refs; itself of one without."""
+    """Return the `Written` of a traced function with Refs; one without is returned as it is."""
     closed = traced.jaxpr
     reached = jax_compat.held_refs(closed)
     if not reached and not arguments.refs:
@@ -526,8 +566,9 @@ _UNFOUND = (
 
 
 def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
-    """That a function depends on its arguments alone: JAX makes an operand, ahead of them, of each
-    tracer of another trace that it comes upon.
+    """Check that a function depends on its arguments alone.
+
+    JAX makes an operand, ahead of them, of each tracer of another trace that it comes upon.
 
     Raises:
       InputsError: it depends on such a tracer.
@@ -550,20 +591,22 @@ def _foreign(traced: Any, operands: tuple[list[Any], list[Any]]) -> list[Any]:
 
 
 def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
-    """Calls the function with the leaves of `dynamic`, by index, in place of the abstract ones."""
+    """Call the function with the leaves of `dynamic`, by index, in place of the abstract ones."""
     return _called(fun, arguments, dynamic)[0]
 
 
 def _called(
     fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]
 ) -> tuple[Any, tuple[dict[str, Any], dict[str, Any], dict[str, list[Any]]]]:
-    """As `called`, and what it changed in place: by path the leaves that now stand there.
+    """Call as `called` does, and return also what the function changed in place.
+
+    Changes are given by path, as the leaves that are there now.
 
     Returns:
-      the result, and of the changes, in a tuple of dicts, those in objects whose changes their
-      owner sees, whatever the function is jitted with; those in arguments that are dicts, lists and
-      the like, of which a jitted function is given copies; and, by the path of the entry, all of
-      what stands where the function put something else into what it reaches by itself.
+      the result, and a tuple of three dicts of changes: those in objects whose changes their owner
+      sees, whatever the function is jitted with; those in arguments that are dicts, lists and the
+      like, of which a jitted function is given copies; and, by the path of the entry, all leaves
+      that are now where the function put something else into what it reaches by itself.
     """
     jax = jax_compat.import_jax()
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
@@ -601,8 +644,10 @@ def _called(
 def _added(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """By path the traced leaves of what stands in owners where nothing stood before: in objects, as
-    a Variable that a module gains or an attribute, and in dicts and lists.
+    """Return by path the traced leaves of what is in owners where nothing was before.
+
+    The first dict is of objects, such as a Variable that a module gains or an attribute; the second
+    is of dicts and lists.
     """
     held: dict[str, Any] = {}
     loose: dict[str, Any] = {}
@@ -629,7 +674,7 @@ def _added(
 def _moved(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> dict[str, list[Any]]:
-    """The last of `_called`; `kept` is what stood in the owners before."""
+    """Return the last of the dicts of `_called`; `kept` is what was in the owners before."""
     if arguments.changing is not None:
         return {}
     jax = jax_compat.import_jax()
@@ -649,7 +694,10 @@ def _moved(
 def _changes(
     arguments: Arguments, tree: Any, leaves: Sequence[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first two of `_called`; `tree` was made of `leaves`, then handed to the function."""
+    """Return the first two dicts of `_called`.
+
+    `tree` was made of `leaves`, then handed to the function.
+    """
     jax = jax_compat.import_jax()
     held: dict[str, Any] = {}
     loose: dict[str, Any] = {}
@@ -685,7 +733,7 @@ def _changes(
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of a function, None where Python cannot tell it."""
+    """Return the signature of a function, None where Python cannot tell it."""
     try:
         return inspect.signature(fun)
     except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
@@ -693,7 +741,7 @@ def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def bind(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Checks that the arguments fit the function's signature.
+    """Check that the arguments fit the function's signature.
 
     Raises:
       InputsError: naming what is missing or too much, and the signature.
@@ -728,7 +776,7 @@ def _argument_names(
 
 
 def _path(path: Sequence[Any], names: Sequence[str]) -> str:
-    """The path of a leaf of `(args, kwargs)`."""
+    """Return the path of a leaf of `(args, kwargs)`."""
     where, which = path[0].idx, path[1]
     return _text(names[which.idx] if where == 0 else which.key, path[2:])
 
@@ -738,8 +786,10 @@ def _text(name: str, path: Sequence[Any]) -> str:
 
 
 def _is_wanted(flat: Flat) -> tuple[bool, ...]:
-    """Whether a gradient may be meant of each leaf: of NNX Variables of the Params alone, as
-    `nnx.grad` has it, where there are any; and of an object that stands twice once.
+    """Return for each leaf whether a gradient of it may be meant.
+
+    Of NNX Variables only the Params are, as `nnx.grad` has it, if there are any; and of an object
+    that occurs twice, only the first occurrence is.
     """
     if not any(flat.trainable):
         return tuple(i not in flat.again for i in range(len(flat.leaves)))
@@ -749,8 +799,10 @@ def _is_wanted(flat: Flat) -> tuple[bool, ...]:
 
 
 def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
-    """Whether a leaf is a Python number in a field of an object, such as the rate of an Equinox
-    dropout: a setting that the object's code may look at, where an array is a parameter.
+    """Return whether a leaf is a Python number in a field of an object.
+
+    That is a setting, such as the rate of an Equinox dropout, that the object's code may look at,
+    where an array is a parameter.
     """
     attribute = jax_compat.import_jax().tree_util.GetAttrKey
     return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
@@ -766,7 +818,7 @@ def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf has a shape and a dtype. Asking an object of the user's may raise."""
+    """Return whether a leaf has a shape and a dtype; False if asking a user's object raises."""
     try:
         return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
     except Exception:
@@ -788,8 +840,10 @@ def _struct(leaf: Any, mesh: Any = None) -> Any:
 
 
 def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
-    """The sharding that a leaf is traced with: its own over several devices; on a mesh, on all of
-    it; and of one in host memory, since an aval knows that of a NamedSharding alone.
+    """Return the sharding that a leaf is traced with.
+
+    That is its own over several devices; on a mesh, one on all of it; and one for a leaf in host
+    memory, since an aval knows that of a NamedSharding alone. None in all other cases.
     """
     jax = jax_compat.import_jax()
     named, whole = jax.sharding.NamedSharding, jax.sharding.PartitionSpec()
@@ -809,7 +863,7 @@ def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
 
 
 def mesh_of(leaves: Sequence[Any]) -> Any | None:
-    """The mesh of several devices that the first leaf on one is split over."""
+    """Return the mesh of several devices that the first leaf on one is split over."""
     for leaf in filter(is_array, leaves):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if mesh is not None and mesh.size > 1:
@@ -818,7 +872,7 @@ def mesh_of(leaves: Sequence[Any]) -> Any | None:
 
 
 def is_inexact(leaf: Any) -> bool:
-    """Whether a leaf is a float or complex array or number."""
+    """Return whether a leaf is a float or complex array or number."""
     jnp = jax_compat.import_jax().numpy
     if not hasattr(leaf, "dtype"):
         return isinstance(leaf, float | complex)
@@ -832,7 +886,7 @@ def _returned(result: Any) -> str:
 
 
 def float0(leaf: Any) -> Any:
-    """The cotangent of an output that has none."""
+    """Return the cotangent of an output that has none."""
     import numpy as np
 
     return np.zeros(leaf.shape, jax_compat.import_jax().dtypes.float0)
@@ -869,7 +923,8 @@ def _nothing_to_differentiate(
 
 
 def has_checkpoints(traced: Trace, frames: Frames) -> bool:
-    """Whether the function may hold checkpoints; the primal jaxpr, which shows them, is another
-    trace.
+    """Return whether the function may hold checkpoints.
+
+    The primal jaxpr, which shows them, would need another trace.
     """
     return contains_remat(traced.backward) or may_hold_checkpoints(traced.forward, frames)

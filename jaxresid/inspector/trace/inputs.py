@@ -1,4 +1,4 @@
-"""What a user gives as inputs -> abstract arguments, with nothing allocated."""
+"""Turn what a user gives as inputs into abstract arguments, with nothing allocated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from jaxresid.targets.specs import ArraySpec
 def from_specs(
     args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None
 ) -> tuple[Inputs, list[str]]:
-    """Parsed SPECs -> arguments, and warnings. Literals in them are static, floats too.
+    """Turn parsed SPECs into arguments and warnings.
+
+    Literals in them are static, floats too.
 
     Args:
+      args: the positional arguments.
+      kwargs: the keyword arguments.
       mesh: the one whose axes the SPECs speak of.
     """
     warnings: list[str] = []
@@ -30,7 +34,7 @@ def from_specs(
 
 
 def from_function(make: Callable[[], Any], name: str) -> Inputs:
-    """Calls `make()` under `jax.eval_shape`: its arrays become abstract and are never computed.
+    """Call `make()` under `jax.eval_shape`: its arrays become abstract and are never computed.
 
     Everything else that it returns (bools, strings, numbers, None, callables,
     ShapeDtypeStructs) is carried around the trace and keeps its value.
@@ -81,7 +85,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
 
 
 def from_concrete(make: Callable[[], Any], name: str) -> Inputs:
-    """Calls `make()` plainly.
+    """Call `make()` plainly.
 
     Raises:
       InputsError: it raises, or returns something that is no set of inputs.
@@ -92,7 +96,7 @@ def from_concrete(make: Callable[[], Any], name: str) -> Inputs:
 
 
 def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any], Inputs]:
-    """Calls a factory, which returns `(fun, args)` or `(fun, args, kwargs)`.
+    """Call a factory, which returns `(fun, args)` or `(fun, args, kwargs)`.
 
     Raises:
       InputsError: it raises, or returns something else.
@@ -113,7 +117,7 @@ def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any
 
 
 def _called(make: Callable[[], Any], name: str) -> Any:
-    """What a user's function returns.
+    """Return what a user's function returns.
 
     Raises:
       InputsError: it raises, whatever that is.
@@ -153,7 +157,7 @@ def _describe(value: Any) -> str:
 
 
 def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
-    """SPEC values -> arguments; Python floats become static by wrapping."""
+    """Turn SPEC values into arguments; Python floats become static by wrapping."""
     if isinstance(value, ArraySpec):
         return _struct(value, mesh, warnings)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Gradients of a training step that nothing depends on, beside others that are used."""
+"""Find gradients of a training step that nothing depends on, beside others that are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lost:
     """A whole backward pass that nothing depends on.
 
     Attributes:
-      inputs: the paths of those inputs whose gradients it makes, where they can be told.
+      inputs: the paths of those inputs whose gradients it makes, where they are known.
       location: the user's line that its forward pass begins with.
     """
 
@@ -30,8 +30,10 @@ class Lost:
 
 
 def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
-    """The backward passes that no output of a step depends on; what is left out of one that is
-    used, such as the gradients of frozen layers, is none.
+    """Return the backward passes that no output of a step depends on.
+
+    A backward pass that is used, but of which something is left out, such as the gradients of
+    frozen layers, is not among them.
     """
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
     live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
@@ -41,8 +43,9 @@ def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
 def _lost(
     levels: Levels, passes: Passes, level: Level, live: set[Any], names: Mapping[Any, str]
 ) -> Iterator[Lost]:
-    """Those of a level and of what is inside it; `live` are the outvars that are used, `names` are
-    the paths of invars.
+    """Yield the lost backward passes of a level and of what is inside it.
+
+    `live` are the outvars that are used, `names` are the paths of invars.
     """
     eqns = level.jaxpr.eqns
     used, alive = set(live), [False] * len(eqns)
@@ -89,8 +92,9 @@ def _is_used(eqn: Any, result: int | None, used: set[Any]) -> bool:
 
 
 def _gradients(eqns: list[Any], phases: list[str]) -> list[list[int]]:
-    """The eqns of forward and backward passes that hang together, by number: those of one gradient,
-    or of several of which one reads what another makes.
+    """Return the eqns of forward and backward passes, by index, grouped by what belongs together.
+
+    A group is the eqns of one gradient, or of several of which one reads what another makes.
     """
     first = list(range(len(eqns)))
 

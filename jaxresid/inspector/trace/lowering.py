@@ -1,6 +1,6 @@
-"""What was traced as a module that a compiler can be given: no device, no user code, no libtpu.
+"""Lower what was traced to a module for a compiler: no device, no user code, no libtpu.
 
-Shardings, memory kinds and donation stand in the module; whose devices they were said over does
+Shardings, memory kinds and donation are in the module; whose devices they were meant for is
 not. Every argument is a parameter of the module, whether or not anything reads it: its caller
 holds it either way, and `jax.jit` would leave it out of its own account.
 """
@@ -21,12 +21,14 @@ from jaxresid.xla.job import Module
 
 
 def lowered(traced: Trace | StepTrace, platform: str) -> Module:
-    """What users run: a function with its gradients, for cotangents of one, or the training step.
+    """Lower what users run: a function with its gradients, or the training step.
 
-    A gradient is split as the argument that it belongs to. A step gives away what it was jitted to
-    give away, and its shardings and memory kinds are those that it was jitted with.
+    The gradients are for cotangents of one. A gradient is split as the argument that it belongs to.
+    A step gives away what it was jitted to give away, and its shardings and memory kinds are those
+    that it was jitted with.
 
     Args:
+      traced: the function or the training step.
       platform: `cpu`, `cuda` or `tpu`.
 
     Raises:
@@ -42,8 +44,9 @@ def lowered(traced: Trace | StepTrace, platform: str) -> Module:
 
 
 def lowered_forward(traced: Trace, platform: str) -> Module:
-    """The forward pass alone: the function's outputs, then the residuals in the order of
-    `traced.kept`.
+    """Lower the forward pass alone.
+
+    Its outputs are the function's outputs, then the residuals in the order of `traced.kept`.
 
     Raises:
       TraceError: JAX cannot lower it for that platform.
@@ -82,11 +85,18 @@ def _module(
     outputs: Sequence[Any],
     donated: Sequence[int] = (),
 ) -> Module:
-    """Lowers a function of operands.
+    """Lower a function of operands.
 
     Args:
-      mesh: what it was traced in; None: nothing.
+      run: the function.
+      operands: ShapeDtypeStructs or numbers to lower it with.
+      platform: `cpu`, `cuda` or `tpu`.
+      mesh: the mesh that it was traced in; None: it was traced in none.
       outputs: the sharding of each output; None: the compiler's choice.
+      donated: the indices of the operands that it gives away.
+
+    Raises:
+      TraceError: JAX cannot lower it for that platform.
     """
     jax = jax_compat.import_jax()
     jitted = jax.jit(
@@ -107,8 +117,10 @@ def _module(
 
 
 def _as_jitted(closed: Any) -> Any:
-    """A closed jaxpr that is one call of a jitted function returning all that this one does, in its
-    order: `nnx.jit` returns what it is given whether or not it changed.
+    """Return a closed jaxpr that is one jitted call with all results of the call as outputs.
+
+    They come first, in the order of the call; the other outputs follow. `nnx.jit` returns what it
+    is given whether or not it changed. Any other closed jaxpr is returned as it is.
     """
     jaxpr = jax_compat.open_jaxpr(closed)
     if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":
@@ -141,7 +153,7 @@ def _reason(error: Exception) -> str:
 
 
 def _operands(jaxpr: Any, leaves: Sequence[Any]) -> list[Any]:
-    """The inputs of a jaxpr: its arguments, and in front of them what it closed over."""
+    """Return the inputs of a jaxpr: its arguments, and in front of them what it closed over."""
     front = jaxpr.invars[: len(jaxpr.invars) - len(leaves)]
     return [*(_struct(var.aval) for var in front), *leaves]
 
@@ -159,8 +171,9 @@ def _with_sharding(leaf: Any, sharding: Any) -> Any:
 
 
 def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
-    """A forward jaxpr whose constants are inputs in front, open and closed: which values they have
-    is not known any more where JAX keeps them beside the jaxpr, until 0.10.
+    """Return a forward jaxpr whose constants are inputs in front, open and closed.
+
+    Which values they have is not known any more where JAX keeps them beside the jaxpr, until 0.10.
     """
     if jaxpr.constvars and not hasattr(jaxpr, "consts"):
         inputs = [*jaxpr.constvars, *jaxpr.invars]
@@ -169,8 +182,9 @@ def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
 
 
 def _split(leaf: Any) -> Any | None:
-    """The sharding of an argument over several devices, for a compiler that may choose others.
-    Explicit axes are in the types.
+    """Return the sharding of an argument over several devices; None without one.
+
+    It is for a compiler that may choose others: explicit axes are in the types.
     """
     jax = jax_compat.import_jax()
     sharding = getattr(leaf, "sharding", None)
@@ -182,8 +196,10 @@ def _split(leaf: Any) -> Any | None:
 
 
 def _jitted_with(jaxpr: Any) -> tuple[list[Any], list[Any]]:
-    """The shardings of inputs and outputs that a jitted function was given, by invar and outvar of
-    the jaxpr of which it is all; None where it was given none.
+    """Return the shardings of inputs and outputs that a jitted function was given.
+
+    They are by invar and outvar of the jaxpr whose only eqn calls the function; None where it was
+    given none.
     """
     jax = jax_compat.import_jax()
     inputs, outputs = [None] * len(jaxpr.invars), [None] * len(jaxpr.outvars)

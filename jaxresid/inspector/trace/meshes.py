@@ -1,4 +1,4 @@
-"""Meshes: what a user gives, what a report says, and what the compiler makes of a forward pass."""
+"""Handle meshes: what a user gives, what a report says, and how the compiler splits residuals."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WORTH_SAYING = 0.01
 
 
 def meshed(mesh: Any) -> Any | None:
-    """What is traced over: a Mesh, an AbstractMesh whose axes are explicit, or None.
+    """Return what is traced over: a Mesh, an AbstractMesh whose axes are explicit, or None.
 
     Args:
-      mesh: of these one, an AbstractMesh, or names and sizes of axes, for which as many CPU
-        devices are taken.
+      mesh: one of these, an AbstractMesh, or names and sizes of axes, for which as many CPU devices
+        are taken.
 
     Raises:
       InputsError: it is something else, or there are too few CPU devices.
@@ -49,7 +49,7 @@ def meshed(mesh: Any) -> Any | None:
 
 
 def described(mesh: Any) -> Mesh | None:
-    """A mesh as reports say it, before any compiler was asked."""
+    """Return a mesh as reports show it, before any compiler was asked."""
     if mesh is None:
         return None
     axes = tuple(jax_compat.axes_of(mesh).items())
@@ -59,10 +59,14 @@ def described(mesh: Any) -> Mesh | None:
 
 
 def undecided(call: Arguments, given: Sequence[Any]) -> str | None:
-    """What is to be said where some arguments have a sharding and others none, as an optimizer's
-    state that `jax.eval_shape` made of split parameters; None: nothing of size.
+    """Return a warning where some arguments have a sharding and others none.
+
+    The latter may be an optimizer's state that `jax.eval_shape` made of split parameters. None if
+    the arguments without a sharding are at most 1% of the bytes of all arguments, if there is no
+    mesh, and if the mesh's axes are explicit.
 
     Args:
+      call: the arguments, abstract.
       given: the leaves of the call as they were given.
     """
     if call.mesh is None or jax_compat.is_explicit(call.mesh):
@@ -90,8 +94,10 @@ def _nbytes(leaf: Any) -> int:
 
 
 def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | None]:
-    """The trace with what one device holds of its residuals, by the output shardings of the
-    compiled forward pass; or as it is, with the reason.
+    """Return the trace with the shapes of its residuals that one device holds.
+
+    They are the output shardings of the compiled forward pass. Where they cannot be had, the trace
+    is returned as it is, with the reason.
 
     The compile is XLA:CPU's, for as many CPU devices, in a process of its own. What splits the
     program is the same for all of its backends.

@@ -1,11 +1,11 @@
-"""Objects whose arrays a function changes in place: which they are, and how they are copied.
+"""Find objects whose arrays a function changes in place, and copy them.
 
-What most pytrees hold is changed by making another one, which a function returns. Of others the
-arrays are replaced where they stand, and who passed them in sees that: Flax NNX's Variables, in
+What most pytrees hold is changed by making another one, which a function returns. Others have their
+arrays replaced within them, and whoever passed them in sees that: Flax NNX's Variables, in
 arguments or closed over, and `jax.Ref`s, which are leaves of any tree.
 
 A Variable is a leaf of the *outer* tree of a call; `Slot` says which leaves it holds itself. Where
-the same one stands twice (tied weights, a model beside the optimizer that knows it), it stays one.
+the same one occurs twice (tied weights, a model beside the optimizer that knows it), it stays one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Slot:
     """A leaf of the outer tree.
 
     Attributes:
-      start, stop: the leaves that it is, or holds.
-      treedef: of what a Variable holds, which it is made of again; None: a plain leaf.
-      first: the number of the slot where the same object stands before; None: it is the first.
-      outside: it, if the function reaches it by other ways as well.
+      start, stop: the range of the leaves that it is, or holds.
+      treedef: the structure of what a Variable holds, which it is made of again; None: a plain
+        leaf.
+      first: the number of the slot where the same object occurs before; None: it is the first.
+      outside: the object itself, if the function reaches it by other ways as well.
     """
 
     start: int
@@ -46,7 +47,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How leaves make up a tree.
+    """The way in which leaves make up a tree.
 
     Attributes:
       outer: the treedef in which a Variable is a leaf.
@@ -62,8 +63,9 @@ class Layout:
         return tuple(s.outside for s in self.slots if s.outside is not None and s.first is None)
 
     def made(self, leaves: Sequence[Any]) -> Any:
-        """The tree of these leaves; its Variables are new ones, but for those outside, which are
-        given them.
+        """Return the tree of these leaves.
+
+        Its Variables are new ones, except those outside, which are given the leaves.
         """
         jax = jax_compat.import_jax()
         found: list[Any] = []
@@ -86,11 +88,12 @@ class Flat:
     """A tree taken apart.
 
     Attributes:
+      layout: how the leaves make up the tree.
       paths: for each leaf the keys on the way to it; a Variable's value has that of the Variable.
-      leaves: the leaves, those of a Variable that stands twice once more.
-      again: the leaves that stand there once more: the leaf -> the first one.
-      held: whether a leaf is in an object whose changes its owner sees.
-      trainable: whether the Variable that holds a leaf is a Param; None: it is in none.
+      leaves: the leaves, those of a Variable that occurs twice once more.
+      again: the leaves that occur once more: the leaf -> the first one.
+      held: for each leaf whether it is in an object whose changes its owner sees.
+      trainable: for each leaf whether the Variable that holds it is a Param; None: it is in none.
     """
 
     layout: Layout
@@ -102,9 +105,10 @@ class Flat:
 
 
 def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
-    """Takes a tree apart.
+    """Take a tree apart.
 
     Args:
+      tree: the tree.
       outside: objects that are used themselves, not made again.
     """
     jax = jax_compat.import_jax()
@@ -160,19 +164,25 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
 
 
 def is_variable(value: Any) -> bool:
-    """Whether a value is an NNX Variable."""
+    """Return whether a value is an NNX Variable."""
     kind = _flax("Variable")
     return kind is not None and isinstance(value, kind)
 
 
 def is_module(value: Any) -> bool:
-    """Whether a value is an NNX module, optimizer or the like: its attributes are its state."""
+    """Return whether a value is an NNX module, optimizer or the like.
+
+    The attributes of such a value are its state.
+    """
     kind = _flax("Pytree") or _flax("Object")
     return kind is not None and isinstance(value, kind)
 
 
 def is_trainable(variable: Any) -> bool:
-    """Whether gradients are taken of a Variable, as `nnx.grad` does unless told otherwise."""
+    """Return whether gradients are taken of a Variable.
+
+    `nnx.grad` takes those of Params, unless told otherwise.
+    """
     kind = _flax("Param")
     return kind is not None and isinstance(variable, kind)
 
@@ -183,7 +193,7 @@ def _flax(name: str) -> Any:
 
 
 def _owners(tree: Any) -> set[tuple[Any, ...]]:
-    """The paths of a tree's outermost NNX modules."""
+    """Return the paths of a tree's outermost NNX modules."""
     jax = jax_compat.import_jax()
     if _flax("Variable") is None:
         return set()
@@ -192,7 +202,11 @@ def _owners(tree: Any) -> set[tuple[Any, ...]]:
 
 
 def value_of(variable: Any) -> str:
-    """The attribute in which a Variable holds its value, which its hooks do not see."""
+    """Return the attribute in which a Variable holds its value, which its hooks do not see.
+
+    Raises:
+      TypeError: this Flax holds it elsewhere.
+    """
     for name in _VALUES:
         if _attribute(variable, name) is not _MISSING:
             return name
@@ -200,7 +214,7 @@ def value_of(variable: Any) -> str:
 
 
 def entries(owner: Any) -> dict[Any, Any]:
-    """What stands in an object by attribute, slots too; in a dict by key, in a list by number."""
+    """Return what is in an object by attribute, slots too; in a dict by key, in a list by index."""
     if type(owner) is dict:
         return dict(owner)
     if type(owner) in (list, tuple):
@@ -212,7 +226,7 @@ def entries(owner: Any) -> dict[Any, Any]:
 
 
 def put(owner: Any, key: Any, value: Any) -> None:
-    """Replaces an entry, past what the object's class does on it."""
+    """Replace an entry, without what the object's class does when it is set."""
     if type(owner) in (dict, list):
         owner[key] = value
     else:
@@ -221,9 +235,11 @@ def put(owner: Any, key: Any, value: Any) -> None:
 
 @contextlib.contextmanager
 def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
-    """Gives the entries of objects, dicts and lists. Afterwards they are what they were, whatever
-    happened, but for notes that a function adds to dicts and lists and that hold nothing traced;
-    until then they may be changed in the trace that is going on, as if they had been made in it.
+    """Yield the entries of objects, dicts and lists, and restore them afterwards.
+
+    They are restored whatever happened. Only notes stay that a function adds to dicts and lists and
+    that hold nothing traced. Until the end, the owners may be changed in the trace that is going
+    on, as if they had been made in it.
     """
     kept = [entries(each) for each in owners]
     try:
@@ -259,7 +275,7 @@ def _restore(owner: Any, found: dict[Any, Any]) -> None:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Return the leaves of a tree; of one that JAX cannot flatten, itself."""
+    """Return the leaves of a tree; if JAX cannot flatten it, the tree itself."""
     try:
         return list(jax_compat.import_jax().tree.leaves(value))
     except Exception:  # of keys that cannot be sorted, say
@@ -280,7 +296,10 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _here(owner: Any, found: Mapping[Any, Any]) -> dict[str, Any]:
-    """Those attributes of a Flax object that say in which trace it was made, made in this one."""
+    """Return those attributes of a Flax object that say in which trace it was made.
+
+    They are made anew, in this trace.
+    """
     if type(owner) in (dict, list):
         return {}
     made = {}

@@ -1,7 +1,8 @@
-"""What a function reaches that is no argument of its: by closure, as a global, through `self`.
+"""Find what a function reaches that is no argument: by closure, as a global, through `self`.
 
 Looked for are objects whose arrays are changed in place, see `objects`. The search follows what the
-code of the function and of the user's functions that it names can reach, a bounded way.
+code of the function and of the user's functions that it names can reach, up to a fixed depth and
+number of objects.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LIBRARIES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What was found.
+    """The objects that a function reaches and that are no arguments.
 
     Attributes:
       variables: NNX Variables with their paths, `model.linear.kernel`.
@@ -43,7 +44,7 @@ class Outside:
 
 
 def outside(fun: Callable[..., Any]) -> Outside:
-    """What a function reaches that is no argument."""
+    """Return what a function reaches that is no argument."""
     search = _Search()
     search.look(fun, "", 0)
     return Outside(tuple(search.variables), tuple(search.refs), tuple(search.owners))
@@ -116,7 +117,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), types.BuiltinFuncti
 
 
 def inner_path(path: str, owner: Any, key: Any) -> str:
-    """The path of an entry of an owner."""
+    """Return the path of an entry of an owner."""
     if type(owner) in (dict, list, tuple):
         return f"{path}[{key!r}]"
     if str(key).isdigit():  # what an nnx.List holds
@@ -125,7 +126,7 @@ def inner_path(path: str, owner: Any, key: Any) -> str:
 
 
 def _children(value: Any) -> Sequence[tuple[str, Any]]:
-    """What a registered pytree holds directly."""
+    """Return what a registered pytree holds directly."""
     tree_util = jax_compat.import_jax().tree_util
     try:
         found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
@@ -135,7 +136,7 @@ def _children(value: Any) -> Sequence[tuple[str, Any]]:
 
 
 def _parameters(fun: Any, count: int) -> list[str]:
-    """The names of a function's first positional parameters."""
+    """Return the names of a function's first positional parameters."""
     try:
         names = list(inspect.signature(fun).parameters)
     except (TypeError, ValueError):
@@ -144,7 +145,7 @@ def _parameters(fun: Any, count: int) -> list[str]:
 
 
 def _of_function(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What the code of a function names: from around it, and globals."""
+    """Yield what the code of a function names: from around it, and globals."""
     home = (fun.__module__ or "").partition(".")[0]
     wrapped = vars(fun).get("__wrapped__")
     if wrapped is not None:
@@ -177,7 +178,7 @@ def _content(cell: Any) -> Any:
 
 @functools.cache
 def _names(code: types.CodeType) -> list[str]:
-    """The globals that code and the code inside it look up, each once."""
+    """Return the globals that code and the code inside it look up, each once."""
     found = dict.fromkeys(
         each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS
     )

@@ -1,4 +1,4 @@
-"""What is asked about a function, as one value, and the two calls that users ask it with."""
+"""Define what is asked about a function, as one value, and the two calls that users ask it with."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Question:
       argnums: positional arguments to differentiate, a tuple here; None: all that can be.
       has_aux: `fun` returns `(output, auxiliary data)`.
       mode: whether `fun` is differentiated or takes gradients itself.
-      profile: whose compiler the peak is estimated for.
-      mesh: what it is split over, as a user gives it.
+      profile: the profile of the compiler that the peak is estimated for.
+      mesh: the mesh that it is split over, as a user gives it.
       name: the target as the user wrote it; None: the function's own name.
-      warnings: what there is to say already.
+      warnings: warnings that there are already.
 
     Raises:
       InputsError: an option is not one, or does not go with another.
@@ -62,7 +62,7 @@ class Question:
 
     @property
     def called(self) -> str:
-        """What the function is called in a report."""
+        """The name of the function in a report."""
         return self.name or name_of(self.fun)
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Question:
@@ -73,7 +73,7 @@ class Question:
         """Return the positional arguments to differentiate, counted from the first; None: all.
 
         Args:
-          names: of the positional arguments.
+          names: the names of the positional arguments.
 
         Raises:
           InputsError: the call has no such argument.
@@ -93,10 +93,10 @@ class Question:
 
 
 def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callable[..., R]]:
-    """A public function: the first call takes `fun` and options, the second `fun`'s arguments.
+    """Make a public function of two calls: the first takes `fun` and options, the second arguments.
 
     What the first call returns is named and shown as JAX's transformations are, with the signature
-    of `fun`; and what belongs into the second call is refused in the first, in one line.
+    of `fun`; and what belongs in the second call is refused in the first, in one line.
     """
     name = f"jaxresid.{function.__name__}"
     known = inspect.signature(function).parameters
@@ -122,7 +122,7 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
 
 
 def _dressed(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
-    """The callable, named after the function that it is about and with its signature."""
+    """Return the callable, named after the function that it is about and with its signature."""
     name = name_of(fun)
     second.__module__ = "jaxresid"
     second.__name__ = f"{by}({name.rpartition('.')[2]})"
@@ -156,7 +156,7 @@ def _check_word(option: str, given: Any, known: Sequence[str]) -> None:
 
 
 def _normalised(argnums: Any) -> tuple[int, ...] | None:
-    """Positions as Python's integers; numpy's will do."""
+    """Return positions as Python's integers; numpy's will do."""
     if argnums is None:
         return None
     several = isinstance(argnums, Iterable) and not isinstance(argnums, str | bytes)

@@ -1,4 +1,4 @@
-"""A trace as a function that can be run."""
+"""Turn a trace into a function that can be run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from jaxresid.inspector.trace.step import StepTrace
 def runnable(
     traced: Trace | StepTrace, *, auxiliary: bool = False
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """What a trace computes, of its dynamic leaves in order: of a function its outputs and then the
-    gradients for cotangents of one, of a training step its outputs. No user code runs again.
+    """Return what a trace computes, as a function of its dynamic leaves in order.
+
+    For a function, that is its outputs and then the gradients for cotangents of one; for a training
+    step, its outputs. No user code runs again.
 
     Args:
+      traced: the function or the training step.
       auxiliary: whether a function's auxiliary outputs are among them, after the others.
     """
     jax = jax_compat.import_jax()

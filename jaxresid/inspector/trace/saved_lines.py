@@ -1,4 +1,4 @@
-"""JAX's own `print_saved_residuals`, as lines."""
+"""Run JAX's own `print_saved_residuals` and return its lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxresid.inspector.trace.function import Arguments, called, is_inexact
 
 
 def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> list[str]:
-    """The lines that the installed `print_saved_residuals` prints for the same call.
+    """Return the lines that the installed `print_saved_residuals` prints for the same call.
 
     It takes arrays alone and differentiates all of them: static arguments are closed over, and so
     are, as tracers, float arguments that `argnums` leaves out.

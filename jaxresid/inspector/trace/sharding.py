@@ -1,4 +1,4 @@
-"""How the variables of a trace are split over a mesh."""
+"""Describe how the variables of a trace are split over a mesh."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jaxresid.inspector.trace.splits import Split
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sharding:
-    """How the variables of a trace are split over a mesh.
+    """The split of the variables of a trace over a mesh.
 
     Attributes:
-      sizes: the mesh's axes.
-      inputs: of variables that are arguments.
-      known: the shapes that a device holds of other variables, by the compiler's account.
+      sizes: the mesh's axes and their sizes.
+      inputs: the splits of variables that are arguments.
+      known: the shapes that a device holds of other variables, as the compiler says.
     """
 
     sizes: Mapping[str, int]

@@ -1,4 +1,7 @@
-"""How an array is split over a mesh: for each dim the axes that split it, the major one first."""
+"""Compute with splits of arrays over a mesh.
+
+A split holds for each dim the axes that split it, the major one first.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ Split = tuple[tuple[str, ...], ...]
 
 
 def parts(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
-    """Into how many pieces some axes split a dim."""
+    """Return into how many pieces some axes split a dim."""
     return math.prod(sizes[axis] for axis in axes)
 
 
 def shard(shape: Sequence[int], split: Split, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of the largest piece, which is what every device has room for."""
+    """Return the shape of the largest piece, which is what every device has room for."""
     return tuple(-(-size // parts(axes, sizes)) for size, axes in zip(shape, split, strict=True))
 
 
 def text(split: Split) -> str:
-    """As after the `@` of a SPEC, `data,model`; '' where nothing is split."""
+    """Return a split as it is after the `@` of a SPEC, `data,model`; '' where nothing is split."""
     last = max((i for i, axes in enumerate(split) if axes), default=-1)
     return ",".join(_entry(axes) for axes in split[: last + 1])
 
@@ -33,7 +36,7 @@ def _entry(axes: tuple[str, ...]) -> str:
 def fitting(
     shape: Sequence[int], piece: Sequence[int], sizes: Mapping[str, int], likely: Split
 ) -> Split | None:
-    """A split that makes pieces of this shape: `likely` if it does, else the first there is.
+    """Return a split that makes pieces of this shape: `likely` if it does, else the first there is.
 
     The order of axes whose sizes are equal cannot be told from shapes. None: there is no such
     split.
@@ -53,7 +56,7 @@ def fitting(
 
 
 def _factored(count: int, free: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The first of the free axes that make so many pieces together."""
+    """Return the first of the free axes that make so many pieces together."""
     if count == 1:
         return ()
     for i, axis in enumerate(free):

@@ -1,4 +1,4 @@
-"""Functions that hold their own gradients, such as a whole training step.
+"""Trace functions that hold their own gradients, such as a whole training step.
 
 Of such a function no derivative is taken: its jaxpr holds the forward pass, the backward pass and
 what is done with the gradients.
@@ -31,11 +31,11 @@ class StepTrace:
 
     Attributes:
       arguments: `dynamic` is the order of the inputs; which of them a gradient is taken of is for
-        the jaxpr to say, see `roles`.
-      closed: as JAX gives it, with its constants.
+        the jaxpr to say, see `step_roles`.
+      closed: the closed jaxpr as JAX gives it, with its constants.
       donated: for each invar whether the function gives its buffer away.
-      outputs: the path of each outvar in what the function returns, `[0]['w']`; behind these of
-        what it changes in place, which is that of the input.
+      outputs: the path of each outvar in what the function returns, `[0]['w']`; after these, for
+        what it changes in place, the path of the input.
       num_returned: how many are returned.
     """
 
@@ -47,11 +47,12 @@ class StepTrace:
 
     @property
     def sharding(self) -> Sharding | None:
-        """How the step is split over the arguments' mesh; None without one."""
+        """The split of the step over the arguments' mesh; None without one."""
         return self.arguments.sharding(self.jaxpr.invars, {})
 
     @property
     def jaxpr(self) -> Any:
+        """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
     @property
@@ -72,10 +73,10 @@ class StepTrace:
 
 
 def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
-    """The `jax.stages.Traced` of the function itself, as `tracing.primal_trace` without has_aux.
+    """Return the `jax.stages.Traced` of the function itself, as `function.primal_trace` does.
 
-    What it returns that is no array is left out: the modules that an Equinox step returns hold
-    functions.
+    It is traced without has_aux. What it returns that is no array is left out: the modules that an
+    Equinox step returns hold functions.
 
     Raises:
       Exception: whatever the function raises while JAX traces it.
@@ -84,15 +85,17 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
 
 
 def step_settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
-    """As `step_primal`, with the arguments that the function turns out to have; see
-    `changes.settled`.
+    """Return what `step_primal` does, and the arguments that the function turns out to have.
+
+    See `changes.settled`.
     """
     return settled(_returning_arrays(fun), arguments)
 
 
 def may_be_step(traced: Trace) -> bool:
-    """Whether a function that was differentiated may rather be a training step: it holds a
-    gradient.
+    """Return whether a differentiated function may rather be a training step.
+
+    It may be if it holds a gradient.
     """
     return _differentiates_twice(traced.forward)
 
@@ -108,9 +111,10 @@ def is_jitted(fun: Callable[..., Any]) -> bool:
 
 
 def is_step(primal: Any, arguments: Arguments) -> bool:
-    """Whether a traced function (a `step_primal`) is a training step: it holds a gradient, and
-    changes something by it, or returns something other than one real scalar, or does nothing with
-    it.
+    """Return whether a traced function (a `step_primal`) is a training step.
+
+    A step holds a gradient, and changes something by it, or returns something other than one real
+    scalar, or does nothing with it.
 
     A loss that holds a gradient, of a force field or a differential equation, is no step.
     """
@@ -124,12 +128,15 @@ def is_step(primal: Any, arguments: Arguments) -> bool:
 
 
 def is_dead(step: StepTrace) -> bool:
-    """Whether no gradient has a part in what a step returns or changes."""
+    """Return whether no gradient is part of what a step returns or changes."""
     return drops_gradients(step.jaxpr)
 
 
 def _differentiates_twice(forward: Any) -> bool:
-    """Whether eqns of a forward pass are tagged as a backward pass: that of a gradient inside."""
+    """Return whether eqns of a forward pass are tagged as a backward pass.
+
+    That is the backward pass of a gradient inside.
+    """
     for eqn in eqns_in(forward):
         _, found, inside = jax_compat.name_stack(eqn).partition("transpose(")
         if found and "jvp(" in inside:
@@ -138,12 +145,17 @@ def _differentiates_twice(forward: Any) -> bool:
 
 
 def holds_gradient(jaxpr: Any) -> bool:
-    """Whether the backward pass of some gradient stands in an open jaxpr, at any depth."""
+    """Return whether an open jaxpr holds the backward pass of some gradient, at any depth."""
     return BACKWARD in Passes().within(jaxpr)
 
 
 def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
-    """The step that a `step_primal` of these arguments is; nothing is traced again."""
+    """Return the trace of the step that was traced as `primal`; nothing is traced again.
+
+    Args:
+      primal: the traced function, see `step_primal`.
+      arguments: the arguments that it was traced with.
+    """
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
     made = changes(primal, arguments)
@@ -169,8 +181,9 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
 
 
 def _donated(jaxpr: Any) -> set[Any]:
-    """The variables that a jitted function called in a jaxpr is given for good; another eqn that
-    reads one keeps it.
+    """Return the variables that a jitted function called in a jaxpr is given for good.
+
+    A variable that another eqn reads is not among them: it is kept.
     """
     given: dict[Any, int] = {}
     for eqn in jaxpr.eqns:

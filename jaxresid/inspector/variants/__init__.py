@@ -1,0 +1,1 @@
+"""Variants of a function or training step: the same computation with other checkpoints."""

@@ -1,4 +1,4 @@
-"""The policies that a comparison tries: JAX's own, and those that the function's names allow."""
+"""List the policies that a comparison tries: JAX's own, and those that use the function's names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _SUBSETS_UP_TO = 4
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy and how it is written after `jax.checkpoint_policies.`."""
+    """A policy, and how it is written after `jax.checkpoint_policies.`."""
 
     text: str
     policy: Any
 
 
 def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
-    """JAX's policies without parameters, then for the names in a function those that save some of
-    them, those that save names and dots, and those that offload.
+    """Return the policies that a comparison tries.
+
+    These are JAX's policies without parameters, then for the names in a function those that save
+    some of them, those that save names and dots, and those that offload.
 
     Args:
       names: the checkpoint_names that occur, each once.
@@ -38,14 +40,14 @@ def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
 
 
 def saving(names: Sequence[str]) -> Candidate:
-    """`save_only_these_names` of these."""
+    """Return `save_only_these_names` of some names."""
     policies = jax_compat.import_jax().checkpoint_policies
     listed = ", ".join(map(repr, names))
     return Candidate(f"save_only_these_names({listed})", policies.save_only_these_names(*names))
 
 
 def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> Candidate:
-    """`save_and_offload_only_these_names`, to pinned host memory."""
+    """Return `save_and_offload_only_these_names` of some names, to pinned host memory."""
     policies = jax_compat.import_jax().checkpoint_policies
     given = {
         "names_which_can_be_saved": list(saved),

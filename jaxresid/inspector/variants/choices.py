@@ -1,4 +1,4 @@
-"""What can be done about checkpoints: where one stands or could stand, and what becomes of it."""
+"""Types for changing checkpoints: where one is or could be, the choice made there, the result."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from jaxresid.model import Cost, Expression, Location
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Somewhere a checkpoint stands (`checkpoint`) or could stand: around a loop's body (`scan`),
-    calls of a function (`call`), or everything (`whole`).
+    """Somewhere that a checkpoint is or could be.
 
     Attributes:
-      function: what is (or would be) checkpointed.
+      kind: `checkpoint` for one that is there; where one could be, `scan` (around a loop's body),
+        `call` (around calls of a function) or `whole` (around everything).
+      function: the function that is (or would be) checkpointed.
       location: where it is called; None where no line is known.
       calls: how many times the program holds it, unrolled.
       trips: how often it runs, all calls and loops together.
-      policy, prevent_cse: of a checkpoint as written.
+      policy: the policy of a checkpoint as written.
+      prevent_cse: whether a checkpoint as written prevents CSE.
       can_split: whether its calls can be treated differently.
       handle: what the `Variants` that made it finds it by.
       defined: where a checkpointed function is defined; None where it is not known.
@@ -45,8 +47,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A checkpoint: its policy (None: nothing is saveable), and expressions of its body whose
-    values are given a name first.
+    """A checkpoint to apply.
+
+    Attributes:
+      policy: its policy; None: nothing is saveable.
+      names: expressions of its body whose values are given a name first, with the names.
     """
 
     policy: Any = None
@@ -63,10 +68,11 @@ class Variant:
     """The function with some choices made.
 
     Attributes:
-      kept_nbytes, host_nbytes: computed residuals in device and in host memory.
-      peak_nbytes: the estimate.
-      cost: of a value with its gradients (of a step).
-      program: what the peak was estimated on.
+      kept_nbytes: bytes of computed residuals in device memory.
+      host_nbytes: bytes of computed residuals in host memory.
+      peak_nbytes: the estimated peak in bytes.
+      cost: the cost of a value with its gradients (of a step).
+      program: the program that the peak was estimated on.
       trace: the jaxprs, a `Trace` or a `StepTrace`.
     """
 
@@ -82,23 +88,23 @@ class Variants(Protocol):
     """The variants of one function or training step."""
 
     def places(self) -> tuple[Place, ...]:
-        """Everywhere a checkpoint stands or could stand, in program order."""
+        """Return everywhere that a checkpoint is or could be, in program order."""
         ...
 
     def left(self) -> tuple[str, ...]:
-        """The checkpoints that are no places: they stay as they are written in every variant."""
+        """Return the checkpoints that are no places: in every variant they stay as written."""
         ...
 
     def body(self, place: Place) -> Any:
-        """The open jaxpr that the first call of a place runs, without the checkpoints inside."""
+        """Return the open jaxpr that a place's first call runs, without the checkpoints inside."""
         ...
 
     def overlaps(self) -> tuple[tuple[Place, Place], ...]:
-        """Places of which the second is (partly) inside the first."""
+        """Return the pairs of places of which the second is (partly) inside the first."""
         ...
 
     def variant(self, choices: Choices) -> Variant:
-        """Applies choices, differentiates again, and measures.
+        """Apply choices, differentiate again, and measure.
 
         Raises:
           JaxresidError: saying why it cannot be done.
@@ -107,5 +113,5 @@ class Variants(Protocol):
 
 
 def everywhere(place: Place, choice: Choice | None) -> tuple[Choice | None, ...]:
-    """The same for every call of a place."""
+    """Return the same choice for every call of a place."""
     return (choice,) * place.calls

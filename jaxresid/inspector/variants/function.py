@@ -1,6 +1,6 @@
-"""A function with its checkpoints changed: rewritten in its primal jaxpr and differentiated again.
+"""Change the checkpoints of a function: rewrite its primal jaxpr and differentiate it again.
 
-No user code runs again. Training steps, which have no primal jaxpr, are `step_variants`'.
+No user code runs again. Training steps, which have no primal jaxpr, are handled in `step`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from jaxresid.model import Cost, Expression, Location
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loop:
-    """A scan that holds no checkpoint around it."""
+    """A scan that is not inside another loop."""
 
     eqn: Any
     jaxpr: Any
@@ -80,11 +80,11 @@ class FunctionVariants:
         return tuple(found)
 
     def left(self) -> tuple[str, ...]:
-        """See `choices.Variants`."""
+        """Return the checkpoints that are no places; see `choices.Variants`."""
         return tuple(str(site) for site in self._sites() if not site.is_as_written)
 
     def _loops(self, top: Level) -> list[Place]:
-        """The outermost scans, those of one line as one place."""
+        """Return the outermost scans, those of one line as one place."""
         groups: dict[Any, list[_Loop]] = {}
         for loop in self._scans(top):
             key = (loop.function, loop.location and (loop.location.file, loop.location.line))
@@ -126,7 +126,7 @@ class FunctionVariants:
         return found
 
     def body(self, place: Place) -> Any:
-        """See `choices.Variants`."""
+        """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         found = self._bodies.get(place)
         if found is None:
             found = self._bodies[place] = _without_checkpoints(self._body(place))
@@ -144,7 +144,7 @@ class FunctionVariants:
         return self._jaxpr
 
     def overlaps(self) -> tuple[tuple[Place, Place], ...]:
-        """See `choices.Variants`."""
+        """Return the pairs of places that overlap; see `choices.Variants`."""
         places = self.places()
         own, inside = {}, {}
         for place in places:
@@ -152,11 +152,11 @@ class FunctionVariants:
         return tuple((a, b) for a in places for b in places if a is not b and inside[a] & own[b])
 
     def variant(self, choices: Choices) -> Variant:
-        """See `choices.Variants`."""
+        """Apply choices, differentiate again, and measure; see `choices.Variants`."""
         return self.measured(self.trace(choices))
 
     def trace(self, choices: Choices) -> Trace:
-        """The trace with choices made.
+        """Return the trace with choices made.
 
         Raises:
           JaxresidError: JAX cannot differentiate it, or a policy fails.
@@ -174,7 +174,7 @@ class FunctionVariants:
             raise InputsError(summary(cause or e)) from e
 
     def measured(self, traced: Trace) -> Variant:
-        """The figures of a trace."""
+        """Return a trace with its figures."""
         program = value_and_gradients(traced)
         device, host = kept(traced, self._frames, program)
         return Variant(
@@ -218,8 +218,9 @@ class FunctionVariants:
         return flattened(done)
 
     def _elsewhere(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
-        """The names that a place's code gives also to values outside it, where another runs the
-        same code.
+        """Return the names that a place's code also gives to values outside the place.
+
+        That happens where another place runs the same code.
         """
         names: dict[Expression, str] = {}
         inside: dict[Expression, set[int]] = {}
@@ -245,7 +246,7 @@ class FunctionVariants:
 
 
 def _key(choice: Choice) -> tuple[int, Any]:
-    """The same for equal choices; a policy may be an object that has no hash."""
+    """Return a key that equal choices share; a policy may be an object that has no hash."""
     return id(choice.policy), choice.names
 
 
@@ -258,8 +259,9 @@ def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: Place) -> Non
 
 
 class Checkpointing:
-    """Makes remat eqns; equal choices are one object, bodies that are one object stay one, and
-    those alike become one.
+    """A maker of remat eqns.
+
+    Equal choices are one object, bodies that are one object stay one, and those alike become one.
     """
 
     def __init__(self, frames: Frames) -> None:
@@ -269,11 +271,11 @@ class Checkpointing:
         self._replaces: dict[Any, Replace] = {}
 
     def remat(self, choice: Choice) -> Replace:
-        """A remat eqn -> the same under another choice."""
+        """Return a function from a remat eqn to the same eqn under another choice."""
         return self._replaces.setdefault(("remat", _key(choice)), self._remat(choice))
 
     def loop(self, choice: Choice) -> Replace:
-        """A scan -> the same with its body checkpointed."""
+        """Return a function from a scan to the same scan with its body checkpointed."""
         return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
 
     def _remat(self, choice: Choice) -> Replace:
@@ -299,7 +301,7 @@ class Checkpointing:
         return replace
 
     def wrapped(self, jaxpr: Any, choice: Choice, *, prevent_cse: bool) -> Any:
-        """An open jaxpr whose eqns are all in one checkpoint."""
+        """Return an open jaxpr with all of its eqns in one checkpoint."""
         return jaxpr.replace(
             eqns=list(self.around(jaxpr, 0, len(jaxpr.eqns), jaxpr.eqns, choice, prevent_cse))
         )
@@ -313,7 +315,7 @@ class Checkpointing:
         choice: Choice,
         prevent_cse: bool = True,
     ) -> Sequence[Any]:
-        """Some eqns of a jaxpr, as rewritten, in one checkpoint."""
+        """Return some eqns of a jaxpr, as rewritten, in one checkpoint."""
         if not eqns:
             return ()
         own = cut(jaxpr, start, stop, eqns)
@@ -349,10 +351,14 @@ def _regroup(jaxpr: Any, cuts: Sequence[tuple[int, int, Choice]], remake: Checkp
 
 
 def cut(jaxpr: Any, start: int, stop: int, eqns: Sequence[Any]) -> Any:
-    """Eqns [start, stop) of an open jaxpr as a jaxpr: what they read from outside are its inputs,
-    what is read after them its outputs.
+    """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
+
+    What they read from outside are its inputs, what is read after them its outputs.
 
     Args:
+      jaxpr: the open jaxpr.
+      start: the index of the first of the eqns.
+      stop: the index after the last of them.
       eqns: these eqns, perhaps rewritten.
     """
     made = {v for eqn in eqns for v in eqn.outvars}
@@ -366,7 +372,7 @@ def cut(jaxpr: Any, start: int, stop: int, eqns: Sequence[Any]) -> Any:
 
 
 def _extent(place: Place, whole: Any) -> tuple[set[int], set[int]]:
-    """The ids of the eqns that a place is, and of those inside it."""
+    """Return the ids of the eqns that a place consists of, and the ids of the eqns inside it."""
     match place.kind:
         case "checkpoint":
             eqns = [call.eqn for call in place.handle.calls]

@@ -1,4 +1,4 @@
-"""Which values of a jaxpr a user can name, by the expression that makes each, and naming them.
+"""Find the values of a jaxpr that a user can name, by the expression that makes each; name them.
 
 A policy sees names, not lines: to save the output of line 42 the user writes `checkpoint_name`
 around that expression. The traceback of an eqn holds the instruction of the user's innermost
@@ -37,9 +37,10 @@ class Nameable:
 
     Attributes:
       name: the checkpoint_name that it has already; None without one.
-      expression: what makes it; None for one with a name that has no line.
+      expression: the expression that makes it; None for one with a name that has no line.
       jaxpr: the open jaxpr that holds it, which may be called several times.
-      eqn, index: what makes it, and which of its results it is.
+      eqn: the eqn that makes it.
+      index: which of the eqn's results it is.
       is_view: whether it is another one's reshape, cast or the like of no fewer bytes.
     """
 
@@ -52,26 +53,30 @@ class Nameable:
 
     @property
     def var(self) -> Any:
+        """The variable of the value."""
         return self.eqn.outvars[self.index]
 
 
 def nameable(body: Any, frames: Frames) -> tuple[Nameable, ...]:
-    """The values of a checkpoint's body that have a name or can be given one, in program order.
+    """Return the values of a checkpoint's body that have or can be given a name, in program order.
 
-    Left out are views: saving what they are views of does as well.
+    Views are left out: saving the values that they are views of has the same effect.
 
     Args:
       body: an open jaxpr.
+      frames: reads the eqns' tracebacks.
     """
     return tuple(value for value in expressed(body, frames) if not value.is_view)
 
 
 def expressed(body: Any, frames: Frames, *, loops: bool = False) -> tuple[Nameable, ...]:
-    """All values that a name around an expression would name, in program order.
+    """Return all values that a name around an expression would name, in program order.
 
     Args:
       body: an open jaxpr.
-      loops: also those in loops and branches, which a policy for the body does not see.
+      frames: reads the eqns' tracebacks.
+      loops: whether to include those in loops and branches, which a policy for the body does not
+        see.
     """
     levels = Levels(frames)
     entered = _EVERYWHERE if loops else ENTERED | {"remat"}
@@ -81,10 +86,15 @@ def expressed(body: Any, frames: Frames, *, loops: bool = False) -> tuple[Nameab
 def named(
     body: Any, names: Sequence[tuple[Expression, str]], frames: Frames, *, loops: bool = False
 ) -> Any:
-    """The open jaxpr with the values of these expressions named; of its inputs and outputs.
+    """Return the open jaxpr with the values of these expressions named.
+
+    It has the inputs and outputs of the one that is given.
 
     Args:
-      loops: as of `expressed`.
+      body: an open jaxpr.
+      names: the expressions, each with the name that its values get.
+      frames: reads the eqns' tracebacks.
+      loops: whether to name also values in loops and branches, as in `expressed`.
     """
     wanted: Mapping[Expression | None, str] = dict(names)
     by_jaxpr: dict[int, tuple[Any, list[Nameable]]] = {}
@@ -131,7 +141,7 @@ def _levels(
 
 
 def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
-    """The nameable values of one level."""
+    """Yield the nameable values of one level."""
     jaxpr = level.jaxpr
     last_read: dict[Any, int] = {}
     names: dict[Any, str] = {}
@@ -183,7 +193,7 @@ def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
 
 
 def _is_view(eqn: Any, known: Mapping[Any, int]) -> bool:
-    """Whether a value is a known one in another form, of no fewer bytes."""
+    """Return whether a value is a known one in another form, of no fewer bytes."""
     if jax_compat.primitive_name(eqn) not in TRANSPARENT:
         return False
     source = eqn.invars[0]
@@ -197,9 +207,10 @@ def _nbytes(var: Any) -> int:
 
 
 def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[Frame, ...]]]:
-    """The stretches of eqns that one execution of an instruction of the user's made, with the
-    frames down to it. The instruction that a loop runs again begins with the eqn that it began
-    with before.
+    """Yield the stretches of eqns that one execution of an instruction of the user's made.
+
+    Each comes with the frames down to that instruction. Where a loop runs an instruction again, it
+    begins with the eqn that it began with before.
     """
     jaxpr = level.jaxpr
     start, current, first = 0, None, None
@@ -218,9 +229,10 @@ def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[
 
 
 def _frames(levels: Levels, level: Level, eqn: Any) -> tuple[Frame, ...]:
-    """The frames of an eqn from the function on that its jaxpr was traced from: those above it are
-    at the call, whose expression is its result, not what it makes inside. Calls share a jaxpr, as
-    those of jnp.var do.
+    """Return the frames of an eqn from the function on that its jaxpr was traced from.
+
+    The frames above that one are at the call, whose expression is its result, not what it makes
+    inside. Calls share a jaxpr, as those of jnp.var do.
     """
     if level.parent is None:
         stack = levels.frames.of(eqn)
@@ -236,8 +248,9 @@ def _down_to_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...] | None:
 
 
 def _expression(path: tuple[Frame, ...], frames: Frames) -> Expression | None:
-    """The expression that the innermost of these frames was at; None for what is none, as `x += y`
-    is a statement.
+    """Return the expression that the innermost of these frames was at.
+
+    None where it is not an expression: `x += y` is a statement.
     """
     return _expression_of(path[-1], frames)
 
@@ -260,8 +273,10 @@ def _expression_of(frame: Frame, frames: Frames) -> Expression | None:
 
 @functools.cache
 def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
-    """The expressions of a file that have a value, on one line each, by row, column, end row and
-    end column: not the targets of assignments, nor statements as `x += y`.
+    """Map positions in a file to the expressions there that have a value, each as text on one line.
+
+    A position is row, column, end row and end column. The targets of assignments are left out, and
+    so are statements such as `x += y`.
     """
     lines = linecache.getlines(file)
     try:

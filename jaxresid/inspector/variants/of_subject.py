@@ -1,4 +1,4 @@
-"""The variants of what was traced, a function or a training step."""
+"""Make the variants of what was traced, a function or a training step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxresid.inspector.variants.step import StepVariants
 
 
 def variants_of(subject: Subject) -> Variants:
-    """What can be made of a subject by changing its checkpoints.
+    """Return the variants of a subject, made by changing its checkpoints.
 
     Raises:
       InputsError: it is a training step that does nothing with its gradients.

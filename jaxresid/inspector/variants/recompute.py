@@ -1,4 +1,4 @@
-"""What a checkpoint's body would have to recompute, for any choice of the values that it saves.
+"""Determine what a checkpoint's body would have to recompute, for any choice of values to save.
 
 The body is differentiated with every nameable value named, so that JAX itself says which values
 the backward pass needs and how they are made. What is saved, and all that is made of inputs and of
@@ -24,11 +24,14 @@ _LABEL = "jaxresid value "
 
 @dataclass(frozen=True, slots=True)
 class Saveable:
-    """Values of a body that one name stands for: those of one expression, or those that have the
-    name already.
+    """Values of a body that one name stands for.
+
+    They are those of one expression, or those that have the name already.
 
     Attributes:
-      nbytes: of all of them together, once through the body.
+      name: the name that the values have already; None for those of an expression.
+      expression: the expression that makes them; None for those that have a name.
+      nbytes: the bytes of all of them together, once through the body.
     """
 
     name: str | None
@@ -41,10 +44,11 @@ class Step:
     """An eqn of the differentiated body.
 
     Attributes:
-      cost: of running it.
+      eqn: the eqn.
+      cost: the cost of running it.
       operands: the steps that make what it reads; inputs of the body are left out.
       saveable: which of the body's saveable values it names; None for most.
-      nbytes: of what it makes.
+      nbytes: the bytes of what it makes.
     """
 
     eqn: Any
@@ -59,7 +63,8 @@ class Graph:
     """The forward pass of a differentiated body, flat.
 
     Attributes:
-      steps: in an order in which each comes after its operands.
+      saveables: the values of the body that can be saved.
+      steps: the eqns, in an order in which each comes after its operands.
       needed: the steps whose results the backward pass reads.
       forward: for each step whether the forward pass runs it even if nothing is kept.
     """
@@ -71,13 +76,15 @@ class Graph:
 
     @property
     def unavoidable(self) -> float:
-        """The cost of the steps that run once either way: for the backward pass alone, in the
-        forward pass without a checkpoint and in the backward pass with one.
+        """The cost of the steps that run once either way.
+
+        They run for the backward pass alone: in the forward pass without a checkpoint, in the
+        backward pass with one.
         """
         return sum(s.cost for s, f in zip(self.steps, self.forward, strict=True) if not f)
 
     def cost(self, saved: Iterable[int]) -> float:
-        """What is computed twice when the results of these steps are saved."""
+        """Return the cost of what is computed twice when the results of these steps are saved."""
         is_saved = set(saved)
         stack = [i for i in self.needed if i not in is_saved]
         seen: set[int] = set()
@@ -91,12 +98,13 @@ class Graph:
 
 
 def graph(body: Any, frames: Frames, cost: Callable[[Any], float], enough: int = 0) -> Graph:
-    """The graph of a checkpoint's body.
+    """Return the graph of a checkpoint's body.
 
     Args:
       body: an open jaxpr without checkpoints.
-      cost: of running one eqn, in any unit.
-      enough: values of fewer bytes than this are not worth a name.
+      frames: reads the eqns' tracebacks.
+      cost: returns the cost of running one eqn, in any unit.
+      enough: the least bytes of an expression's values that can be given a name.
 
     Raises:
       Exception: whatever JAX raises while it differentiates the body.
@@ -128,7 +136,10 @@ def graph(body: Any, frames: Frames, cost: Callable[[Any], float], enough: int =
 
 
 def _differentiated(body: Any) -> tuple[Any, int]:
-    """The open forward jaxpr of a body: its outputs, then its residuals; and how many outputs."""
+    """Return the open forward jaxpr of a body, and how many outputs the body has.
+
+    The jaxpr's outputs are those of the body, then its residuals.
+    """
     jax = jax_compat.import_jax()
     evaluate = jax_compat.as_function(jax_compat.callee(_without_constants(body)))
     structs = [
@@ -152,14 +163,14 @@ def _differentiated(body: Any) -> tuple[Any, int]:
 
 
 def _without_constants(body: Any) -> Any:
-    """The constants of an open jaxpr as inputs in front of the others."""
+    """Return an open jaxpr with its constants as inputs in front of the others."""
     if not body.constvars:
         return body
     return body.replace(constvars=[], invars=[*body.constvars, *body.invars])
 
 
 class _Flat:
-    """Inlines calls."""
+    """A flat list of the steps of a jaxpr, with calls inlined."""
 
     def __init__(self, cost: Callable[[Any], float], index: dict[str, int]) -> None:
         self.steps: list[Step] = []
@@ -168,7 +179,7 @@ class _Flat:
         self._costs: dict[int, tuple[Any, float]] = {}
 
     def outputs(self, jaxpr: Any) -> list[int | None]:
-        """For each output the step that makes it; None for an input or a constant."""
+        """Return for each output the step that makes it; None for an input or a constant."""
         return self._inline(jaxpr, [None] * len(jaxpr.invars))
 
     def _inline(self, jaxpr: Any, given: Sequence[int | None]) -> list[int | None]:

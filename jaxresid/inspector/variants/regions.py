@@ -1,10 +1,10 @@
-"""The calls of the user's functions in a primal jaxpr that a checkpoint could stand around.
+"""Find the calls of the user's functions in a primal jaxpr that a checkpoint could be put around.
 
-An unrolled layer leaves no eqn of its own: its eqns stand in its caller's jaxpr, and their frames
-alone tell the call that they came through. Eqns are recorded in the order in which the code ran, so
-one call is a stretch of eqns, and calls that a Python loop makes one after another are one longer
-stretch. Within a call a function's code runs forwards, but for its own loops: a stretch falls into
-calls where the position goes back without one.
+An unrolled layer leaves no eqn of its own: its eqns are in its caller's jaxpr, and only their
+frames tell the call that they came through. Eqns are recorded in the order in which the code ran,
+so one call is a stretch of eqns, and calls that a Python loop makes one after another are one
+longer stretch. Within a call a function's code runs forwards, except for its own loops: a stretch
+is split into calls where the position goes back without one.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class Region:
 
 
 def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
-    """The calls of the user's functions that checkpoints could stand around, in program order; no
-    two share an eqn.
+    """Return the calls of the user's functions that checkpoints could be put around.
 
-    Looked into are the target itself and what is called once and makes most of its caller's bytes;
-    other calls are taken whole. Left out are calls that hold a checkpoint, that are a loop and
-    little else, that are a single operation or all of the program, and those whose results nobody
-    reads.
+    They are in program order; no two share an eqn. The target itself is looked into, and so is
+    what is called once and makes most of its caller's bytes; other calls are taken whole. Left out
+    are calls that hold a checkpoint, that are a loop and little else, that are a single operation
+    or all of the program, and those whose results nobody reads.
 
     Args:
       jaxpr: the primal jaxpr, open.
-      top: its level.
+      levels: descends into the eqns.
+      top: its outermost level.
     """
     search = _Search(levels, jaxpr)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
@@ -87,8 +87,9 @@ def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Span:
-    """Eqns of a level that all came through one call of a function, whose frame is number `depth`
-    of their user frames; -1: that of nobody.
+    """Eqns of a level that all came through one call of a function.
+
+    The frame of the call is number `depth` of their user frames; -1: no frame.
     """
 
     level: Level
@@ -106,11 +107,11 @@ class _Call:
     """One call of a function.
 
     Attributes:
-      code: of the function.
+      code: the code of the function.
       chain: the frames that it was called from: its caller's and those of comprehensions and
         generators in between. Empty for the target.
-      eqns: what it left in the jaxpr of its caller, `run`.
-      body: the same, or what is in the jit eqn that it left.
+      run: the eqns that it left in the jaxpr of its caller.
+      body: the same eqns, or those in the jit eqn that it left.
     """
 
     code: CodeType
@@ -125,12 +126,12 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """What eqns make, those of inner jaxprs in place of the eqns that hold them.
+    """The bytes and the number of eqns, with inner jaxprs in place of the eqns that hold them.
 
     Attributes:
-      nbytes: of all results, each trip's.
-      looped: of these, what loops make.
-      operations: eqns, each loop's body once.
+      nbytes: the bytes of all results, each trip's.
+      looped: the part of these bytes that loops make.
+      operations: the number of eqns, each loop's body once.
       remat: whether a checkpoint is among them.
     """
 
@@ -149,7 +150,7 @@ class _Weight:
 
 
 class _Search:
-    """Finds calls, each level's paths read once."""
+    """A search for calls, which reads the paths of each level once."""
 
     def __init__(self, levels: Levels, jaxpr: Any) -> None:
         self._levels = levels
@@ -171,14 +172,14 @@ class _Search:
         )
 
     def line(self, call: _Call) -> Hashable:
-        """What calls of one function from one line have in common."""
+        """Return the key that calls of one function from one line share."""
         if not call.chain:
             return call.code
         location = self._levels.frames.location(call.chain[-1])
         return call.code, location.file, location.line
 
     def within(self, span: _Span) -> Iterator[_Call]:
-        """The places for checkpoints in one call of a function."""
+        """Yield the calls that checkpoints could be put around, in one call of a function."""
         calls = self._calls(span)
         times = Counter(self.line(call) for call in calls)
         total = self._sum(span.eqns).nbytes
@@ -234,7 +235,10 @@ class _Search:
         return any(reads.get(v, -1) >= call.run.stop for eqn in call.eqns for v in eqn.outvars)
 
     def _last_reads(self, jaxpr: Any) -> dict[Any, int]:
-        """The number of the last eqn that reads a variable; that after the last for outputs."""
+        """Return for each variable the index of the last eqn that reads it.
+
+        For outputs it is the index after the last eqn.
+        """
         known = self._reads.get(id(jaxpr))
         if known is None:
             readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
@@ -245,12 +249,12 @@ class _Search:
         return known[1]
 
     def _is_recursive(self, call: _Call) -> bool:
-        """Whether the function stands on the stack already."""
+        """Return whether the function is on the stack already."""
         path = self._path(call.body.level)[call.body.start]
         return call.code in (path.frames[at].code for at in path.users[: call.body.depth])
 
     def _calls(self, span: _Span) -> list[_Call]:
-        """The calls that the function of a span makes, in program order."""
+        """Return the calls that the function of a span makes, in program order."""
         level, jaxpr = span.level, span.level.jaxpr
         made: list[_Call] = []
         stretch: list[int] = []
@@ -279,8 +283,9 @@ class _Search:
     def _entry(
         self, level: Level, i: int, depth: int
     ) -> tuple[tuple[Frame, ...], CodeType, int] | None:
-        """The chain, the code and the depth of the call that an eqn came through; None for one
-        that the function itself made, or a derivative of it.
+        """Return the chain, the code and the depth of the call that an eqn came through.
+
+        None for an eqn that the function itself made, or a derivative of it.
         """
         if phase_of(jax_compat.name_stack(level.jaxpr.eqns[i])) != UPDATE:
             return None
@@ -291,7 +296,7 @@ class _Search:
         return path.chain(depth, callee), path.frames[path.users[callee]].code, callee
 
     def _jitted(self, level: Level, i: int, depth: int) -> _Call | None:
-        """The call of a jitted function that an eqn is."""
+        """Return the call of a jitted function that an eqn is."""
         eqn = level.jaxpr.eqns[i]
         if (
             jax_compat.primitive_name(eqn) != "jit"
@@ -311,7 +316,7 @@ class _Search:
         return None
 
     def _through_lambda(self, call: _Call) -> _Call:
-        """A lambda's call, or that of the function that it does nothing but call."""
+        """Return the call of a lambda, or of the function that the lambda does nothing but call."""
         while call.code.co_name == "<lambda>" and call.body.level.jaxpr is call.run.jaxpr:
             inner = self._calls(call.body)
             if len(inner) != 1 or (inner[0].run.start, inner[0].run.stop) != (
@@ -323,7 +328,7 @@ class _Search:
         return call
 
     def _runs(self, level: Level, stretch: Sequence[int], depth: int) -> list[tuple[int, int]]:
-        """The calls that a stretch of eqns falls into, as starts and stops."""
+        """Return the calls that a stretch of eqns consists of, as starts and stops."""
         paths = self._path(level)
         marks = [
             CallMark(
@@ -356,8 +361,9 @@ class _Path:
         return cls(frames, tuple(i for i, frame in enumerate(frames) if frame.kind == "user"))
 
     def callee(self, depth: int) -> int | None:
-        """The number of the user frame of the function that the one at `depth` called. Bodies of
-        comprehensions and generators are their caller's.
+        """Return the number of the user frame of the function that the one at `depth` called.
+
+        Bodies of comprehensions and generators belong to their caller. None without such a frame.
         """
         for at in range(depth + 1, len(self.users)):
             code = self.frames[self.users[at]].code

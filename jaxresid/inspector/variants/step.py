@@ -1,4 +1,4 @@
-"""A training step with its checkpoints changed: traced again, see `bindings`."""
+"""Change the checkpoints of a training step: trace it again, see `bindings`."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ from jaxresid.model import Location, totals_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bound:
-    """What `jax.checkpoint` (`checkpoint`) or `lax.scan` (`scan`) bound.
+    """One binding of `jax.checkpoint` or `lax.scan`.
 
     Attributes:
+      kind: `checkpoint` or `scan`.
       body: the open jaxpr that it calls.
-      location: the user's line; of a scan.
+      policy: the policy of a checkpoint.
+      prevent_cse: whether a checkpoint prevents CSE.
+      location: the user's line, for a scan.
     """
 
     kind: str
@@ -61,8 +64,10 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class _Marking:
-    """A policy that saves nothing. By it what was bound is found again in the jaxpr that JAX made
-    of it: in which loops it stands, and whether any gradient goes through it.
+    """A policy that saves nothing and marks what was bound.
+
+    By it, what was bound is found again in the jaxpr that JAX made of it: in which loops it is,
+    and whether any gradient goes through it.
     """
 
     number: int
@@ -73,11 +78,12 @@ class _Marking:
 
 @dataclass(slots=True, eq=False)
 class _Standing:
-    """Where something that was bound stands in a backward pass: how often it runs, and the numbers
-    of what stands around it, outermost first.
+    """The context in a backward pass of something that was bound.
 
     Attributes:
       site: the checkpoint that it is part of; a loop's body was marked as one.
+      trips: how often it runs.
+      around: the numbers of the bindings around it, outermost first.
     """
 
     site: Site
@@ -130,7 +136,7 @@ class StepVariants:
         return self._grouped(found)
 
     def _standing(self, top: Level) -> dict[int, _Standing]:
-        """By number, what was bound and stands in the backward pass of a marked step."""
+        """Return by number what was bound and occurs in the backward pass of a marked step."""
         levels, found = Levels(self._frames), dict[int, _Standing]()
         for site in sites(levels, top, backward=True):
             for call in site.calls:
@@ -157,7 +163,7 @@ class StepVariants:
         return found
 
     def _grouped(self, found: Mapping[int, _Standing]) -> tuple[Place, ...]:
-        """The places: what one line binds of one function with one policy."""
+        """Return the places: what one line binds of one function with one policy is one place."""
 
         def order(number: int) -> tuple[int, int, int]:
             around = found[number].around  # a body is bound before what it stands in
@@ -191,16 +197,16 @@ class StepVariants:
         )
 
     def _holds_checkpoint(self, body: Any) -> bool:
-        """Whether one that a user wrote stands in a jaxpr; one of ours may."""
+        """Return whether a jaxpr holds a checkpoint that a user wrote; it may hold one of ours."""
         marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
 
     def left(self) -> tuple[str, ...]:
-        """See `choices.Variants`."""
+        """Return the checkpoints that are no places: none; see `choices.Variants`."""
         return ()
 
     def body(self, place: Place) -> Any:
-        """See `choices.Variants`."""
+        """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         self.places()
         number = place.handle[0]
         if number not in self._bodies:
@@ -212,7 +218,7 @@ class StepVariants:
         return self._bodies[number]
 
     def overlaps(self) -> tuple[tuple[Place, Place], ...]:
-        """See `choices.Variants`."""
+        """Return the pairs of places that overlap; see `choices.Variants`."""
         places = self.places()
         return tuple(
             (outer, inner)
@@ -222,11 +228,11 @@ class StepVariants:
         )
 
     def variant(self, choices: Choices) -> Variant:
-        """See `choices.Variants`."""
+        """Apply choices, differentiate again, and measure; see `choices.Variants`."""
         return self.measured(self.trace(choices))
 
     def trace(self, choices: Choices) -> StepTrace:
-        """The step traced with choices made.
+        """Return the step traced with choices made.
 
         Raises:
           JaxresidError: JAX cannot differentiate it, a policy fails, or the function binds other
@@ -274,7 +280,7 @@ class StepVariants:
         return traced
 
     def measured(self, traced: StepTrace) -> Variant:
-        """The figures of a trace."""
+        """Return a trace with its figures."""
         program = step_program(traced)
         totals = totals_of(step_residuals(traced, self._frames, program))
         return Variant(
@@ -311,7 +317,7 @@ class StepVariants:
 
 
 class _Named:
-    """Bodies with some of their values named, one object for each that is."""
+    """Bodies with some of their values named, each cached as one object."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -337,7 +343,7 @@ def _scan(bound: Mapping[str, Any], frames: Frames) -> _Bound:
 
 
 def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) -> Mapping[str, Any]:
-    """What a scan is bound with, its body checkpointed."""
+    """Return the params of a scan with its body checkpointed."""
     held = bound["jaxpr"]
     body = remake.wrapped(jax_compat.open_jaxpr(held), choice, prevent_cse=False)
     return jax_compat.with_bound_params(bound, {"jaxpr": jax_compat.with_jaxpr(held, body)})

@@ -1,4 +1,4 @@
-"""Edits of source text, made on the expression concerned and nothing else.
+"""Edit source text, changing only the expression concerned.
 
 The expression's own text is parsed by libcst, changed, and written back, so that comments, quotes
 and line breaks inside it stay. Only what changes becomes part of the edit.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def replace(source: Source, node: ast.expr | ast.stmt, text: str) -> Edit:
-    """Puts `text` in the place of a node."""
+    """Return the edit that replaces a node by `text`."""
     return Edit(source.span(node), text)
 
 
 def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit:
-    """Puts one argument of a call in the place of the call."""
+    """Return the edit that replaces a call by one of its arguments."""
     text = facts.source.segment(facts.source.span(inner))
     # A name, a call and the like keep their meaning anywhere, as long as they do not need the
     # call's own brackets to go on over lines.
@@ -37,7 +37,13 @@ def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit:
 
 
 def assigned(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
-    """The fix that binds what a statement throws away."""
+    """Return the fix that binds a discarded value to the name it should have.
+
+    Args:
+      facts: the facts of the module.
+      node: the expression whose value is discarded.
+      target: the expression to assign it to.
+    """
     span = facts.source.span(node)
     name = ast.unparse(target)
     at = Span(span.row, span.column, span.row, span.column)
@@ -47,7 +53,7 @@ def assigned(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
 def without_checkpoint(
     facts: Facts, site: Site, applicability: Applicability = "unsafe"
 ) -> Fix | None:
-    """The fix that removes a checkpoint and leaves what it wraps."""
+    """Return the fix that removes a checkpoint and leaves what it wraps, None where it cannot."""
     edit = None
     if site.definition is not None:
         edit = remove_decorator(facts, site.node)
@@ -57,7 +63,7 @@ def without_checkpoint(
 
 
 def remove_decorator(facts: Facts, decorator: ast.expr) -> Edit | None:
-    """Removes a decorator with its line; None where other code shares the line."""
+    """Return the edit that removes a decorator and its line, None where other code is on it."""
     source = facts.source
     span = source.span(decorator)
     before = source.lines[span.row - 1][: span.column]
@@ -75,7 +81,15 @@ def remove_decorator(facts: Facts, decorator: ast.expr) -> Edit | None:
 def change_call(
     source: Source, call: ast.Call, change: Callable[[cst.Call], cst.Call | None]
 ) -> Edit | None:
-    """Rewrites a call by libcst; None where `change` declines or the text does not parse alone."""
+    """Return the edit that rewrites a call by libcst.
+
+    None is returned where `change` declines or the text of the call does not parse alone.
+
+    Args:
+      source: the source of the module.
+      call: the call.
+      change: returns the rewritten call, or None to decline.
+    """
     import libcst as cst
 
     from jaxresid.linter.text.syntax import is_deep
@@ -99,7 +113,7 @@ def change_call(
 
 
 def _shrunk(source: Source, edit: Edit) -> Edit:
-    """The same edit without what stays the same at its ends."""
+    """Return the same edit without the text at its ends that does not change."""
     start, end = source.start(edit.span), source.end(edit.span)
     old, new = source.text[start:end], edit.text
     # commonprefix goes by character, which is what is wanted here.
@@ -110,7 +124,16 @@ def _shrunk(source: Source, edit: Edit) -> Edit:
 
 
 def set_keyword(source: Source, call: ast.Call, name: str, value: str) -> Edit | None:
-    """Gives a keyword of a call a value, adding it at the end where it is missing."""
+    """Return the edit that gives a keyword of a call a value.
+
+    The keyword is added at the end where it is missing.
+
+    Args:
+      source: the source of the module.
+      call: the call.
+      name: the keyword.
+      value: the source text of the value.
+    """
     import libcst as cst
 
     for keyword in call.keywords:
@@ -154,12 +177,24 @@ def _comma() -> cst.Comma:
 
 
 def remove_argument(source: Source, call: ast.Call, argument: ast.expr) -> Edit | None:
-    """Removes one argument (given by its value) from a call."""
+    """Return the edit that removes one argument from a call.
+
+    Args:
+      source: the source of the module.
+      call: the call.
+      argument: the value of the argument, positional or by keyword.
+    """
     return remove_arguments(source, call, (argument,))
 
 
 def remove_arguments(source: Source, call: ast.Call, arguments: Iterable[ast.expr]) -> Edit | None:
-    """Removes arguments (given by their values) from a call."""
+    """Return the edit that removes some arguments from a call.
+
+    Args:
+      source: the source of the module.
+      call: the call.
+      arguments: the values of the arguments, positional or by keyword.
+    """
     removed = {id(a) for a in arguments}
     values = [a.value if isinstance(a, ast.keyword) else a for a in sorted_arguments(call)]
     indices = [i for i, value in enumerate(values) if id(value) in removed]
@@ -181,13 +216,16 @@ def remove_arguments(source: Source, call: ast.Call, arguments: Iterable[ast.exp
 
 
 def sorted_arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:
-    """A call's arguments as written, positional and keyword ones in source order."""
+    """Return a call's positional and keyword arguments in source order."""
     found: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     return sorted(found, key=lambda a: (a.lineno, a.col_offset))
 
 
 def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
-    """Inserts `import module` or `from module import name` after the imports at the top."""
+    """Return the edit that adds an import after those at the top of the module.
+
+    The import is `from module import name`, or `import module` where there is no name.
+    """
     statement = f"from {module} import {name}" if name else f"import {module}"
     tree = facts.names.tree
     lines = facts.source.lines
@@ -212,7 +250,10 @@ def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
 
 
 def name_for(facts: Facts, qualname: str) -> str | None:
-    """How the module already spells something of another module, if it imports what it needs."""
+    """Return how the module already spells something of another module.
+
+    None is returned where it does not import what it needs.
+    """
     for binding_list in facts.names.root.bindings.values():
         for binding in binding_list:
             if binding.kind != "import":

@@ -1,4 +1,4 @@
-"""How one module spells something of another, and the import that it lacks for it."""
+"""Find how a module spells something of another module, and add the import that it lacks for it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ class _Place:
 
 @dataclass
 class Imports:
-    """The names of other modules in one module. Asking for one that is missing adds its import.
+    """The names by which one module refers to other modules, and the imports it lacks.
+
+    Asking for a name that is missing adds its import.
 
     Attributes:
-      missing: the imports to add, as dotted names of what they bind.
+      facts: the facts of the module.
+      missing: the imports to add: the dotted name of what is imported -> the name that it binds.
     """
 
     facts: Facts
@@ -42,11 +45,13 @@ class Imports:
     def spelled(
         self, qualname: str, imported: str, at: ast.AST, also: Sequence[str] = ()
     ) -> str | None:
-        """How to write `qualname` at a place; None where every way to is taken by other names.
+        """Return how to write `qualname` at a place, None where other names take every way to.
 
         Args:
+          qualname: the dotted name of what is wanted.
           imported: what is imported where the module has no name for it, a part of `qualname`:
             `jax` for `import jax`, `flax.nnx` for `from flax import nnx`.
+          at: the node where the name is to be written.
           also: other qualified names of the same thing.
         """
         known = self._known((qualname, *also), at)
@@ -60,7 +65,7 @@ class Imports:
         return None
 
     def edits(self) -> Iterator[Edit]:
-        """The edits that add what is missing, each where the module's own order has it."""
+        """Yield the edits that add the missing imports, each where the module's order puts it."""
         newline = "\r\n" if "\r\n" in self.facts.source.text else "\n"
         by_place: dict[_Place, str] = {}
         for imported in sorted(self.missing, key=_order):
@@ -77,7 +82,7 @@ class Imports:
     # -- names there are -----------------------------------------------------------------------
 
     def _known(self, qualnames: Sequence[str], at: ast.AST) -> str | None:
-        """The module's name for one of these, rather than for the module that has it."""
+        """Return the module's name for one of these, or else for the module that has it."""
         own = [(q, "") for q in qualnames]
         own += [(module, f".{last}") for module, _, last in (q.rpartition(".") for q in qualnames)]
         for wanted, tail in own:
@@ -89,7 +94,7 @@ class Imports:
         return None
 
     def _binds(self, binding: Binding, qualname: str, at: ast.AST) -> bool:
-        """Whether a binding of the module certainly gives its name that meaning."""
+        """Return whether a binding of the module certainly gives its name that meaning."""
         names = self.facts.names
         parent = names.parents.get(binding.node)
         if binding.kind == "import":
@@ -101,8 +106,9 @@ class Imports:
         return False
 
     def _is_visible(self, name: str, qualname: str, at: ast.AST) -> bool:
-        """Whether no function, class or comprehension around a place gives the name another
-        meaning.
+        """Return whether a name has its module-level meaning at a place.
+
+        It does unless a function, class or comprehension around the place gives it another meaning.
         """
         return all(
             all(b.kind == "import" and b.qualname == qualname for b in scope.bindings[name])
@@ -118,7 +124,7 @@ class Imports:
         return not is_taken and self._is_visible(name, qualname, at)
 
     def _scopes(self, at: ast.AST) -> Iterator[Scope]:
-        """The scopes around a place but the module's, innermost first."""
+        """Yield the scopes around a place except the module's, innermost first."""
         names = self.facts.names
         scope = next((s for n in ast.walk(at) if (s := names.scopes.get(n))), None)
         while scope is not None and scope is not names.root:
@@ -144,7 +150,7 @@ class Imports:
         return self._first_place()
 
     def _groups(self) -> list[list[_Import]]:
-        """The imports at the top of the module, those on lines in a row together."""
+        """Return the imports at the top of the module, grouped where their lines are adjacent."""
         groups: list[list[_Import]] = []
         for node in self.facts.names.tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -157,7 +163,9 @@ class Imports:
         return groups
 
     def _first_place(self) -> _Place:
-        """After the docstring; without one after the comments that begin the file, among them
+        """Return the place of the first import.
+
+        It is after the docstring, or without one after the comments that begin the file, among them
         its interpreter and its encoding.
         """
         tree, lines = self.facts.names.tree, self.facts.source.lines

@@ -1,4 +1,4 @@
-"""Rewrites of imports and attributes to the module that a name of the checkpoint family is in."""
+"""Rewrite imports and attributes to use the public module of a name of the checkpoint family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 
 
 def imported(facts: Facts, node: ast.ImportFrom, alias: ast.alias, public: str) -> Fix | None:
-    """The fix that imports one name of a statement from elsewhere, under the name it has here."""
+    """Return the fix that imports one name of a statement from its public module.
+
+    The module keeps the name that it is bound to. None is returned where the statement cannot be
+    rewritten safely.
+
+    Args:
+      facts: the facts of the module.
+      node: the import statement.
+      alias: the name in the statement to import from elsewhere.
+      public: the public dotted name.
+    """
     module, _, name = public.rpartition(".")
     source = facts.source
     span = source.span(node)
@@ -34,7 +44,10 @@ def imported(facts: Facts, node: ast.ImportFrom, alias: ast.alias, public: str) 
 
 
 def attribute(facts: Facts, node: ast.Attribute, public: str) -> Fix | None:
-    """The fix that reads an attribute from elsewhere, where the module imports what it takes."""
+    """Return the fix that reads an attribute from its public module.
+
+    None is returned where the module does not import what it takes.
+    """
     name = edits.name_for(facts, public)
     if name is None or _is_shadowed(facts, node, name.partition(".")[0]):
         return None
@@ -43,7 +56,7 @@ def attribute(facts: Facts, node: ast.Attribute, public: str) -> Fix | None:
 
 
 def _is_shadowed(facts: Facts, node: ast.Attribute, head: str) -> bool:
-    """Whether a function or class around a place binds a name itself."""
+    """Return whether a function or class around a place binds a name itself."""
     root = facts.names.root
     scope = next((s for n in ast.walk(node) if (s := facts.names.scopes.get(n))), None)
     while scope is not None and scope is not root:

@@ -1,0 +1,1 @@
+"""Patterns of code that several rules look for."""

@@ -1,5 +1,7 @@
-"""How the checkpoint family is called: by which API for certain, with which keywords, and whether
-the code around it expects that it may fail. Shared by the rules on call shape (JXR5, JXR405).
+"""Tell how the checkpoint family is called.
+
+That is: by which API for certain, with which keywords, and whether the code around a call expects
+that it may fail. Shared by the rules on call shape (JXR5, JXR405).
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class Given:
     """A keyword that a checkpoint is given.
 
     Attributes:
+      site: the checkpoint.
+      value: the keyword's value.
       node: the keyword as written; its value alone where it came out of a dictionary.
       call: the call that it is written in.
     """
@@ -39,7 +43,7 @@ class Given:
 
 
 def definite(facts: Facts, callee: ast.expr) -> Role | None:
-    """The checkpoint API that a callee is, where it can be no other and nothing else."""
+    """Return the checkpoint API that a callee certainly is, None where it may be anything else."""
     if len(facts.names.origins(callee)) != 1:
         return None
     roles = facts.roles(callee)
@@ -47,7 +51,7 @@ def definite(facts: Facts, callee: ast.expr) -> Role | None:
 
 
 def role_of(facts: Facts, site: Site) -> Role | None:
-    """The API of a site, where it is certain."""
+    """Return the API of a site where it is certain, else None."""
     if site.form == "call":
         assert isinstance(site.node, ast.Call)
         return definite(facts, site.node.func)
@@ -55,14 +59,14 @@ def role_of(facts: Facts, site: Site) -> Role | None:
 
 
 def callee(facts: Facts, node: ast.expr) -> str:
-    """The API as the user wrote it: `jax.checkpoint` in `partial(jax.checkpoint, policy=p)`."""
+    """Return the API as the user wrote it: `jax.checkpoint` in `partial(jax.checkpoint, ...)`."""
     while isinstance(node, ast.Call):
         node = node.args[0] if facts.is_partial(node) and node.args else node.func
     return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "jax.checkpoint"
 
 
 def keywords(facts: Facts, name: str) -> Iterator[Given]:
-    """The places that give a keyword to a checkpoint whose API is certain, each once."""
+    """Yield the places that give a keyword to a checkpoint whose API is certain, each once."""
     seen = set()
     for site in facts.sites:
         keyword = site.arguments.keywords.get(name)
@@ -76,8 +80,9 @@ def keywords(facts: Facts, name: str) -> Iterator[Given]:
 
 
 def tolerated(facts: Facts, node: ast.AST) -> bool:
-    """Whether the code around expects an error here: `try`, `pytest.raises`, or a question about
-    the version.
+    """Return whether the code around a node expects an error there.
+
+    It does inside `try`, `pytest.raises` and the like, or under a check of the version.
     """
     child = node
     for parent in facts.names.ancestors(node):

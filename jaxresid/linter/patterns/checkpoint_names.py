@@ -1,4 +1,4 @@
-"""The names that policies are given, and what is known of names beyond the project."""
+"""Find the names that policies are given, and list known names from outside the project."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Mention:
 
     Attributes:
       node: the argument or element as written.
-      literal: the string itself, which may stand elsewhere.
-      factory: what it is given to.
+      literal: the string itself, which may be written elsewhere.
+      name: the value of the string.
+      factory: the policy factory that it is given to.
     """
 
     node: ast.expr
@@ -54,7 +55,7 @@ class Mention:
 
 
 def given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, ...]:
-    """The names that one call of a policy factory gets; None for what is not literal."""
+    """Return the names that one call of a policy factory gets, None for what is not literal."""
     found: list[Mention | None] = []
     for keyword in call.keywords:
         if keyword.arg in _LISTS:
@@ -70,7 +71,7 @@ def given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, .
 
 
 def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | None]:
-    """The names in a list, which may be written elsewhere."""
+    """Yield the names in a list, which may be written elsewhere; None for what is not literal."""
     origin = facts.names.definitely(node)
     if not isinstance(origin, (ast.List, ast.Tuple, ast.Set)):
         yield None
@@ -90,7 +91,7 @@ def _literal(facts: Facts, node: ast.expr, factory: str) -> Mention | None:
 
 
 def mentions(facts: Facts) -> tuple[Mention | None, ...]:
-    """The names that a module's policies are given; None for each that is not literal."""
+    """Return the names that a module's policies are given, None for each that is not literal."""
     return tuple(
         mention
         for call, factory in facts.policy_calls
@@ -100,7 +101,7 @@ def mentions(facts: Facts) -> tuple[Mention | None, ...]:
 
 
 def saved(facts: Facts, policy: Policy) -> frozenset[str]:
-    """The literal names that a policy saves or offloads, as far as they are visible."""
+    """Return the literal names that a policy saves or offloads, as far as they are visible."""
     if policy.kind != "factory" or policy.call is None or policy.name is None:
         return frozenset()
     if policy.name == "save_from_both_policies":

@@ -1,8 +1,8 @@
-"""Where a checkpoint stands as far as common-subexpression elimination goes.
+"""Tell where a checkpoint is as far as common-subexpression elimination is concerned.
 
-Shared by the rules on `prevent_cse` (JXR4). XLA merges equal computations of one computation; the
-body of a staged loop and the branches of a conditional are computations of their own, jit, vmap
-and another checkpoint are not.
+Shared by the rules on `prevent_cse` (JXR4). XLA merges equal expressions within one computation;
+the body of a staged loop and the branches of a conditional are computations of their own, but jit,
+vmap and another checkpoint are not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "in
 
 
 def allowed(facts: Facts, site: Site) -> ast.expr | None:
-    """The `False` that a site gives `prevent_cse`, where it is written there."""
+    """Return the `False` that a site gives `prevent_cse`, where it is written there, else None."""
     value = site.keyword("prevent_cse")
     if site.api.loop or not isinstance(value, ast.Constant) or value.value is not False:
         return None
@@ -34,7 +34,7 @@ def allowed(facts: Facts, site: Site) -> ast.expr | None:
 
 
 def drop(facts: Facts, site: Site, value: ast.expr) -> Fix | None:
-    """The fix that removes `prevent_cse`; none where the call that has it serves other sites."""
+    """Return the fix that removes `prevent_cse`, None where the same call serves other sites."""
     call = next((c for c in site.calls if any(k.value is value for k in c.keywords)), None)
     if call is None or not (call is site.node or site.node in facts.names.ancestors(call)):
         return None
@@ -50,13 +50,14 @@ def drop(facts: Facts, site: Site, value: ast.expr) -> Fix | None:
 
 
 def loop_at(facts: Facts, node: ast.AST) -> Loop | None:
-    """The loop that a use of kind `loop` names."""
+    """Return the loop that a use of kind `loop` names."""
     return next((loop for loop in facts.loops if loop.node is node), None)
 
 
 def is_unrolled(facts: Facts, loop: Loop) -> bool:
-    """Whether it is written there that nothing is left of a loop: `unroll=True`, an unrolling of
-    at least the length, or a length of 1.
+    """Return whether the code shows that a loop is unrolled completely.
+
+    It is with `unroll=True`, an unrolling of at least the length, or a length of 1.
     """
     if loop.arguments.dynamic:
         return False
@@ -72,7 +73,7 @@ def is_unrolled(facts: Facts, loop: Loop) -> bool:
 
 
 def _length(facts: Facts, loop: Loop) -> int | None:
-    """The literal length of a loop."""
+    """Return the literal length of a loop, None where it is not literal."""
     get = loop.arguments.get
     if loop.qualname in _FORI:
         bounds = _constant(get(0, "lower")), _constant(get(1, "upper"))
@@ -90,7 +91,7 @@ def _length(facts: Facts, loop: Loop) -> int | None:
 
 
 def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
-    """The length of `jnp.arange(4)`."""
+    """Return the length of `jnp.arange(4)`, None for other expressions."""
     if not isinstance(xs, ast.Call) or len(xs.args) != 1 or xs.keywords:
         return None
     if "jax.numpy.arange" not in facts.names.qualnames(xs.func):
@@ -104,8 +105,10 @@ def _constant(node: ast.expr | None) -> object:
 
 
 def unrolled_around(facts: Facts, site: Site) -> Loop | None:
-    """The unrolled loop whose body a site makes, or is called in, where that is all that becomes of
-    it and no other loop is visible around.
+    """Return the unrolled loop whose body a site makes, or is called in.
+
+    None is returned where anything else becomes of the site, or where another loop is visible
+    around.
     """
     found: Loop | None = None
     for use in facts.site_uses(site):
@@ -121,7 +124,7 @@ def unrolled_around(facts: Facts, site: Site) -> Loop | None:
 
 
 def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
-    """The loops that run what a use is; None among them where something else does."""
+    """Return the loops that run what a use is, with None among them where something else does."""
     if not PLAIN.issuperset(use.through):
         return (None,)
     if use.kind == "loop":
@@ -136,8 +139,10 @@ def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
 
 
 def checkpoint_around(facts: Facts, site: Site) -> Site | None:
-    """The checkpoint in whose body every call of a site's function stands, without a staged loop or
-    a branch in between; None where one stands elsewhere or may.
+    """Return the checkpoint whose body contains every call of a site's function.
+
+    None is returned where a staged loop or a branch is in between, or where a call is or may be
+    elsewhere.
     """
     found: Site | None = None
     for use in facts.site_uses(site):
@@ -149,7 +154,7 @@ def checkpoint_around(facts: Facts, site: Site) -> Site | None:
 
 
 def _enclosing(facts: Facts, use: Use, depth: int) -> Site | None:
-    """The checkpoint that a call runs in."""
+    """Return the checkpoint that a call runs in, None where there is none for sure."""
     if use.kind != "call" or not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
         return None
     function = facts.names.function(use.node)

@@ -1,4 +1,4 @@
-"""Which class of a neural-network library a class belongs to, or an expression is an instance of.
+"""Find the neural-network library that a class belongs to, and the class of an expression.
 
 Shared by the framework rules (JXR6).
 """
@@ -25,7 +25,10 @@ _FROZEN = frozenset({"deterministic", "use_running_average"})
 
 
 def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None:
-    """`linen`, `nnx`, `equinox` or `haiku` for a class that certainly derives from its Module."""
+    """Return the library from whose Module a class certainly derives, else None.
+
+    It is `linen`, `nnx`, `equinox` or `haiku`.
+    """
     if isinstance(cls, External):
         prefix, _, name = cls.qualname.rpartition(".")
         known = {"flax.linen": "linen", "flax.nnx": "nnx", "equinox.nn": "equinox"}
@@ -44,7 +47,7 @@ def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None
 
 
 def owner(facts: Facts, function: ast.AST) -> ast.ClassDef | None:
-    """The class whose instances a function is a method of, by its `self`."""
+    """Return the class whose instances a function is a method of, by its `self`; else None."""
     if not isinstance(function, ast.FunctionDef) or not function.args.args:
         return None
     names = {ast.unparse(d).rpartition(".")[2] for d in function.decorator_list}
@@ -54,7 +57,7 @@ def owner(facts: Facts, function: ast.AST) -> ast.ClassDef | None:
 
 
 def instance_class(facts: Facts, node: ast.expr, depth: int = 0) -> ModuleClass | None:
-    """The class that an expression is certainly an instance of."""
+    """Return the class that an expression is certainly an instance of, else None."""
     if depth > _MAX_DEPTH:
         return None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -77,7 +80,7 @@ def instance_class(facts: Facts, node: ast.expr, depth: int = 0) -> ModuleClass 
 def attribute_class(
     facts: Facts, cls: ast.ClassDef, attr: str, depth: int = 0
 ) -> ModuleClass | None:
-    """The class of an attribute of the instances of a class."""
+    """Return the class of an attribute of the instances of a class, None where it is not known."""
     values = facts.names.self_assigned.get((cls, attr), [])
     if len(values) == 1:
         return instance_class(facts, values[0], depth + 1)
@@ -103,7 +106,7 @@ def _annotated(facts: Facts, annotation: ast.expr | None) -> ModuleClass | None:
 
 
 def _element_class(facts: Facts, container: ast.expr, depth: int) -> ModuleClass | None:
-    """The class of the elements of a list that is written here."""
+    """Return the class of the elements of a list that is written here."""
     origin = facts.names.definitely(container)
     match origin:
         case ast.Call(args=[ast.List() | ast.ListComp() as inner]):  # `nnx.List([...])`
@@ -121,7 +124,7 @@ def _element_class(facts: Facts, container: ast.expr, depth: int) -> ModuleClass
 
 
 def update_in_call(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None:
-    """What calling an instance changes in its state, in words; None where nothing is seen."""
+    """Return, in words, what calling an instance changes in its state; None if nothing is seen."""
     if isinstance(cls, External):
         return cls.qualname.rpartition(".")[2] if cls.qualname in _STATEFUL else None
     if cls is None or library(facts, cls) != "nnx":
@@ -133,8 +136,9 @@ def update_in_call(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str
 def update(
     facts: Facts, function: FunctionNode, root: str, cls: ast.ClassDef, depth: int = 0
 ) -> str | None:
-    """What a function changes in the state of the module that it calls `root`; None where nothing
-    is seen, or where the module itself is handed on or returned.
+    """Return what a function changes in the state of the module that it calls `root`.
+
+    None is returned where nothing is seen, or where the module itself is handed on or returned.
     """
     if depth > _MAX_DEPTH:
         return None
@@ -203,8 +207,16 @@ def _root(node: ast.expr) -> str | None:
 
 
 def swap(facts: Facts, site: Site, qualname: str, keywords: frozenset[str]) -> Fix | None:
-    """The fix that calls another checkpoint, where the module already has a name for its library
-    and it takes the same keywords.
+    """Return the fix that calls another library's checkpoint instead.
+
+    None is returned unless the module already has a name for the library and the checkpoint takes
+    the same keywords.
+
+    Args:
+      facts: the facts of the module.
+      site: the checkpoint to replace.
+      qualname: the dotted name of the other checkpoint.
+      keywords: the keywords that the other checkpoint takes.
     """
     callee = site.node.func if isinstance(site.node, ast.Call) else site.node
     if site.form == "decorator" and isinstance(site.node, ast.Call):

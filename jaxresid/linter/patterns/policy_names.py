@@ -1,4 +1,4 @@
-"""Where policies are named, made and given. Shared by the policy rules (JXR2)."""
+"""Find where policies are named, made and given; shared by the policy rules (JXR2)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Made:
-    """A call of a factory of policies, or a `functools.partial` of one.
+    """A call of a policy factory, or a `functools.partial` of one.
 
     Attributes:
-      name: the factory's, in `jax.checkpoint_policies`.
+      call: the call.
+      name: the factory's name in `jax.checkpoint_policies`.
       args: its positional arguments.
-      complete: it is the call itself, and no `*args` or `**kwargs` hide arguments.
+      complete: whether this is the call itself, and no `*args` or `**kwargs` hide arguments.
     """
 
     call: ast.Call
@@ -32,13 +33,14 @@ class Made:
     complete: bool
 
     def keyword(self, name: str) -> ast.expr | None:
-        """The value given to a keyword."""
+        """Return the value given to a keyword, None where it is not given."""
         return next((k.value for k in self.call.keywords if k.arg == name), None)
 
 
 def name_of(facts: Facts, node: ast.expr) -> str | None:
-    """`dots_saveable`, where an expression is that member of `jax.checkpoint_policies` for sure;
-    it need not exist.
+    """Return the member of `jax.checkpoint_policies` that an expression certainly is, by its name.
+
+    The name, such as `dots_saveable`, need not exist in jax. None is returned for anything else.
     """
     found = {
         apis.policy_name(origin.qualname) if isinstance(origin, External) else None
@@ -48,7 +50,7 @@ def name_of(facts: Facts, node: ast.expr) -> str | None:
 
 
 def leaves(node: ast.expr) -> Iterator[ast.expr]:
-    """The expressions that a conditional expression chooses from."""
+    """Yield the expressions that a conditional expression chooses from."""
     match node:
         case ast.IfExp():
             yield from leaves(node.body)
@@ -61,7 +63,7 @@ def leaves(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def given(facts: Facts) -> Iterator[ast.expr]:
-    """The expressions given to `policy=` of the checkpoint family, partials of it included."""
+    """Yield the expressions given to `policy=` of the checkpoint family or of its partials."""
     found: dict[ast.expr, None] = {}
     for site in facts.sites:
         node = site.keyword("policy")
@@ -75,7 +77,7 @@ def given(facts: Facts) -> Iterator[ast.expr]:
 
 
 def _checkpoints(facts: Facts, call: ast.Call) -> bool:
-    """Whether a call is one of the checkpoint family, or a partial of one."""
+    """Return whether a call is one of the checkpoint family, or a partial of one."""
     if facts.role(call.func, "checkpoint") is not None:
         return True
     return bool(
@@ -84,7 +86,7 @@ def _checkpoints(facts: Facts, call: ast.Call) -> bool:
 
 
 def made(facts: Facts) -> Iterator[Made]:
-    """The calls of factories."""
+    """Yield the calls of policy factories."""
     for call, _ in facts.policy_calls:
         name = name_of(facts, call.func)
         if name in apis.FACTORIES:
@@ -105,6 +107,6 @@ def _is_complete(call: ast.Call) -> bool:
 
 
 def written(facts: Facts, node: ast.expr) -> str:
-    """An expression as the user wrote it, on one line."""
+    """Return an expression as the user wrote it, on one line."""
     text = facts.source.segment(facts.source.span(node))
     return text if "\n" not in text else " ".join(ast.unparse(node).split())

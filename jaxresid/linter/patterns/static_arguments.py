@@ -1,5 +1,7 @@
-"""What `static_argnums` of a checkpoint points at: the parameters of the function as the API
-counts them, and the positions that the visible calls fill.
+"""Tell which parameters `static_argnums` of a checkpoint refers to.
+
+That is: the parameters of the function as the API counts them, and the positions that the visible
+calls fill.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ class Static:
     """The static arguments of a site.
 
     Attributes:
+      site: the site.
       node: the expression given.
-      value: what it is, where it is a literal.
-      indices: the same as integers, () where it is none of the forms that the API takes.
+      value: its value, where it is a literal.
+      indices: the value as integers, () where it is none of the forms that the API takes.
     """
 
     site: Site
@@ -51,7 +54,10 @@ class Signature:
     """The parameters of a checkpointed function, as the API counts them from 0.
 
     Attributes:
-      open: it takes `*args` too.
+      function: the function.
+      parameters: the parameters that can be given by position and are counted.
+      defaults: default values by parameter name.
+      open: whether it takes `*args` too.
     """
 
     function: FunctionNode
@@ -65,6 +71,7 @@ class Passed:
     """A visible call of a checkpointed function.
 
     Attributes:
+      call: the call.
       shift: how many counted arguments come before the first that the call gives.
     """
 
@@ -72,16 +79,16 @@ class Passed:
     shift: int
 
     def reaches(self, index: int) -> bool:
-        """Whether the argument is given by position."""
+        """Return whether the argument with an index is given by position."""
         return index - self.shift < len(self.call.args)
 
     def names(self, name: str) -> bool:
-        """Whether the argument is given by keyword."""
+        """Return whether the argument with a name is given by keyword."""
         return any(k.arg == name for k in self.call.keywords)
 
 
 def given(facts: Facts) -> Iterator[Static]:
-    """The sites with literal static arguments whose API is certain."""
+    """Yield the static arguments, where they are literal, of the sites whose API is certain."""
     for site in facts.sites:
         if site.api.library not in {"jax", "nnx", *_LINEN} or site.api.loop:
             continue
@@ -104,7 +111,7 @@ def _indices(value: object) -> tuple[int, ...]:
 
 
 def signature(facts: Facts, site: Site) -> Signature | None:
-    """The parameters of what a site checkpoints, where they are visible."""
+    """Return the parameters of what a site checkpoints, None where they are not visible."""
     found = site.definition or facts.names.definitely(site.target)
     own_attribute = (
         isinstance(site.target, ast.Attribute)
@@ -131,7 +138,7 @@ def signature(facts: Facts, site: Site) -> Signature | None:
 
 
 def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
-    """Whether the decorators below the checkpoint leave the signature as it is."""
+    """Return whether the decorators below the checkpoint leave the signature as it is."""
     if isinstance(function, ast.Lambda):
         return True
     decorators = function.decorator_list
@@ -149,7 +156,10 @@ def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
 
 
 def calls(facts: Facts, site: Site) -> list[Passed]:
-    """The visible calls of the checkpointed function whose positional arguments are all visible."""
+    """Return the visible calls of a checkpointed function.
+
+    Calls with positional arguments that are not all visible are left out.
+    """
     found = []
     for use in facts.site_uses(site):
         call = use.node
@@ -177,7 +187,7 @@ def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -
 
 
 def is_under_condition(facts: Facts, node: ast.AST) -> bool:
-    """Whether a call is made in one of several branches of its function."""
+    """Return whether a call is made in one of several branches of its function."""
     for parent in facts.names.ancestors(node):
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return False
@@ -187,14 +197,14 @@ def is_under_condition(facts: Facts, node: ast.AST) -> bool:
 
 
 def is_array(signature: Signature, parameter: ast.arg) -> bool:
-    """Whether a parameter is an array by its annotation, or without one by its name."""
+    """Return whether a parameter is an array by its annotation, or without one by its name."""
     if parameter.annotation is not None:
         return ast.unparse(parameter.annotation).strip("'\"").endswith(("Array", "ndarray"))
     return parameter.arg in _ARRAY_NAMES and parameter.arg not in signature.defaults
 
 
 def is_flag(signature: Signature, parameter: ast.arg) -> bool:
-    """Whether a parameter is a bool that the function branches on."""
+    """Return whether a parameter is a bool that the function branches on."""
     default = signature.defaults.get(parameter.arg)
     literal = isinstance(default, ast.Constant) and isinstance(default.value, bool)
     annotated = parameter.annotation is not None and ast.unparse(parameter.annotation) == "bool"

@@ -1,0 +1,1 @@
+"""What the code of a module refers to: names, checkpoint sites, and where their values go."""

@@ -1,4 +1,4 @@
-"""What the names mean: the checkpoint, loop, derivative and policy families, by qualified name.
+"""Define the checkpoint, loop, derivative and policy families, by qualified name.
 
 Facts on versions and signatures: each was run on jax 0.10.2 and 0.12 or read from the release.
 """
@@ -16,14 +16,16 @@ class CheckpointApi:
     """One spelling of checkpoint.
 
     Attributes:
+      library: the library that it belongs to.
       target: name of the parameter that takes the function.
       keywords: what it accepts by keyword.
       positional: how many positional arguments it accepts.
       factory: whether calling it without a function gives a decorator.
       implicit: arguments of a method before the ones that `static_argnums` counts from 0:
         0 where `self` (or the module) is counted as 0, 1 where it is not counted.
-      loop: the checkpointed function runs in a loop that it makes itself.
-      removed: the jax version that no longer has it.
+      loop: whether the checkpointed function runs in a loop that the API makes itself.
+      removed: the first jax version that no longer has it; None where it still exists.
+      private: whether the name is in a private module of jax.
     """
 
     library: Library
@@ -102,7 +104,6 @@ class LoopApi:
         reverse mode; `branch` runs it at most once but is a boundary for common-subexpression
         elimination as well.
       curried: takes the function alone and returns one that loops: `nn.scan(Body)(xs)`.
-      unroll, length: keywords.
     """
 
     bodies: tuple[tuple[int, str], ...]
@@ -227,7 +228,10 @@ CHECKPOINT_NAMES = frozenset(
 
 
 def policy_name(qualname: str) -> str | None:
-    """`dots_saveable` for `jax.checkpoint_policies.dots_saveable`; None if it is no policy."""
+    """Return the name of a policy in its module, None if a qualified name is not a policy's.
+
+    For example, `jax.checkpoint_policies.dots_saveable` gives `dots_saveable`.
+    """
     for module in POLICY_MODULES:
         if qualname.startswith(module):
             rest = qualname[len(module) :]

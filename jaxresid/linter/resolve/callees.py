@@ -1,4 +1,4 @@
-"""What a callee is: a member of one of the families, through aliases, partials and factories."""
+"""Find which member of the families a callee is, through aliases, partials and factories."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ MAX_DEPTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a callee is: an entry of one of the families.
+    """The entry of one of the families that a callee is.
 
     Attributes:
+      kind: the family.
+      qualname: the qualified name of the entry.
+      entry: the family's own data on it, as in `apis`; None for families without data.
       bound: the partial or factory calls that already gave arguments, outermost first.
     """
 
@@ -31,10 +34,12 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of a call with those that partials bound before.
+    """The arguments of a call, including those that partials bound before.
 
     Attributes:
-      dynamic: there are `*args` or `**kwargs` whose content is not visible.
+      positional: the positional arguments.
+      keywords: the keyword arguments by name.
+      dynamic: whether there are `*args` or `**kwargs` whose content is not visible.
     """
 
     positional: tuple[ast.expr, ...]
@@ -42,7 +47,7 @@ class Arguments:
     dynamic: bool
 
     def get(self, position: int | None, keyword: str) -> ast.expr | None:
-        """The argument at a position or by keyword."""
+        """Return the argument at a position or by keyword, None where it is not given."""
         if keyword in self.keywords:
             return self.keywords[keyword].value
         if position is not None and position < len(self.positional):
@@ -51,21 +56,21 @@ class Arguments:
 
 
 class Imports(Protocol):
-    """Where names that a module imports come from."""
+    """An index of where the names that a module imports come from."""
 
     def canonical(self, qualname: str, importer: Path | None = None) -> str:
         """Return the name under which something is defined."""
 
 
 class Roles:
-    """Answers what expressions are among the families of `apis`."""
+    """A resolver of expressions to members of the families of `apis`."""
 
     names: Names
     project: Imports | None
     path: Path | None
 
     def roles(self, node: ast.AST | None, depth: int = 0) -> tuple[Role, ...]:
-        """What a callee may be, among the families."""
+        """Return the members of the families that a callee may be."""
         return tuple(self._roles(node, depth))
 
     def _roles(self, node: ast.AST | None, depth: int = 0) -> Iterator[Role]:
@@ -86,7 +91,7 @@ class Roles:
         return _role(qualname)
 
     def _of_call(self, call: ast.Call, depth: int) -> Iterator[Role]:
-        """The role of a call's result: a partial's, or a checkpoint factory's."""
+        """Yield the roles of a call's result: those of a partial, or of a checkpoint factory."""
         for role in self._roles(call.func, depth + 1):
             if role.kind == "transform" and role.entry == "partial" and call.args:
                 for inner in self._roles(call.args[0], depth + 1):
@@ -96,15 +101,21 @@ class Roles:
                 yield Role(role.kind, role.qualname, role.entry, (call, *role.bound))
 
     def role(self, node: ast.AST | None, kind: str) -> Role | None:
-        """The first role of one kind that an expression may have."""
+        """Return the first role of one kind that an expression may have, None if it has none."""
         return next((r for r in self._roles(node) if r.kind == kind), None)
 
     def is_partial(self, call: ast.Call) -> bool:
+        """Return whether a call is one of `functools.partial` or the like."""
         role = self.role(call.func, "transform")
         return role is not None and role.entry == "partial"
 
     def arguments(self, call: ast.Call | None, role: Role) -> Arguments:
-        """A call's arguments with those bound before it."""
+        """Return a call's arguments together with those bound before it.
+
+        Args:
+          call: the call; None where only bound arguments exist.
+          role: the role of its callee.
+        """
         positional: list[ast.expr] = []
         keywords: dict[str, ast.keyword] = {}
         dynamic = False
@@ -129,7 +140,7 @@ class Roles:
         return Arguments(tuple(positional), keywords, dynamic)
 
     def _unpacked(self, node: ast.expr) -> dict[str, ast.keyword] | None:
-        """The keywords of `**{...}` and `**dict(...)`, where they are literal."""
+        """Return the keywords of `**{...}` and `**dict(...)`, None where they are not literal."""
         origin = self.names.definitely(node)
         match origin:
             case ast.Dict():
@@ -148,7 +159,7 @@ class Roles:
 
 
 def _role(qualname: str) -> Role | None:
-    """What a fully qualified name is among the families."""
+    """Return the member of the families that a fully qualified name is, None if it is none."""
     if qualname in apis.CHECKPOINTS:
         return Role("checkpoint", qualname, apis.CHECKPOINTS[qualname])
     if qualname in apis.LOOPS:

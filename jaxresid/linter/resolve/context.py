@@ -1,4 +1,4 @@
-"""Under what code runs: a derivative, a staged loop, a custom derivative rule."""
+"""Find out under what code runs: a derivative, a staged loop, a custom derivative rule."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _MAX_CALLERS = 50
 
 @dataclass(slots=True)
 class Standing:
-    """Under what the code at a place runs, as far as the module shows.
+    """The context in which the code at a place runs, as far as the module shows.
 
     Attributes:
-      reverse, forward: it is differentiated.
-      loop: a staged loop or map runs it.
-      branch: it is one of a conditional's.
-      checkpoint: a checkpoint contains it.
-      rule: it belongs to a custom derivative rule.
-      only_rule: nothing runs it but such rules, which are not differentiated.
-      python_loop: a Python loop, or comprehension, repeats it where it stands.
-      unknown: some caller is not visible.
+      reverse: the reverse-mode derivatives that it is under.
+      forward: whether a forward-mode derivative is taken of it.
+      loop: whether a staged loop or map runs it.
+      branch: whether it is one of the branches of a conditional.
+      checkpoint: whether a checkpoint contains it.
+      rule: whether it belongs to a custom derivative rule.
+      only_rule: whether nothing runs it but such rules, which are not differentiated.
+      python_loop: whether a Python loop, or comprehension, repeats it where it is written.
+      unknown: whether some caller is not visible.
     """
 
     reverse: list[Use] = field(default_factory=list)
@@ -43,14 +44,14 @@ class Standing:
 
 
 class Callers(Imports, Protocol):
-    """What other modules do with the functions of one."""
+    """An index of what other modules do with the functions of one."""
 
     def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
-        """Return what they do with a function."""
+        """Return what the other modules do with a function."""
 
 
 class Standings(Flow):
-    """Follows callers."""
+    """A resolver of the context that code runs in, which follows callers."""
 
     project: Callers | None
     remote: bool
@@ -58,7 +59,7 @@ class Standings(Flow):
     _depth = 0
 
     def standing(self, node: ast.AST) -> Standing:
-        """Under what the code at `node` runs."""
+        """Return the context in which the code at `node` runs."""
         found = Standing()
         child: ast.AST = node
         for parent in self.names.ancestors(node):
@@ -120,8 +121,9 @@ class Standings(Flow):
             self._add_remote(function, found)
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
-        """Whether a decorator replaces the function's reverse pass, so that its own body is never
-        differentiated.
+        """Return whether a decorator replaces the function's reverse pass.
+
+        If so, the function's own body is never differentiated.
         """
         return not isinstance(function, ast.Lambda) and any(
             not role.qualname.endswith("jvp")
@@ -131,7 +133,7 @@ class Standings(Flow):
         )
 
     def _add(self, found: Standing, use: Use) -> None:
-        """What one use of a function says about the code in it."""
+        """Add what one use of a function tells about the context of the code in it."""
         match use.kind:
             case "derivative" if use.mode == "reverse":
                 found.reverse.append(use)
@@ -151,7 +153,7 @@ class Standings(Flow):
                 found.unknown = True
 
     def _add_remote(self, function: FunctionNode, found: Standing) -> None:
-        """What other modules of the project do with a function of this one."""
+        """Add what other modules of the project do with a function of this one."""
         for use in self.remote_uses(function):
             match use.kind:
                 case "derivative":
@@ -168,7 +170,7 @@ class Standings(Flow):
             found.only_rule = False
 
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
-        """What the other modules of the project do with a definition of this one."""
+        """Return what the other modules of the project do with a definition of this one."""
         if self.project is None or self.remote or self.names.class_of(definition) is not None:
             return ()  # a method is reached through instances, which nobody can follow
         qualname = self.names.qualname(definition)
@@ -177,7 +179,7 @@ class Standings(Flow):
         return self.project.remote_uses(qualname, self.path)
 
     def loads_of_external(self, qualname: str) -> Iterator[ast.expr]:
-        """Where this module reads something of another module."""
+        """Yield the places where this module reads something of another module."""
         assert self.project is not None
         last = qualname.rpartition(".")[2]
         imported = {
@@ -194,7 +196,7 @@ class Standings(Flow):
                 yield node
 
     def flow(self, node: ast.AST) -> tuple[Use, ...]:
-        """Where the value of an expression goes."""
+        """Return the places where the value of an expression goes."""
         return self._collected(self._flow(node, (), 0))
 
 

@@ -1,8 +1,8 @@
 """The facts of one module that rules ask for.
 
 A *site* is one use of the checkpoint family. The *uses* of a value (a function, a checkpointed
-function, a gradient function) are the places it reaches. The *standing* of a place is under what
-its code runs.
+function, a gradient function) are the places it reaches. The *standing* of a place is the context
+that its code runs in.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Neighbours(Callers, Protocol):
 
     @property
     def defined_names(self) -> frozenset[str]:
-        """Return the literal names given to `checkpoint_name` anywhere."""
+        """The literal names given to `checkpoint_name` anywhere."""
 
     @property
     def has_dynamic_names(self) -> bool:
@@ -51,24 +51,29 @@ class Neighbours(Callers, Protocol):
 
     @property
     def naming(self) -> tuple[Facts, ...]:
-        """Return the modules that mention `checkpoint_name`."""
+        """The modules that mention `checkpoint_name`."""
 
     @property
     def policy_facts(self) -> tuple[Facts, ...]:
-        """Return the modules that mention a policy over names."""
+        """The modules that mention a policy over names."""
 
     def strings(self, value: str) -> int:
-        """Return how many times a string is a literal in the modules."""
+        """Return how many times a string occurs as a literal in the modules."""
 
 
 class Facts(Standings):
-    """What one module shows.
+    """Everything that one module shows about its checkpoints.
 
     Args:
+      source: the module's source.
+      tree: its syntax tree.
+      module: its dotted name; "" where it is not known.
+      is_package: whether the file is an `__init__.py`.
       project: answers for other modules; None where only this file is known.
       target_jax: the jax that the code is written for; None for the newest.
       path: the file, for imports of its neighbours.
-      remote: the module is looked at for another's sake, and asks no further itself.
+      remote: whether the module is looked at only to answer a question of another; it then asks no
+        further itself.
     """
 
     project: Neighbours | None
@@ -95,6 +100,11 @@ class Facts(Standings):
         self._standing: dict[ast.AST, Standing] = {}
 
     def jax_is(self, at_least: tuple[int, int], below: tuple[int, int] | None = None) -> bool:
-        """Whether the targeted jax is in a range of versions; no target means the newest."""
+        """Return whether the targeted jax is in a range of versions; no target means the newest.
+
+        Args:
+          at_least: the first version of the range.
+          below: the first version after the range; None for no upper bound.
+        """
         target = self.target_jax or (999, 0)
         return at_least <= target and (below is None or target < below)

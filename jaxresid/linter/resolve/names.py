@@ -1,4 +1,4 @@
-"""What the names of a module refer to: imports, aliases, bindings, scopes.
+"""Resolve what the names of a module refer to: imports, aliases, bindings, scopes.
 
 One pass over the tree records who contains whom, which scope a name is looked up in, and what binds
 each name; everything else is answered on demand. An expression may have several *origins* (a
@@ -46,10 +46,14 @@ class Binding:
     """One place that gives a name a value.
 
     Attributes:
+      kind: what kind of statement or target binds.
+      name: the name that is bound.
       node: the statement, argument or target that binds.
+      scope: the scope that the name is bound in.
       value: the expression bound, where it is one and is bound whole.
       qualname: for imports, the dotted name.
-      element: `value` is a container, and what is bound is one of its elements.
+      element: whether `value` is a container, and what is bound is one of its elements.
+      order: the position of the binding in source order.
     """
 
     kind: Literal["import", "def", "class", "assign", "param", "for", "other"]
@@ -73,6 +77,7 @@ class Scope:
 
     @property
     def is_class(self) -> bool:
+        """Return whether this is the scope of a class body."""
         return isinstance(self.node, ast.ClassDef)
 
 
@@ -145,7 +150,7 @@ class Names:
         return inner
 
     def _enter(self, node: ast.AST, scope: Scope) -> Scope:
-        """Records `node`, and gives the scope of what is inside it."""
+        """Record `node` and return the scope of what is inside it."""
         if type(node) in _NOTHING_TO_RECORD:
             return scope
         match node:
@@ -206,8 +211,9 @@ class Names:
         return scope
 
     def _known_target(self, node: ast.Name) -> bool:
-        """Whether the statement around a stored name has bound it (as it always has but for
-        `del`, augmented assignment and bare annotations).
+        """Return whether the statement around a stored name has already bound it.
+
+        It always has, except for `del`, augmented assignment and bare annotations.
         """
         parent = self.parents.get(node)
         return not isinstance(parent, (ast.Delete, ast.AugAssign))
@@ -312,20 +318,21 @@ class Names:
     # -- where things stand ------------------------------------------------------------------
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What contains `node`, innermost first."""
+        """Yield the nodes that contain `node`, innermost first."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The innermost statement that contains (or is) `node`."""
+        """Return the innermost statement that contains (or is) `node`."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
         return node
 
     def function(self, node: ast.AST) -> FunctionNode | None:
-        """The innermost function whose body contains `node`. A decorator or a default stands in
-        the function around the one that it belongs to.
+        """Return the innermost function whose body contains `node`, None if there is none.
+
+        A decorator or a default belongs to the function around the one that it is written on.
         """
         child = node
         for parent in self.ancestors(node):
@@ -339,22 +346,22 @@ class Names:
         return None
 
     def functions_around(self, node: ast.AST) -> Iterator[FunctionNode]:
-        """The functions that contain `node`, innermost first."""
+        """Yield the functions that contain `node`, innermost first."""
         while (found := self.function(node)) is not None:
             yield found
             node = found
 
     def class_of(self, function: ast.AST) -> ast.ClassDef | None:
-        """The class whose body holds a function, if one does."""
+        """Return the class whose body directly holds a function, None if there is none."""
         parent = self.parents.get(function)
         return parent if isinstance(parent, ast.ClassDef) else None
 
     def class_around(self, node: ast.AST) -> ast.ClassDef | None:
-        """The innermost class that contains `node`."""
+        """Return the innermost class that contains `node`, None if there is none."""
         return next((p for p in self.ancestors(node) if isinstance(p, ast.ClassDef)), None)
 
     def qualname(self, node: Definition) -> str | None:
-        """Dotted name by which another module reaches a definition; None for inner ones."""
+        """Return the dotted name that other modules reach a definition by, None for inner ones."""
         if isinstance(node, ast.Lambda):
             return None
         parts = [node.name]
@@ -368,7 +375,7 @@ class Names:
     # -- what a name refers to ---------------------------------------------------------------
 
     def bindings(self, name: ast.Name) -> tuple[Binding, ...]:
-        """The bindings that may have given `name` the value it has here."""
+        """Return the bindings that may have given `name` the value it has here."""
         known = self._bindings.get(name)
         if known is None:
             known = self._bindings[name] = self._find_bindings(name)
@@ -390,7 +397,10 @@ class Names:
     def _reaching(
         self, bindings: list[Binding], use: ast.AST | None, scope: Scope
     ) -> tuple[Binding, ...]:
-        """Which of a scope's bindings of one name reach `use` (None: the end of the scope)."""
+        """Return those of a scope's bindings of one name that reach a use.
+
+        Where `use` is None, they are those that reach the end of the scope.
+        """
         reaching: list[Binding] = []
         around = set(self.ancestors(use)) if use is not None else None
         last, found = len(bindings), use is None
@@ -429,8 +439,9 @@ class Names:
         )
 
     def _other_branch(self, one: ast.AST, other: ast.AST) -> bool:
-        """Whether two nodes stand in different branches of one `if`, so that neither sees the
-        other.
+        """Return whether two nodes are in different branches of one `if`.
+
+        If so, neither sees the other.
         """
         path = dict(self._path(one))
         for parent, child in self._path(other):
@@ -450,7 +461,7 @@ class Names:
             child = parent
 
     def _unconditional(self, binding: Binding, around: set[ast.AST] | None, scope: Scope) -> bool:
-        """Whether no path reaches the use without passing this binding."""
+        """Return whether every path to the use passes this binding."""
         if binding.kind == "param":
             return True
         for parent in self.ancestors(binding.node):
@@ -465,8 +476,10 @@ class Names:
         return True
 
     def origins(self, node: ast.AST | None) -> tuple[Origin, ...]:
-        """What an expression may be: names of other modules, definitions here, or the expression
-        that made it (a call, a constant); None where it cannot be known.
+        """Return what an expression may be.
+
+        Its origins are names of other modules, definitions here, or the expression that made it (a
+        call, a constant), with None among them for what cannot be known.
         """
         if node is None:
             return (None,)
@@ -555,22 +568,22 @@ class Names:
             yield None
 
     def method(self, owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-        """A method that the class itself defines."""
+        """Return a method that the class itself defines, None if it defines none of this name."""
         return next(
             (s for s in owner.body if isinstance(s, ast.FunctionDef) and s.name == name), None
         )
 
     def qualnames(self, node: ast.AST | None) -> tuple[str, ...]:
-        """The dotted names among an expression's origins."""
+        """Return the dotted names among an expression's origins."""
         return tuple(o.qualname for o in self.origins(node) if isinstance(o, External))
 
     def definitely(self, node: ast.AST | None) -> Origin:
-        """An expression's origin where it has exactly one, else None."""
+        """Return an expression's origin where it has exactly one, else None."""
         origins = self.origins(node)
         return origins[0] if len(origins) == 1 else None
 
     def loads_of(self, binding: Binding) -> Iterator[ast.Name]:
-        """The places that read the value a binding gave."""
+        """Yield the places that read the value a binding gave."""
         readers = self._readers.get(binding.name)
         if readers is None:
             readers = self._readers[binding.name] = {}
@@ -580,7 +593,10 @@ class Names:
         yield from readers.get(binding, ())
 
     def constant(self, node: ast.AST | None) -> object:
-        """The value of a literal expression (strings, numbers, tuples of them), else `Ellipsis`."""
+        """Return the value of a literal expression, else `Ellipsis`.
+
+        Literals are strings, numbers, and tuples of them.
+        """
         origin = self.definitely(node)
         if not isinstance(origin, ast.expr):
             return ...
@@ -594,5 +610,5 @@ _BUILTINS = frozenset({"getattr", "set", "frozenset", "list", "tuple", "map", "d
 
 
 def _unknown(binding: Binding) -> Binding:
-    """Stands for the many bindings beyond one."""
+    """Return a binding of unknown value that stands for the many bindings beyond one."""
     return replace(binding, kind="other", value=None)

@@ -1,4 +1,4 @@
-"""The cross-file index: what other modules of the project do with the functions of one.
+"""Index what other modules of the project do with the functions of one.
 
 Lazy throughout: a file of the project is parsed only when a question reaches it, and a question
 reaches it only if its bytes mention the name that the question is about.
@@ -43,6 +43,7 @@ class Module:
 
     @property
     def is_package(self) -> bool:
+        """Return whether the file is an `__init__.py`."""
         return self.path.stem == "__init__"
 
 
@@ -50,9 +51,11 @@ class Project:
     """The modules of one project.
 
     Args:
-      modules: lists all its Python files; asked when the first question comes.
-      complete: whether these are known to be all: a rule about what no file does may speak.
+      modules: lists all its Python files; called when the first question comes.
+      complete: whether these are known to be all: a rule about what no file does may then report.
       overlay: contents that replace files, such as an editor's buffer.
+      target_jax: the jax that the code is written for; None for the newest.
+      shown: how the path of a file is shown to the user.
     """
 
     def __init__(
@@ -89,11 +92,11 @@ class Project:
         return {m.path: m for m in self._modules}
 
     def module_at(self, path: Path) -> Module | None:
-        """The module that a file is."""
+        """Return the module that a file is, None if it is not in the project."""
         return self._by_path.get(path)
 
     def content(self, path: Path) -> bytes:
-        """A file's bytes; none where it cannot be read."""
+        """Return a file's bytes; empty where it cannot be read."""
         if path in self._overlay:
             return self._overlay[path]
         if path not in self._bytes:
@@ -104,7 +107,7 @@ class Project:
         return self._bytes[path]
 
     def facts(self, module: Module) -> Facts | None:
-        """The facts of a module of the project; None where it does not parse."""
+        """Return the facts of a module of the project, None where it does not parse."""
         if module.path not in self._facts:
             try:
                 shown = self._shown.get(module.path, str(module.path))
@@ -129,7 +132,7 @@ class Project:
 
     @cached_property
     def _tops(self) -> frozenset[str]:
-        """First components of what can be imported from the project."""
+        """The first components of what can be imported from the project."""
         found = {m.name.partition(".")[0] for m in self._modules}
         return frozenset(
             found
@@ -138,8 +141,14 @@ class Project:
         )
 
     def canonical(self, qualname: str, importer: Path | None = None) -> str:
-        """The name under which something is defined, followed through the project's imports and
-        module-level aliases: `mylib.remat` -> `jax.checkpoint`.
+        """Return the name under which something is defined.
+
+        The name is followed through the project's imports and module-level aliases: `mylib.remat`
+        gives `jax.checkpoint`.
+
+        Args:
+          qualname: the dotted name.
+          importer: the file that uses the name; it may import modules from its own directory.
         """
         top = qualname.partition(".")[0]
         if top in _LIBRARIES or top not in self._tops:
@@ -175,7 +184,7 @@ class Project:
         return name
 
     def _locate(self, qualname: str, importer: Path | None) -> tuple[Module, str] | None:
-        """The module that a dotted name reaches into, and the rest of the name."""
+        """Return the module that a dotted name reaches into, and the rest of the name."""
         head, _, rest = qualname.rpartition(".")
         while head:
             module = self.by_name.get(head) or self._beside(head, importer)
@@ -186,14 +195,19 @@ class Project:
         return None
 
     def _beside(self, name: str, importer: Path | None) -> Module | None:
-        """A module imported by its bare name from a script in the same directory."""
+        """Return a module imported by its bare name from a script in the same directory."""
         if importer is None:
             return None
         base = importer.parent.joinpath(*name.split("."))
         return self._by_path.get(base.with_suffix(".py")) or self._by_path.get(base / "__init__.py")
 
     def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
-        """What the other modules do with a function of one."""
+        """Return what the other modules do with a function of one.
+
+        Args:
+          qualname: the dotted name of the function.
+          home: the file that defines it.
+        """
         key = (qualname, home or Path())
         if key not in self._remote:
             self._remote[key] = ()
@@ -226,8 +240,9 @@ class Project:
                     )
 
     def _may_reach(self, path: Path, parent: str, name: str) -> bool:
-        """Whether a file's bytes could name `parent.name`: it imports one of the two by name, or
-        spells both in a row.
+        """Return whether a file's bytes could name `parent.name`.
+
+        They could if the file imports one of the two by name, or spells both in a row.
         """
         content = self.content(path)
         if name.encode() not in content:
@@ -247,7 +262,7 @@ class Project:
 
     @property
     def complete(self) -> bool:
-        """Whether every file of the project is known and parses, as far as it mentions names."""
+        """Return whether every project file is known and parses, as far as it mentions names."""
         return self._complete and all(
             self.facts(m) is not None
             for m in self._modules
@@ -261,16 +276,21 @@ class Project:
 
     @cached_property
     def has_dynamic_names(self) -> bool:
-        """Whether some `checkpoint_name` gets a computed name."""
+        """Return whether some `checkpoint_name` gets a computed name."""
         return any(n.name is None for f in self.naming for n in f.named)
 
     @cached_property
     def naming(self) -> tuple[Facts, ...]:
+        """The facts of the modules that mention `checkpoint_name`."""
         found = (self.facts(m) for m in self._modules if b"checkpoint_name" in self.content(m.path))
         return tuple(f for f in found if f is not None)
 
     def strings(self, value: str) -> int:
-        """How many times a string is a literal in the project's modules (f-strings excluded)."""
+        """Return how many times a string is a literal in the project's modules.
+
+        f-strings are not counted. The number is huge where a module that contains it does not
+        parse.
+        """
         marker = value.encode()
         count = 0
         for module in self._modules:
@@ -286,7 +306,7 @@ class Project:
 
     @cached_property
     def policy_facts(self) -> tuple[Facts, ...]:
-        """The modules that mention a policy over names."""
+        """The facts of the modules that mention a policy over names."""
         found = (
             self.facts(m)
             for m in self._modules

@@ -1,4 +1,4 @@
-"""Checkpoint sites and their policies, names, loops and derivatives of one module."""
+"""Find checkpoint sites and their policies, names, loops and derivatives in one module."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class Policy:
       kind: `none` (absent or None), `plain`, `factory` (a factory's result), `uncalled` (a factory
         itself), `called` (a plain policy's result), `callable` (a function defined here),
         `unknown`.
-      name: in `jax.checkpoint_policies`, where it is one of those.
+      name: its name in `jax.checkpoint_policies`, where it is one of those.
       node: the expression given.
+      call: for `factory` and `called`, the call.
+      function: for `callable`, the function.
     """
 
     kind: Literal["none", "plain", "factory", "uncalled", "called", "callable", "unknown"]
@@ -32,7 +34,7 @@ class Policy:
 
     @property
     def saves_nothing(self) -> bool:
-        """Whether it is certain that everything is recomputed."""
+        """Return whether it is certain that everything is recomputed."""
         return self.kind == "none" or (self.kind == "plain" and self.name == "nothing_saveable")
 
 
@@ -41,9 +43,13 @@ class Site:
     """One use of the checkpoint family.
 
     Attributes:
+      api: the spelling of checkpoint that is used.
+      qualname: its qualified name.
       node: what is reported: the call, or the decorator.
       form: `call`, or `decorator` (with `definition`, the function or class decorated).
+      arguments: the arguments that the checkpoint is given.
       target: the expression that is checkpointed, for calls.
+      definition: the function or class that is checkpointed, for decorators.
       calls: the calls that give keywords: the site's own, partials, factories.
     """
 
@@ -57,14 +63,14 @@ class Site:
     calls: tuple[ast.Call, ...] = ()
 
     def keyword(self, name: str) -> ast.expr | None:
-        """The value given to a keyword."""
+        """Return the value given to a keyword, None where it is not given."""
         given = self.arguments.keywords.get(name)
         return given.value if given is not None else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Named:
-    """One call of `checkpoint_name`. `name` is the literal, None where it is computed."""
+    """One call of `checkpoint_name`; `name` is the literal, None where it is computed."""
 
     node: ast.Call
     value: ast.expr | None
@@ -94,7 +100,7 @@ class Derivative:
 
 
 class Sites(Roles):
-    """Finds what the rules are about."""
+    """A finder of what the rules are about."""
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -181,7 +187,7 @@ class Sites(Roles):
 
     @cached_property
     def derivatives(self) -> tuple[Derivative, ...]:
-        """The calls of the derivative family that name their function."""
+        """The calls of the derivative family."""
         found = []
         for call in self.names.calls:
             role = self.role(call.func, "derivative")
@@ -191,7 +197,7 @@ class Sites(Roles):
         return tuple(found)
 
     def differentiated(self, call: ast.Call, role: Role) -> ast.expr | None:
-        """The function argument of a derivative."""
+        """Return the function argument of a derivative, None where it is not given visibly."""
         arguments = self.arguments(call, role)
         for keyword in ("fun", "f", "fn", "value_fn"):
             found = arguments.get(0, keyword)
@@ -201,7 +207,7 @@ class Sites(Roles):
 
     @cached_property
     def policy_names(self) -> tuple[tuple[ast.Name | ast.Attribute, str], ...]:
-        """References to members of `jax.checkpoint_policies`, known or not, outermost only."""
+        """The references to members of `jax.checkpoint_policies`, known or not, outermost only."""
         found: list[tuple[ast.Name | ast.Attribute, str]] = []
         nodes: list[ast.Name | ast.Attribute] = [*self.names.attributes, *self.names.names]
         for node in nodes:
@@ -221,7 +227,7 @@ class Sites(Roles):
 
     @cached_property
     def policy_calls(self) -> tuple[tuple[ast.Call, str], ...]:
-        """Calls of members of `jax.checkpoint_policies`, through aliases too."""
+        """The calls of members of `jax.checkpoint_policies`, through aliases too."""
         found = []
         for call in self.names.calls:
             for qualname in self.names.qualnames(call.func):
@@ -232,14 +238,14 @@ class Sites(Roles):
         return tuple(found)
 
     def policy(self, site: Site) -> Policy:
-        """The policy that a site is given."""
+        """Return the policy that a site is given."""
         node = site.keyword("policy")
         if node is None:
             return Policy("unknown" if site.arguments.dynamic else "none")
         return self.policy_of(node)
 
     def policy_of(self, node: ast.expr) -> Policy:
-        """What an expression is as a policy."""
+        """Return the policy that an expression is."""
         origins = self.names.origins(node)
         if len(origins) != 1:
             return Policy("unknown", node=node)
@@ -261,7 +267,7 @@ class Sites(Roles):
         return Policy("unknown", node=node)
 
     def prevent_cse(self, site: Site) -> bool | None:
-        """The value of `prevent_cse`, None where it is computed."""
+        """Return the value of `prevent_cse` of a site, None where it is computed."""
         if site.api.loop:
             return False  # flax.linen.remat_scan sets it itself
         node = site.keyword("prevent_cse")
@@ -273,13 +279,13 @@ class Sites(Roles):
     # -- what is checkpointed ----------------------------------------------------------------
 
     def targets(self, site: Site) -> tuple[Origin, ...]:
-        """What a site checkpoints: definitions here, names of other modules, calls, None."""
+        """Return what a site checkpoints: definitions here, names of other modules, calls, None."""
         if site.definition is not None:
             return (site.definition,)
         return tuple(self.inside(o) for o in self.names.origins(site.target))
 
     def inside(self, origin: Origin, depth: int = 0) -> Origin:
-        """The function inside jit, vmap and partial."""
+        """Return the function inside jit, vmap and partial."""
         if depth > MAX_DEPTH or not isinstance(origin, ast.Call):
             return origin
         role = self.role(origin.func, "transform")
@@ -289,7 +295,7 @@ class Sites(Roles):
         return self.inside(inner[0], depth + 1) if len(inner) == 1 else origin
 
     def target(self, site: Site) -> Definition | None:
-        """The function or class that a site checkpoints, where it is defined here for sure."""
+        """Return the function or class that a site checkpoints, None unless it is defined here."""
         targets = self.targets(site)
         if len(targets) == 1 and isinstance(
             targets[0], (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -298,7 +304,7 @@ class Sites(Roles):
         return None
 
     def site_of(self, node: ast.AST) -> Site | None:
-        """The site that an expression or a decorated definition is."""
+        """Return the site that an expression or a decorated definition is, None if it is none."""
         return self._site_nodes.get(node)
 
     @cached_property
@@ -312,5 +318,5 @@ class Sites(Roles):
 
 
 def _may_be_checkpoint(call: ast.Call) -> bool:
-    """Cheap refusal of the calls whose callee cannot be one: `len(x)` is not resolved at all."""
+    """Return False, cheaply, for calls whose callee cannot be one."""
     return bool(call.args or call.keywords)

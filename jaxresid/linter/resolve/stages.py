@@ -1,4 +1,4 @@
-"""Whether a checkpoint stands at the top of what is differentiated, and what its body is made of.
+"""Tell whether a checkpoint is at the top of what is differentiated, and what its body does.
 
 Shared by the placement rules (JXR1).
 """
@@ -21,9 +21,11 @@ _KEEPS_CLOSURE = ("vjp", "linearize")
 
 
 def outermost(facts: Facts, derivative: ast.AST) -> bool:
-    """Whether nothing visible runs around a derivative that could give a checkpoint under it a
-    purpose: another derivative, a staged loop or map, another checkpoint, a custom rule; nor does
-    the closure over its residuals live on somewhere else.
+    """Return whether nothing around a derivative could give a checkpoint under it a purpose.
+
+    What could is another derivative, a staged loop or map, another checkpoint or a custom rule, or
+    a closure over the derivative's residuals that lives on somewhere else. Only visible code is
+    considered.
     """
     places = [derivative]
     parent = facts.names.parents.get(derivative)
@@ -50,7 +52,7 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
 
 
 def _closure_escapes(facts: Facts, derivative: ast.AST) -> bool:
-    """Whether the function that `jax.vjp` made leaves the function that called it."""
+    """Return whether the function that `jax.vjp` made leaves the function that called it."""
     if not isinstance(derivative, ast.Call):
         return False
     role = facts.role(derivative.func, "derivative")
@@ -91,8 +93,9 @@ def _is_first_target(statement: ast.stmt, name: str) -> bool:
 
 
 def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
-    """The reverse-mode derivatives among a function's uses, or None where another use shows that
-    it is a part of something larger.
+    """Return the reverse-mode derivatives among a function's uses.
+
+    None is returned where another use shows that the function is a part of something larger.
     """
     found = []
     for use in uses:
@@ -111,7 +114,7 @@ def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
 
 
 def derivative_name(facts: Facts, use: Use) -> str:
-    """How the derivative is written: `jax.value_and_grad`."""
+    """Return how the derivative is written: `jax.value_and_grad`."""
     node = use.node
     while isinstance(node, ast.Call) and facts.is_partial(node) and node.args:
         node = node.args[0]
@@ -121,15 +124,16 @@ def derivative_name(facts: Facts, use: Use) -> str:
 
 
 def at(facts: Facts, node: ast.AST, message: str) -> tuple[Related, ...]:
-    """A place of this module as something related."""
+    """Return a place of this module as a related place, none where the node has no position."""
     if not isinstance(node, (ast.expr, ast.stmt)):
         return ()
     return (Related(message, facts.source.path, facts.source.span(node)),)
 
 
 def spelled(facts: Facts, site: Site) -> str:
-    """The site as the user would say it: `jax.checkpoint(loss)`, `@jax.checkpoint` on `loss`; with
-    the backticks.
+    """Return a site as the user would name it, with the backticks.
+
+    For example: `jax.checkpoint(loss)`, or `@jax.checkpoint` on `loss`.
     """
     callee = ast.unparse(_callee(site.node))
     if site.definition is not None:
@@ -156,7 +160,7 @@ def _callee(node: ast.expr) -> ast.expr:
 
 
 def statements(function: FunctionNode) -> list[ast.stmt]:
-    """A function's own statements without its docstring; a lambda's is a return."""
+    """Return a function's own statements without its docstring; a lambda's is one return."""
     if isinstance(function, ast.Lambda):
         return [ast.copy_location(ast.Return(function.body), function.body)]
     body = function.body
@@ -171,7 +175,7 @@ def statements(function: FunctionNode) -> list[ast.stmt]:
 
 
 def stripped(node: ast.expr) -> ast.expr:
-    """An expression without the reductions around it: `jnp.mean(f(x))` -> `f(x)`."""
+    """Return an expression without the reductions around it: `jnp.mean(f(x))` -> `f(x)`."""
     while True:
         match node:
             case ast.Call(func=ast.Attribute(attr=attr, value=inner), args=args) if (
@@ -189,8 +193,10 @@ def stripped(node: ast.expr) -> ast.expr:
 
 
 def result(facts: Facts, function: FunctionNode) -> ast.expr | None:
-    """The expression that makes what a function returns, through reductions and one local name;
-    None where it returns at several places.
+    """Return the expression that makes what a function returns.
+
+    Reductions and one local name are looked through. None is returned where the function returns at
+    several places.
     """
     returns = [n for n in own_nodes(function) if isinstance(n, ast.Return)]
     if isinstance(function, ast.Lambda):
@@ -214,7 +220,7 @@ def result(facts: Facts, function: FunctionNode) -> ast.expr | None:
 
 
 def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without those of functions and classes inside it."""
+    """Yield the nodes of a function's body, without those of functions and classes inside it."""
     body = function.body
     todo: list[ast.AST] = [body] if isinstance(body, ast.expr) else list(body)
     while todo:
@@ -225,7 +231,7 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
 
 
 def is_only(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
-    """Whether a function does nothing but one call (and hand its result on)."""
+    """Return whether a function does nothing but one call (and hand its result on)."""
     if result(facts, function) is not call:
         return False
     return all(
@@ -237,8 +243,9 @@ def is_only(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
 
 
 def whole_loop(facts: Facts, site: Site) -> Loop | None:
-    """The loop that is all that a site checkpoints: `checkpoint(lambda c: scan(body, c, xs))`,
-    `nn.remat(nn.scan(Block))`.
+    """Return the loop that is all that a site checkpoints, None where there is none.
+
+    For example: `checkpoint(lambda c: scan(body, c, xs))`, `nn.remat(nn.scan(Block))`.
     """
     by_node = {loop.node: loop for loop in facts.loops}
     target = facts.target(site)
@@ -259,7 +266,7 @@ def whole_loop(facts: Facts, site: Site) -> Loop | None:
 
 
 def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:
-    """Whether a loop's body function is or contains a checkpoint; None where it is not visible."""
+    """Return whether a loop's body is or contains a checkpoint, None where it is not visible."""
     for origin in facts.names.origins(body):
         if origin is None:
             return None
@@ -278,8 +285,9 @@ def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:
 
 
 def contains_unknown_remat(node: ast.AST) -> bool:
-    """Whether code mentions checkpointing in a way that is not resolved, such as a helper's name or
-    a configuration's flag.
+    """Return whether code mentions checkpointing in a way that is not resolved.
+
+    Examples are a helper's name or a configuration's flag.
     """
     for inner in ast.walk(node):
         word = ""

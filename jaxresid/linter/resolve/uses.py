@@ -1,6 +1,7 @@
-"""Where the value of an expression goes: through names, aliases, jit, vmap, partial, lists and
-helpers, until it is called, scanned, differentiated, checkpointed, or lost to code that is not
-visible.
+"""Follow where the value of an expression goes.
+
+It goes through names, aliases, jit, vmap, partial, lists and helpers, until it is called, scanned,
+differentiated, checkpointed, or lost to code that is not visible.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Use:
     """One place that a function value reaches.
 
     Attributes:
+      kind: what happens to the value there.
       node: the call that uses it (for `call`, the call of the value itself).
       api: the loop family's entry, for `loop`.
       mode: for `derivative`.
@@ -57,11 +59,17 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class RemoteUse:
-    """What another module does with a function.
+    """A use that another module makes of a function.
 
     Attributes:
+      kind: what happens to the function there.
       callee: what it is passed to, as that module spells it: `jax.value_and_grad`.
-      in_loop, in_reverse: that happens under a staged loop, or under a reverse-mode derivative.
+      path: the file of the other module.
+      span: the place in that file.
+      forward: whether the derivative, if it is one, is in forward mode.
+      in_loop, in_reverse: whether that happens under a staged loop, or under a reverse-mode
+        derivative.
+      through: what the function went through on the way, as in `Use`.
     """
 
     kind: UseKind
@@ -75,14 +83,14 @@ class RemoteUse:
 
 
 class Flow(Sites):
-    """Follows values."""
+    """A resolver of the uses of values, which follows where they go."""
 
     _uses: dict[tuple[ast.AST, int], tuple[Use, ...]]
     _steps_left = 0
     _all_steps_left = _MAX_ALL_STEPS
 
     def uses(self, value: ast.AST) -> tuple[Use, ...]:
-        """Where the value of an expression, or of a definition with its decorators, goes."""
+        """Return where the value of an expression, or of a definition with its decorators, goes."""
         if isinstance(value, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return self._decorated_uses(value, len(value.decorator_list))
         key = (value, -1)
@@ -94,7 +102,7 @@ class Flow(Sites):
         return self._uses[key]
 
     def is_class(self, site: Site) -> bool:
-        """Whether what a site checkpoints is a class, as far as names tell."""
+        """Return whether what a site checkpoints is a class, as far as names tell."""
         if site.api.library not in {"linen", "partitioning"}:
             return False
         targets = self.targets(site)
@@ -107,7 +115,7 @@ class Flow(Sites):
         return any(n.rpartition(".")[2][:1].isupper() for n in names)
 
     def site_uses(self, site: Site) -> tuple[Use, ...]:
-        """Where the checkpointed function goes."""
+        """Return where the checkpointed function of a site goes."""
         if site.definition is not None:
             return self.uses_above(site.definition, site.node)
         return self.uses(site.node)
@@ -115,13 +123,13 @@ class Flow(Sites):
     def uses_above(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, decorator: ast.expr
     ) -> tuple[Use, ...]:
-        """Where a definition goes once one of its decorators has been applied."""
+        """Return where a definition goes once one of its decorators has been applied."""
         return self._decorated_uses(node, node.decorator_list.index(decorator))
 
     def _decorated_uses(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, index: int
     ) -> tuple[Use, ...]:
-        """Where a definition goes after its decorators from `index` down have been applied."""
+        """Return where a definition goes after the decorators from `index` down are applied."""
         key = (node, index)
         if key not in self._uses:
             self._uses[key] = ()
@@ -130,8 +138,10 @@ class Flow(Sites):
         return self._uses[key]
 
     def _collected(self, uses: Iterator[Use]) -> tuple[Use, ...]:
-        """Each use once, following a bounded number of steps: chains of helpers that each use
-        their argument twice would take exponentially many.
+        """Return each use once, following a bounded number of steps.
+
+        Chains of helpers that each use their argument twice would otherwise take exponentially
+        many.
         """
         outer, allowed = self._steps_left, min(_MAX_STEPS, self._all_steps_left)
         self._steps_left = allowed
@@ -185,7 +195,7 @@ class Flow(Sites):
     def _member_flow(
         self, owner: ast.ClassDef, name: str, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
-        """The loads of `self.name` and `Class.name`, as far as the module shows."""
+        """Yield the uses of `self.name` and `Class.name`, as far as the module shows."""
         for load in self.names.self_loads.get(name, ()):
             assert isinstance(load.value, ast.Name)
             if load.value.id in {"self", "cls"}:
@@ -260,7 +270,7 @@ class Flow(Sites):
                 yield Use("escapes", parent, through=through)
 
     def _made(self, node: ast.Return, through: tuple[str, ...], depth: int) -> Iterator[Use]:
-        """What a function returns goes where its calls stand."""
+        """Yield where a function's result goes: to the places of its calls."""
         function = self.names.function(node)
         if isinstance(function, (ast.FunctionDef, ast.Lambda)) and depth < MAX_DEPTH:
             for use in self.uses(function):
@@ -314,7 +324,7 @@ class Flow(Sites):
         through: tuple[str, ...],
         depth: int,
     ) -> Iterator[Use]:
-        """An element of a list goes where the loop's variable goes."""
+        """Yield where an element of a list goes: to the places of the loop's variable."""
         rest = tuple(t for t in through if t != "element")
         target = loop.target
         if not isinstance(target, ast.Name):
@@ -367,7 +377,7 @@ class Flow(Sites):
             yield from self._into_helper(call, node, through, depth)
 
     def _argument_roles(self, call: ast.Call) -> Iterator[tuple[Role, int]]:
-        """What the call is, with how many positions its arguments are shifted by."""
+        """Yield what the call is, with how many positions its arguments are shifted by."""
         for role in self._roles(call.func):
             if role.kind == "transform" and role.entry == "partial" and call.args:
                 for inner in self._roles(call.args[0]):
@@ -377,8 +387,10 @@ class Flow(Sites):
     def _role_use(
         self, call: ast.Call, node: ast.AST, shifted: tuple[Role, int], through: tuple[str, ...]
     ) -> Use | tuple[str, ...] | None:
-        """The use that passing `node` to a family's function makes; transforms it goes through;
-        None where the argument is not the function that the family member is about.
+        """Return the use that passing `node` to a family's function makes.
+
+        For a transform, the result is what the value goes through. None is returned where the
+        argument is not the function that the family member is about.
         """
         role, shift = shifted
         where = _position(call, node)
@@ -408,7 +420,7 @@ class Flow(Sites):
     def _into_helper(
         self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
-        """Follows an argument into a function defined here, else it escapes."""
+        """Yield the uses of an argument inside a function defined here, else that it escapes."""
         callee = self.names.definitely(call.func)
         if isinstance(callee, External) and callee.qualname in {"list", "tuple"}:
             yield from self._flow(call, through, depth + 1)
@@ -432,7 +444,7 @@ def _custom(role: Role) -> tuple[str, ...]:
 
 
 def _position(call: ast.Call, node: ast.AST) -> int | str | None:
-    """Where an argument stands in a call: its index, or its keyword."""
+    """Return where an argument is in a call: its index, or its keyword."""
     for index, arg in enumerate(call.args):
         if arg is node:
             return index

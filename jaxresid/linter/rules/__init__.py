@@ -1,8 +1,8 @@
 """The rules, one module each, and their index.
 
-The index spares a run that finds no candidate the import of all of them. That it agrees with the
-rules, and lists every module of this package, is tested; a module that cannot be imported fails the
-run, because a rule that is silently missing would look like clean code.
+With the index, a run that finds no candidate need not import all of them. A test checks that the
+index agrees with the rules and lists every module of this package. A module that cannot be imported
+fails the run, because a rule that is silently missing would look like clean code.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _USUAL_MARKERS = ("checkpoint", "remat")
 
 
 class Entry(NamedTuple):
-    """What a run needs to know of a rule before it reads a file."""
+    """The properties of a rule that a run needs before it reads a file."""
 
     code: str
     name: str
@@ -94,7 +94,7 @@ class Entry(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether the rule is on without being selected."""
+        """Return whether the rule is on without being selected."""
         return self.severity != "info"
 
 
@@ -117,10 +117,11 @@ KNOWN = {entry.code: entry.name for entry in (*INDEX, *TRACED)}
 
 @cache
 def rule(name: str) -> type[Rule]:
-    """The rule of a name.
+    """Return the rule with a name.
 
     Raises:
-      ImportError, AttributeError: its module is broken.
+      ImportError: The rule's module cannot be imported.
+      AttributeError: The rule's module does not define its class.
     """
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     found: type[Rule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
@@ -128,5 +129,5 @@ def rule(name: str) -> type[Rule]:
 
 
 def all_rules() -> tuple[type[Rule], ...]:
-    """Every rule, by code."""
+    """Return every rule, in the order of codes."""
     return tuple(rule(entry.name) for entry in INDEX)

@@ -1,0 +1,1 @@
+"""Running the linter: finding files, linting and fixing them, and caching results."""

@@ -1,4 +1,4 @@
-"""Replacing a file's content: all or nothing."""
+"""Replace a file's content: all of it or nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from pathlib import Path
 
 
 def replace_content(path: Path, old: bytes, new: bytes) -> bool:
-    """Writes `new` where `old` was, keeping the file's mode and any links to it.
+    """Write `new` where `old` was, keeping the file's mode and any links to it.
+
+    Args:
+      path: the file, or a link to it.
+      old: the content that the file should still have.
+      new: the content to write.
 
     Returns:
-      whether it was written; not if the file has changed meanwhile.
+      Whether it was written; it is not if the file has changed in the meantime.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: It cannot be written.
     """
     real = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")

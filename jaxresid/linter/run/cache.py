@@ -1,8 +1,8 @@
-"""What linting gave last time, by file content.
+"""Cache the results of linting by file content.
 
 An entry answers only for the content it was made from: the file's stat is the same and can be
-trusted, or its bytes have the same digest. A cache that cannot be read or written is an empty one;
-so is one that a link leads out of its folder to.
+trusted, or its bytes have the same digest. A cache that cannot be read or written counts as empty;
+so does one whose directory is a link to a place outside the folder that it is in.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ Payload = Any
 
 
 def cache_key(version: str, rules: str, config: str, root: str | os.PathLike[str]) -> str:
-    """The name of the cache for one version, set of rules, configuration and project.
+    """Return the name of the cache for one version, set of rules, configuration and project.
 
     The minor version of Python counts as well: its grammar decides what parses.
 
     Args:
-      rules, config: fingerprints.
+      version: the version of jaxresid.
+      rules: fingerprint of the rules.
+      config: fingerprint of the configuration.
+      root: the directory of the project.
     """
     parts = (_FORMAT, version, rules, config, os.path.abspath(root), sys.version_info[:2])
     return _digest(repr(parts).encode("utf-8", "surrogateescape"))
@@ -48,7 +51,7 @@ def cache_key(version: str, rules: str, config: str, root: str | os.PathLike[str
 
 @dataclass(slots=True)
 class Cache:
-    """Payloads, which are any JSON but null, by absolute path. Made by `open`."""
+    """Payloads, which are any JSON but null, by absolute path; made by `open`."""
 
     directory: Path
     key: str
@@ -61,10 +64,13 @@ class Cache:
     def open(
         cls, directory: str | os.PathLike[str], key: str, *, since_ns: int | None = None
     ) -> Cache:
-        """The cache of `key`; never fails.
+        """Return the cache of `key`; never fails.
 
         Args:
-          since_ns: a time before any file was read that is looked up in it; None for now.
+          directory: the folder of all caches.
+          key: the name of the cache, from `cache_key`.
+          since_ns: a time in nanoseconds before any file was read that is looked up in the cache;
+            None for now.
         """
         opened = time.time_ns() if since_ns is None else since_ns
         directory = Path(directory)
@@ -78,13 +84,15 @@ class Cache:
         depends: str,
         content: bytes | None = None,
     ) -> Payload | None:
-        """What was put for the file as it is now, or None.
+        """Return the payload that was put for the file as it is now, or None.
 
         Ask with the stat alone first, as that spares reading the file; then with the content.
 
         Args:
-          stat: of the file itself, taken before `content` was read.
+          path: the absolute path of the file.
+          stat: the stat of the file itself, taken before `content` was read.
           depends: what else the payload was made from, as for `put`.
+          content: the bytes of the file; None to ask with the stat alone.
         """
         name = os.fspath(path)
         self._used.add(name)
@@ -111,7 +119,15 @@ class Cache:
         *,
         depends: str,
     ) -> None:
-        """Keeps a payload for `content`; arguments as for `get`."""
+        """Keep a payload for the content of a file.
+
+        Args:
+          path: the absolute path of the file.
+          stat: the stat of the file itself, taken before `content` was read.
+          content: the bytes that the payload was made from.
+          payload: the payload.
+          depends: what else the payload was made from; `get` must be asked with the same.
+        """
         name = os.fspath(path)
         signature = self._trusted(stat)
         self._entries[name] = [signature, len(content), _digest(content), depends, payload]
@@ -119,7 +135,10 @@ class Cache:
         self._changed.add(name)
 
     def save(self) -> None:
-        """Writes what changed, beside what others wrote meanwhile; without files that are gone."""
+        """Write what changed, merged with what others wrote in the meantime.
+
+        Files that no longer exist are removed.
+        """
         gone = {name for name in self._entries if name not in self._used and not _exists(name)}
         if not self._changed and not gone:
             return
@@ -139,10 +158,10 @@ class Cache:
             self._changed.clear()
 
     def _trusted(self, stat: os.stat_result | None) -> list[int] | None:
-        """The stat's signature, None if the file may yet change without a change of it.
+        """Return the stat's signature, None if the file could still change without changing it.
 
-        That is so where it changed so shortly before it was read that its timestamps may not move
-        again; the cache was opened before any file was read.
+        That is so where the file changed so shortly before it was read that its timestamps may not
+        move again; the cache was opened before any file was read.
         """
         if stat is None:
             return None
@@ -182,7 +201,10 @@ def _file(directory: Path, key: str) -> Path:
 
 
 def _load(file: Path, key: str) -> dict[str, Any]:
-    """The entries of a cache file: a line that says what follows, and the entries."""
+    """Return the entries of a cache file, empty where it is not valid.
+
+    The file holds one line that describes what follows, and the entries.
+    """
     try:
         if regular.leads_out(file.parent):
             return {}
@@ -214,7 +236,7 @@ def _write(file: Path, key: str, entries: dict[str, Any]) -> None:
 
 
 def _prepare(directory: Path) -> None:
-    """Makes the directory one that git and backups pass by, unless it holds something else."""
+    """Make the directory one that git and backups skip, unless it holds something else."""
     directory.mkdir(parents=True, exist_ok=True)
     tag = directory / "CACHEDIR.TAG"
     if tag.exists() or any(directory.iterdir()):
@@ -225,7 +247,7 @@ def _prepare(directory: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Removes caches of other keys that nobody wrote for a month, and what crashes left."""
+    """Remove caches of other keys that nobody wrote for a month, and what crashes left behind."""
     now = time.time_ns()
     for file in directory.iterdir():
         stem = file.name.partition(".")[0]
@@ -239,7 +261,7 @@ def _sweep(directory: Path) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Holds a lock for as long as it takes to merge; goes on without one where there is none."""
+    """Hold a lock for as long as it takes to merge; go on without one where none can be had."""
     try:
         import fcntl
     except ImportError:  # Windows: the last writer wins, which costs time only

@@ -1,4 +1,4 @@
-"""What the cache keeps of a linted file, as JSON and back."""
+"""Convert what the cache keeps of a linted file to JSON and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxresid.violations import Linted, Violation
 
 
 def as_json(linted: Linted) -> dict[str, Any]:
-    """A file's result without its path: the cache may be read from another directory."""
+    """Return a file's result without its path, as the cache may be read from another directory."""
     return {
         "violations": [asdict(v) for v in linted.violations],
         "lines": [[cell, list(lines)] for cell, lines in linted.lines.items()],
@@ -21,7 +21,7 @@ def as_json(linted: Linted) -> dict[str, Any]:
 
 
 def from_json(stored: object, path: str) -> Linted:
-    """The result again, under the name that the file has in this run.
+    """Return the result that `as_json` wrote, under the path that the file has in this run.
 
     Raises:
       ValueError: `as_json` did not write it.
@@ -42,8 +42,9 @@ def _renamed(violation: Violation, path: str) -> Violation:
 
 
 def code_fingerprint() -> str:
-    """A hash of the linter's own files: an edited rule, in development, must not be answered from
-    the cache.
+    """Return a hash of the linter's own files.
+
+    With it, an edited rule, in development, is not answered from the cache.
     """
     digest = hashlib.blake2b(digest_size=16)
     for folder, _, names in sorted(os.walk(os.path.join(FOLDER, "linter"))):

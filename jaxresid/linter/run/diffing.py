@@ -1,4 +1,4 @@
-"""What an edit changes, as git and patch read it."""
+"""Show what an edit changes as a diff that git and patch can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from jaxresid.shown import quoted
 
 
 def unified_diff(before: bytes, after: bytes, old: str, new: str) -> Iterator[str]:
-    """The lines of a unified diff, each with its end; `old` and `new` name the two files."""
+    """Yield the lines of a unified diff, each with its end.
+
+    Args:
+      before: the old content.
+      after: the new content.
+      old: the name of the old file.
+      new: the name of the new file.
+    """
     for line in difflib.unified_diff(_lines(before), _lines(after), quoted(old), quoted(new)):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 

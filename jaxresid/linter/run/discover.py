@@ -1,4 +1,4 @@
-"""Which files to lint: those named, and those below the directories named, as ruff finds them."""
+"""Find the files to lint: those named, and those below the directories named, as ruff does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class UsageError(JaxresidError):
-    """What was asked for cannot be done as it was asked."""
+    """The error of a request that cannot be carried out as it was made."""
 
 
 class Found(NamedTuple):
@@ -29,6 +29,7 @@ class Found(NamedTuple):
 
     Attributes:
       path: as it was named, or below the directory as that was named; without `./`.
+      absolute: the absolute path.
       explicit: whether the user named the file itself.
     """
 
@@ -45,7 +46,7 @@ class Problem(NamedTuple):
 
 
 def discover(paths: Sequence[str], config: Config) -> tuple[Found | Problem, ...]:
-    """The files that the paths stand for, each once, sorted by path.
+    """Return the files that the paths stand for, each once, sorted by path.
 
     A file that is named is taken whatever it is called; a directory that is named is walked even
     where it is excluded or ignored itself. Only `force-exclude` changes that. Links to directories
@@ -53,7 +54,7 @@ def discover(paths: Sequence[str], config: Config) -> tuple[Found | Problem, ...
     repository only, as for git.
 
     Raises:
-      UsageError: for a path that does not exist.
+      UsageError: A path does not exist.
     """
     for path in paths:
         if not os.path.lexists(path):
@@ -81,7 +82,7 @@ _Excluded = Callable[[str, str], bool]
 
 
 def _within_excluded(path: str, root: Path, excluded: _Excluded) -> bool:
-    """Whether a path or a directory that contains it, up to the root, is excluded."""
+    """Return whether a path or a directory that contains it, up to the root, is excluded."""
     while path != str(root):
         parent, name = os.path.split(path)
         if excluded(path, name):
@@ -95,7 +96,7 @@ def _within_excluded(path: str, root: Path, excluded: _Excluded) -> bool:
 def _expand(
     shown: str, respect_gitignore: bool, excluded: _Excluded
 ) -> Iterator[tuple[str, Found | Problem]]:
-    """(real path, what is there) for one argument."""
+    """Yield (real path, what is there) for one argument."""
     absolute = os.path.abspath(shown)
     try:
         real = os.path.realpath(shown, strict=True)
@@ -162,7 +163,7 @@ def _walk(
 
 
 def _file(entry: os.DirEntry[str], place: _Place) -> Iterator[tuple[str, Found | Problem]]:
-    """What an entry that is no directory is; nothing for a link to a directory."""
+    """Yield what an entry that is not a directory is; nothing for a link to a directory."""
     shown, real = place.prefix[: -len(os.sep)], place.real
     try:
         if entry.is_symlink():
@@ -184,8 +185,10 @@ class _Pattern(NamedTuple):
     """A line of a .gitignore.
 
     Attributes:
-      matches: of the path relative to the .gitignore, or of its last part.
-      whole: whether it is of the path.
+      matches: the regex of the path relative to the .gitignore, or of its last component.
+      whole: whether the regex is of the path.
+      directories_only: whether only directories are matched.
+      ignored: whether what matches is ignored, or included again.
     """
 
     matches: re.Pattern[str]
@@ -199,8 +202,8 @@ class _IgnoreFile(NamedTuple):
 
     Attributes:
       base: the directory that its patterns are relative to, with a slash at the end.
-      patterns: the last first.
-      names: what the last part of a path must match for a pattern to ignore it, to spare most
+      patterns: its patterns, the last first.
+      names: what the last component of a path must match for a pattern to ignore it, to spare most
         paths the patterns; None where nothing is ignored.
     """
 
@@ -209,7 +212,7 @@ class _IgnoreFile(NamedTuple):
     names: re.Pattern[str] | None
 
     def check(self, path: str, name: str, is_directory: bool) -> bool | None:
-        """Whether a path is ignored, None if no pattern says."""
+        """Return whether a path is ignored, None if no pattern decides."""
         relative = path[len(self.base) :].replace(os.sep, "/")
         for pattern in self.patterns:
             if pattern.directories_only and not is_directory:
@@ -243,12 +246,15 @@ def _pattern(line: str) -> _Pattern | None:
 
 @cache
 def _tokens() -> re.Pattern[str]:
-    """Compiled where there is a .gitignore to read, as most commit hooks need none."""
+    """Return the regex of a glob's tokens.
+
+    It is compiled only where there is a .gitignore to read, as most commit hooks need none.
+    """
     return re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
 
 
 def _wildmatch(glob: str) -> str | None:
-    """The regex of git's glob, None if it matches nothing."""
+    """Return the regex of git's glob, None if it matches nothing."""
     # git compares what stands before the first wildcard by itself, so `a**` begins with `**`.
     literal = re.split(r"[*?\[\\]", glob, maxsplit=1)[0]
     glob = glob[len(literal) :]
@@ -297,7 +303,7 @@ _NAMED = {
 
 
 def _class(match: re.Match[str]) -> str:
-    """The regex of `!a-z]`; none of them matches a slash."""
+    """Return the regex of a class such as `!a-z]`; no class matches a slash."""
     members = []
     for member in _members().finditer(match[2]):
         if member["named"]:
@@ -320,7 +326,7 @@ class _Ignores(NamedTuple):
     in_repository: bool = False
 
     def entering(self, directory: str, names: set[str] | frozenset[str]) -> _Ignores:
-        """What counts in a directory with these entries."""
+        """Return the ignore files that count in a directory with these entries."""
         files, in_repository = self.files, self.in_repository
         if ".git" in names:
             files, in_repository = (), True
@@ -340,7 +346,10 @@ class _Ignores(NamedTuple):
 
 
 def _ignores_above(directory: str) -> _Ignores:
-    """What counts above a directory; nothing if that ignores the directory itself."""
+    """Return the ignore files that count above a directory.
+
+    There are none if they ignore the directory itself.
+    """
     above = list(Path(directory).parents)
     repository = next((i for i, d in enumerate(above) if (d / ".git").exists()), None)
     if repository is None or os.path.exists(os.path.join(directory, ".git")):
@@ -366,7 +375,10 @@ def _read_ignores(path: str, base: str) -> tuple[_IgnoreFile, ...]:
 
 @lru_cache(maxsize=256)
 def _possible_names(text: str) -> re.Pattern[str] | None:
-    """Matches at least the last part of every path that a pattern of the text ignores."""
+    """Return a regex for the last components of the paths that a .gitignore's text ignores.
+
+    It may match more names than those. None is returned where nothing is ignored.
+    """
     pieces: dict[str, None] = {}
     for line in text.split("\n"):
         pattern = line.removesuffix("\r").rstrip(" ")
@@ -386,7 +398,10 @@ def _loose(glob: str) -> str:
 
 
 def _info_exclude(directory: str) -> str:
-    """`.git/info/exclude`; `.git` is a file in submodules and in further work trees."""
+    """Return the path of `.git/info/exclude`.
+
+    `.git` is a file in submodules and in further work trees.
+    """
     git = os.path.join(directory, ".git")
     if os.path.isfile(git):
         try:
@@ -404,10 +419,10 @@ def _info_exclude(directory: str) -> str:
 
 
 def project_root(path: str | os.PathLike[str]) -> Path:
-    """The directory whose files make one project with the file or directory `path`.
+    """Return the directory whose files make one project with the file or directory `path`.
 
-    The nearest one upwards with a pyproject.toml, setup.py, setup.cfg or .git; without one, or for
-    an installed package, that of the topmost package around it, and at last its own.
+    It is the nearest one upwards with a pyproject.toml, setup.py, setup.cfg or .git; without one,
+    or for an installed package, that of the topmost package around it, and failing that its own.
     """
     absolute = Path(os.path.abspath(path))
     own = absolute if absolute.is_dir() else absolute.parent
@@ -427,12 +442,14 @@ def module_name(
     root: str | os.PathLike[str],
     packages: dict[Path, bool] | None = None,
 ) -> str | None:
-    """The dotted name a file is imported under; None if it cannot be imported by name.
+    """Return the dotted name a file is imported under, None if it cannot be imported by name.
 
-    The packages around it are those with `__init__.py`, whatever `src` they lie in. In a directory
+    The packages around it are those with `__init__.py`, whatever `src` they are in. In a directory
     without one the name is the path from the root, less a leading `src`.
 
     Args:
+      path: the file.
+      root: the directory of its project.
       packages: remembers between calls which directories are packages.
     """
     absolute, root = Path(os.path.abspath(path)), Path(os.path.abspath(root))

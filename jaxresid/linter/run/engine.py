@@ -1,4 +1,7 @@
-"""Source -> violations, and violations -> fixed source. Pure: no files are read or written here."""
+"""Turn source into violations, and violations into fixed source.
+
+Everything here is pure: no files are read or written.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ _MAX_ROUNDS = 100
 
 @dataclass(frozen=True)
 class Settings:
-    """What to look for.
+    """The settings that linting one file needs.
 
     Attributes:
       rules: the rules that are on for this file.
       known: code -> name of every rule there is, for suppression comments.
       optional: the codes of those that are off by default.
+      target_jax: the jax that the code is written for; None for the newest.
+      unsafe_fixes: whether unsafe fixes are made too.
+      ignore_noqa: whether to report what comments silence as well.
       fixable: whether the fixes of a code may be made.
     """
 
@@ -47,18 +53,26 @@ class Settings:
 
     @cached_property
     def markers(self) -> frozenset[bytes]:
-        """What a file must mention to concern one of the rules."""
+        """The words to look for: a file with none of them concerns none of the rules."""
         return frozenset(m for rule in self.rules for m in rule.markers)
 
 
 def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) -> Violation:
-    """The finding for a file that cannot be linted."""
+    """Return the violation that reports a file that cannot be linted.
+
+    Args:
+      path: the file as it is shown.
+      name: the code and name of the violation.
+      message: why it cannot be linted.
+      row: the 1-based row of the problem.
+      column: the 0-based column of the problem, in code points.
+    """
     span = Span(row, column, row, column + 1)
     return Violation(name, name, "error", message, path, span)
 
 
 def unreadable(path: str, reason: str) -> Linted:
-    """What linting gives for a file that cannot be read."""
+    """Return the result of linting a file that cannot be read."""
     return Linted(path, (broken(path, UNREADABLE, f"cannot be read: {reason}"),))
 
 
@@ -70,10 +84,12 @@ def lint_bytes(
     project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
-    """Lints one file's content.
+    """Lint one file's content.
 
     Args:
+      raw: the file's bytes.
       path: the file as it is shown; its suffix tells a notebook.
+      settings: what to look for.
       project: the files around it.
       file: where it is, for the project's index.
     """
@@ -92,7 +108,7 @@ def lint_document(
     project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
-    """Lints a file that has been decoded."""
+    """Lint a file that has been decoded."""
     found = violations_in(document, settings, project=project, file=file)
     return _linted(document, [document.placed(v) for v in found])
 
@@ -104,7 +120,7 @@ def violations_in(
     project: Project | None = None,
     file: Path | None = None,
 ) -> list[Violation]:
-    """The violations of a document, in the coordinates of its module."""
+    """Return the violations of a document, in the coordinates of its module."""
     source = document.source
     try:
         tree = parse(source, top_level_await=document.is_notebook)
@@ -123,7 +139,7 @@ def _found_in(
     project: Project | None,
     file: Path | None,
 ) -> list[Violation]:
-    """The violations of a tree, suppressed ones left out."""
+    """Return the violations of a tree, without suppressed ones."""
     source = document.source
     violations: list[Violation] = []
     if funnel.confirms(tree, settings.markers):
@@ -171,7 +187,7 @@ def _found_in(
 
 @dataclass(frozen=True)
 class Fixed:
-    """What fixing one file gave.
+    """The result of fixing one file.
 
     Attributes:
       raw: the file's new bytes; the old ones where nothing was fixed.
@@ -192,12 +208,16 @@ def fix_bytes(
     project: Callable[[bytes], Project | None] = lambda _: None,
     file: Path | None = None,
 ) -> Fixed:
-    """Makes the fixes of one file until none is left, each round those that do not overlap.
+    """Make the fixes of one file until none is left, in rounds of fixes that do not overlap.
 
     A round whose result would not parse is taken apart: the fixes that break it are left out.
 
     Args:
-      project: gives the project's index with the file's content as it is after each round.
+      raw: the file's bytes.
+      path: the file as it is shown; its suffix tells a notebook.
+      settings: what to look for.
+      project: returns the project's index with the file's content as it is after each round.
+      file: where the file is, for the project's index.
     """
     made: list[Violation] = []
     refused: set[Fix] = set()
@@ -228,7 +248,10 @@ def fix_bytes(
 def _chosen(
     document: Document, violations: Sequence[Violation], settings: Settings
 ) -> list[Violation]:
-    """The violations to fix in one round: in source order, overlapping ones left for the next."""
+    """Return the violations to fix in one round, in source order.
+
+    Overlapping ones are left for the next round.
+    """
     source = document.source
     taken: list[tuple[int, int]] = []
     chosen = []
@@ -245,12 +268,12 @@ def _chosen(
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two ranges share text, or stand so close that their order would matter."""
+    """Return whether two ranges share text, or are so close that their order would matter."""
     return one[0] <= other[1] and other[0] <= one[1]
 
 
 def _applied(document: Document, violations: Sequence[Violation]) -> bytes | None:
-    """The bytes after some fixes, or None where the result is not what it should be."""
+    """Return the bytes after some fixes, None where the result is not what it should be."""
     edits = dict.fromkeys(e for v in violations if v.fix is not None for e in v.fix.edits)
     try:
         raw = document.edited(edits)
@@ -264,7 +287,10 @@ def _applied(document: Document, violations: Sequence[Violation]) -> bytes | Non
 
 
 def _rows_expected_to_fail(tree: ast.Module) -> frozenset[int]:
-    """The rows inside `with pytest.raises(...)` and `assertRaises`: a mistake there is meant."""
+    """Return the rows inside `with pytest.raises(...)` and `assertRaises`.
+
+    A mistake there is intended.
+    """
     rows: set[int] = set()
     for node in ast.walk(tree):
         match node:

@@ -1,4 +1,4 @@
-"""Paths -> what linting them gives: finding files, the project's index, processes, the cache."""
+"""Lint paths: find files, index their project, spread work over processes, use the cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPTIONAL = frozenset(e.code for e in INDEX if not e.is_default) | {e.code for e
 
 
 class Candidate(NamedTuple):
-    """A file that passed the bytes filter."""
+    """A file that passed the filter on its bytes."""
 
     path: str
     absolute: Path
@@ -49,7 +49,7 @@ class Lint:
       complete: directories that the user asked to lint as a whole, so that what is in none of
         their files is nowhere.
       overlay: contents that replace files.
-      ignore_noqa: report what comments silence as well.
+      ignore_noqa: whether to report what comments silence as well.
 
     Attributes:
       found_nothing: whether the last `run` had no file to lint.
@@ -77,10 +77,10 @@ class Lint:
         self._markers: dict[Config, frozenset[bytes]] = {}
 
     def config_in(self, directory: Path) -> Config:
-        """The configuration for the files of a directory.
+        """Return the configuration for the files of a directory.
 
         Raises:
-          ConfigError: it is not understood, or names a rule that does not exist.
+          ConfigError: It is not understood, or names a rule that does not exist.
         """
         if self.nearest is None:
             return self.config
@@ -89,10 +89,10 @@ class Lint:
         return self._configs[directory]
 
     def entries(self, config: Config) -> tuple[Entry, ...]:
-        """The rules that are on, files' own exceptions aside.
+        """Return the rules that a configuration turns on, apart from exceptions for single files.
 
         Raises:
-          ConfigError: the configuration names a rule that does not exist.
+          ConfigError: The configuration names a rule that does not exist.
         """
         if config not in self._entries:
             config.validate(KNOWN)
@@ -102,13 +102,13 @@ class Lint:
         return self._entries[config]
 
     def markers(self, config: Config) -> frozenset[bytes]:
-        """What a file must mention to concern one of the rules that are on."""
+        """Return the words to look for: a file with none of them concerns no rule that is on."""
         if config not in self._markers:
             self._markers[config] = frozenset(m for e in self.entries(config) for m in e.markers)
         return self._markers[config]
 
     def settings(self, path: Path) -> Settings:
-        """What to look for in one file."""
+        """Return the settings for one file."""
         from jaxresid.linter.run.engine import Settings
 
         config = self.config_in(path.parent)
@@ -128,10 +128,10 @@ class Lint:
         )
 
     def discover(self, paths: Sequence[str]) -> tuple[Found | Problem, ...]:
-        """The files that paths stand for, each with the excludes nearest to it.
+        """Return the files that paths stand for, each subject to the excludes nearest to it.
 
         Raises:
-          UsageError: a path does not exist.
+          UsageError: A path does not exist.
         """
         groups: dict[Config, list[str]] = {}
         for path in paths:
@@ -147,11 +147,11 @@ class Lint:
     # -- the project around a file -----------------------------------------------------------
 
     def root(self, path: Path) -> Path:
-        """The project that a file belongs to."""
+        """Return the directory of the project that a file belongs to."""
         return project_root(path)
 
     def listed(self, root: Path) -> tuple[Found, ...]:
-        """The project's Python files."""
+        """Return the project's Python files."""
         if root not in self._listed:
             config = replace(self.config_in(root), force_exclude=False)
             # The directory of a buffer that was never saved need not exist.
@@ -160,7 +160,7 @@ class Lint:
         return self._listed[root]
 
     def project(self, root: Path) -> Project:
-        """The index of a project."""
+        """Return the index of a project."""
         from jaxresid.linter.resolve.project import Project
 
         if root not in self._projects:
@@ -183,7 +183,7 @@ class Lint:
                 yield Module(found.absolute, name)
 
     def state(self, root: Path) -> str:
-        """A digest of what a file's findings depend on besides the file: the project around it."""
+        """Return a digest of the project, which a file's findings depend on besides the file."""
         import hashlib
 
         from jaxresid.linter.run.cache import GRANULARITY_NS
@@ -206,7 +206,7 @@ class Lint:
     # -- files -------------------------------------------------------------------------------
 
     def file(self, path: str, absolute: Path) -> Linted:
-        """Lints one file."""
+        """Lint one file."""
         raw = self.overlay.get(absolute)
         if raw is None:
             try:
@@ -216,7 +216,7 @@ class Lint:
         return self.content(raw, path, absolute)
 
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
-        """Lints bytes as the content of a file."""
+        """Lint bytes as the content of a file."""
         from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
         from jaxresid.violations import Linted
 
@@ -227,7 +227,7 @@ class Lint:
             return Linted(path, (broken(path, INVALID_SYNTAX, "too deeply nested to be linted"),))
 
     def fixed(self, raw: bytes, path: str, absolute: Path) -> Fixed:
-        """Fixes bytes as the content of a file."""
+        """Fix bytes as the content of a file."""
         from jaxresid.linter.run.engine import Fixed, fix_bytes
 
         root = self.root(absolute)
@@ -248,7 +248,14 @@ class Lint:
             return Fixed(raw, (), self.content(raw, path, absolute))
 
     def silenced(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
-        """The file with a comment at each finding that silences it, and how many findings."""
+        """Return the file with a comment that silences each finding, and how many findings.
+
+        Args:
+          raw: the file's bytes.
+          path: the file as it is shown.
+          absolute: the file's absolute path.
+          reason: text that follows the codes in new comments.
+        """
         from jaxresid.linter.run.engine import violations_in
         from jaxresid.linter.text.document import read
         from jaxresid.violations import Violation
@@ -272,13 +279,18 @@ class Lint:
     def run(
         self, paths: Sequence[str], *, jobs: int | None = None, cache: bool = True
     ) -> tuple[Linted, ...]:
-        """Lints files and directories.
+        """Lint files and directories.
+
+        Args:
+          paths: the files and directories.
+          jobs: number of processes; None for one per processor.
+          cache: whether to keep results in the configuration's cache directory, and use them.
 
         Returns:
-          one entry per file with findings, sorted by path.
+          One entry per file with findings, sorted by path.
 
         Raises:
-          UsageError: a path does not exist.
+          UsageError: A path does not exist.
         """
         directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
         self.complete = (*self.complete, *directories)
@@ -408,8 +420,9 @@ def _unreadable(path: str, reason: str) -> Linted:
 
 
 class _Fixable:
-    """Whether the configuration lets a rule's fixes be made; a class, so that it can be sent to
-    another process.
+    """A function that tells whether the configuration allows a rule's fixes.
+
+    It is a class so that it can be sent to another process.
     """
 
     def __init__(self, config: Config) -> None:
@@ -420,7 +433,10 @@ class _Fixable:
 
 
 class _Shown(dict[Path, str]):
-    """How files that nobody named are shown: relative to here, where they are below."""
+    """The paths by which files that nobody named are shown.
+
+    They are relative to the working directory where they are below it.
+    """
 
     def get(self, path: Path, default: str | None = None) -> str:  # type: ignore[override]
         relative = os.path.relpath(path)
@@ -432,7 +448,7 @@ def _is_project(root: Path) -> bool:
 
 
 def available_cpus() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

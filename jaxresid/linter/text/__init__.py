@@ -1,0 +1,1 @@
+"""The text of linted files: decoding, parsing, positions, notebooks and suppression comments."""

@@ -1,4 +1,4 @@
-"""A file as the linter sees it: a Python module, or a notebook whose cells make one."""
+"""Represent a file as the linter sees it: a Python module, or a notebook whose cells make one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Document:
 
     Attributes:
       source: the module; for a notebook its code cells joined.
-      notebook: the notebook, for one.
+      notebook: the notebook, None for a module.
     """
 
     source: Source
@@ -27,10 +27,11 @@ class Document:
 
     @property
     def is_notebook(self) -> bool:
+        """Return whether the file is a notebook."""
         return self.notebook is not None
 
     def placed(self, violation: Violation) -> Violation:
-        """The violation with positions relative to its notebook cell."""
+        """Return the violation with positions relative to its notebook cell."""
         if self.notebook is None:
             return violation
         cell, span = self.notebook.place(violation.span)
@@ -59,17 +60,17 @@ class Document:
         )
 
     def lines(self, violations: Iterable[Violation]) -> Mapping[int | None, tuple[str, ...]]:
-        """The lines that excerpts of the violations need, by cell."""
+        """Return the lines that excerpts of the violations need, by cell."""
         cells = {v.cell for v in violations}
         if self.notebook is None:
             return {None: self.source.lines} if cells else {}
         return {c: self.notebook.lines(c) for c in cells if c is not None}
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file's bytes after edits in the module's coordinates.
+        """Return the file's bytes after edits in the module's coordinates.
 
         Raises:
-          ValueError: they overlap, span two cells, or cannot be encoded.
+          ValueError: The edits overlap, span two cells, or cannot be encoded.
         """
         if self.notebook is not None:
             return self.notebook.apply(tuple(edits))
@@ -77,7 +78,7 @@ class Document:
 
 
 def read(raw: bytes, path: str) -> Document | Violation:
-    """Decodes a file, or says why it cannot be linted."""
+    """Decode a file, or return the violation that says why it cannot be linted."""
     if path.endswith(".ipynb"):
         from jaxresid.linter.text.notebook import read as read_notebook
 

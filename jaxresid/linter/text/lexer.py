@@ -1,4 +1,4 @@
-"""Comments, strings and logical lines of Python text, without a parser.
+"""Find comments, strings and logical lines of Python text, without a parser.
 
 `tokenize` would do, but it knows only the grammar of the Python that runs, stops at the first
 error, and takes three times as long.
@@ -25,9 +25,10 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What stands where, without a full parse.
+    """The comments and lines of a text, found without a full parse.
 
     Attributes:
+      comments: the comments.
       logical: first and last row of each logical line.
       closed: rows that end inside a string or in a continuation, where no comment can follow.
     """
@@ -59,7 +60,7 @@ _TO_LINE_END = re.compile(r"[^\r\n]*")
 
 
 def scan(text: str) -> Scan:
-    """The comments and logical lines of a module; of a broken one as many as can be told."""
+    """Return the comments and logical lines of a module; of a broken one as many as can be told."""
     comments: list[Comment] = []
     logical: list[tuple[int, int]] = []
     closed: set[int] = set()
@@ -107,7 +108,7 @@ def scan(text: str) -> Scan:
 
 
 def logical_end(text: str, pos: int) -> int:
-    """Where the logical line that starts at `pos` ends, after its line end."""
+    """Return the offset where the logical line that starts at `pos` ends, after its line end."""
     depth = 0
     while match := _TOKEN.search(text, pos):
         kind, pos = match.lastgroup, match.end()
@@ -124,7 +125,10 @@ def logical_end(text: str, pos: int) -> int:
 
 
 def _plain_end(text: str, pos: int, quote: str) -> int:
-    """Where a string ends; at the end of its line, or of the text, where it is not closed."""
+    """Return where a string ends.
+
+    Where it is not closed, that is the end of its line, or of the text.
+    """
     if match := _STRING_END[quote].match(text, pos):
         return match.end()
     if len(quote) == 3:
@@ -134,10 +138,10 @@ def _plain_end(text: str, pos: int, quote: str) -> int:
 
 
 def _formatted_end(text: str, pos: int, quote: str) -> int | None:
-    """Where an f-string ends, whose fields can hold any expression, strings included.
+    """Return where an f-string ends, None where it does not.
 
-    The stack holds what is open: a quote for literal text, `{` for a field, `(` for a bracket in
-    it, `:` for its format.
+    Its fields can hold any expression, strings included. The stack holds what is open: a quote for
+    literal text, `{` for a field, `(` for a bracket in it, `:` for its format.
     """
     stack = [quote]
     while stack:

@@ -1,4 +1,4 @@
-"""Jupyter notebooks: the code cells as one module, and edits of it written back.
+"""Read Jupyter notebooks: join the code cells into one module, and write edits of it back.
 
 The file's JSON is scanned, not re-serialised: what an edit does not touch keeps its bytes.
 """
@@ -25,7 +25,7 @@ _DECODER = JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A JSON value and where it stands in the text."""
+    """A JSON value and its position in the text."""
 
     value: object
     start: int
@@ -44,7 +44,7 @@ def _value(text: str, pos: int) -> _Value:
 
 
 def _expect(text: str, pos: int, choices: str) -> int:
-    """The position after one of some characters."""
+    """Return the position after one of some characters."""
     pos = _skip(text, pos)
     if not text.startswith(tuple(choices), pos):
         raise json.JSONDecodeError(f"Expecting one of {choices}", text, pos)
@@ -52,7 +52,7 @@ def _expect(text: str, pos: int, choices: str) -> int:
 
 
 def _object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _Value], int]:
-    """The members of an object and its end; the value of the key `inner` is left to `_array`."""
+    """Return the members of an object and its end; `_array` reads the value of the key `inner`."""
     members: dict[str, _Value] = {}
     pos = _expect(text, pos, "{")
     if text.startswith("}", _skip(text, pos)):
@@ -74,7 +74,7 @@ def _object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _Value], in
 
 
 def _array(text: str, pos: int) -> tuple[list[dict[str, _Value] | None], int]:
-    """The objects in an array, None for other elements, and its end."""
+    """Return the objects in an array, None for other elements, and its end."""
     found: list[dict[str, _Value] | None] = []
     pos = _expect(text, pos, "[")
     if text.startswith("]", _skip(text, pos)):
@@ -100,14 +100,17 @@ _CHARACTER = re.compile(
 
 
 def _dumped(text: str, ascii_only: bool) -> str:
-    """The inside of a JSON string."""
+    """Return the inside of a JSON string."""
     # Lone surrogates have no bytes in UTF-8.
     ascii_only = ascii_only or any("\ud800" <= c <= "\udfff" for c in text)
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
 def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
-    """A JSON string literal with another value, the characters that stay as they were spelled."""
+    """Return a JSON string literal with another value.
+
+    The characters that stay keep their spelling.
+    """
     spelled = _CHARACTER.findall(literal[1:-1])
     assert len(spelled) == len(old)
     head = _common(old, new)
@@ -117,7 +120,14 @@ def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
 
 
 def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool) -> str:
-    """The text of a list of strings (`text`, with the values `items`) that join to `new`."""
+    """Return the text of a list of strings that join to `new`.
+
+    Args:
+      text: the text of the old list.
+      items: the values of the old list.
+      new: what the strings of the new list join to.
+      ascii_only: whether to escape everything but ASCII.
+    """
     spans = [(v.start, v.end) for v in _elements(text)]
     by_any = list(items) == "".join(items).splitlines(keepends=True)
     lines = new.splitlines(keepends=True) if by_any else re.findall(r"[^\n]*\n|[^\n]+", new)
@@ -154,7 +164,7 @@ def _elements(text: str) -> Iterator[_Value]:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many elements two sequences share at their start."""
+    """Return how many elements two sequences share at their start."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -183,6 +193,7 @@ class _Masked:
     """A cell's text with magics replaced, character for character.
 
     Attributes:
+      text: the text.
       rows: the rows (1-based, of the cell) that hold magics.
       first: the first row before which text can be inserted.
     """
@@ -216,7 +227,7 @@ def _mask(text: str) -> _Masked:
 
 
 def _magic_start(text: str, pos: int) -> int | None:
-    """Where the magic on the logical line at `pos` starts, None if there is none."""
+    """Return where the magic on the logical line at `pos` starts, None if there is none."""
     if match := _LINE_MAGIC.match(text, pos):
         return match.start(1)
     if match := _HELP.match(text, pos):
@@ -227,7 +238,10 @@ def _magic_start(text: str, pos: int) -> int | None:
 
 
 def _magic_end(text: str, pos: int) -> int:
-    """Where a magic ends, after its line end; a backslash at the end of a line continues it."""
+    """Return where a magic ends, after its line end.
+
+    A backslash at the end of a line continues it.
+    """
     while True:
         after = LINE_END.search(text, pos)
         if after is None:
@@ -238,7 +252,7 @@ def _magic_end(text: str, pos: int) -> int:
 
 
 def _stand_in(magic: str, is_statement: bool) -> str:
-    """Python of the same shape, which does nothing."""
+    """Return Python of the same shape as a magic, which does nothing."""
     width = len(LINE_END.split(magic, 1)[0])
     word = "pass" if is_statement and width >= 4 else "0"
     return word.ljust(width) + re.sub(r"[^\r\n]", " ", magic[width:])
@@ -255,7 +269,7 @@ class Cell:
       number: 1-based, among the cells of all kinds.
       row: the module's row where it starts.
       source: its text as it is in the notebook.
-      start, end: where its `source` stands in the JSON.
+      start, end: where its `source` starts and ends in the JSON.
       items: the strings of `source`, None where it is one string.
       magic_rows: rows of the cell that hold magics.
       first: the first row of the cell before which text can be inserted.
@@ -272,18 +286,18 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The source, its last line ended."""
+        """The source, with a line end after its last line."""
         return self.source if self.source.endswith("\n") else f"{self.source}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """A notebook's Python.
+    """The Python of a notebook.
 
     Attributes:
       text: the code cells joined, magics replaced by Python of the same width that does nothing.
       cells: the code cells.
-      json: the file.
+      json: the text of the file.
     """
 
     text: str
@@ -291,10 +305,10 @@ class Notebook:
     json: str = field(repr=False)
 
     def place(self, span: Span) -> tuple[int, Span]:
-        """The number of the cell where a span of the module starts, and the span in that cell.
+        """Return the number of the cell where a module's span starts, and the span in that cell.
 
         Raises:
-          ValueError: there is no code cell.
+          ValueError: There is no code cell.
         """
         cell = self._cell_at(span.row)
         shift = cell.row - 1
@@ -303,17 +317,21 @@ class Notebook:
         )
 
     def lines(self, cell: int) -> tuple[str, ...]:
-        """The lines of a cell, given by its number, as they are in the notebook."""
+        """Return the lines of a cell, given by its number, as they are in the notebook.
+
+        Raises:
+          ValueError: The notebook has no such cell, or it holds no Python.
+        """
         for one in self.cells:
             if one.number == cell:
                 return tuple(LINE_END.split(one.text)[:-1])
         raise ValueError(f"cell {cell} holds no Python")
 
     def apply(self, edits: Sequence[Edit]) -> bytes:
-        """The file after edits in the coordinates of the module.
+        """Return the file's bytes after edits in the coordinates of the module.
 
         Raises:
-          ValueError: edits overlap, or one spans two cells or touches a magic.
+          ValueError: Edits overlap, or one spans two cells or touches a magic.
         """
         by_cell: dict[int, list[Edit]] = defaultdict(list)
         index = {cell.number: cell for cell in self.cells}
@@ -336,7 +354,7 @@ class Notebook:
         return self.cells[index]
 
     def _source(self, cell: Cell, edits: Sequence[Edit], ascii_only: bool) -> str:
-        """The JSON of a cell's source after edits in its coordinates."""
+        """Return the JSON of a cell's source after edits in its coordinates."""
         new = _edited(cell.text, edits)
         if cell.text != cell.source:
             new = new.removesuffix("\n")
@@ -349,7 +367,7 @@ class Notebook:
 
 
 def _check(cell: Cell, span: Span) -> None:
-    """Raises ValueError for a span in which nothing can be changed."""
+    """Raise ValueError for a span in which nothing can be changed."""
     rows = len(LINE_END.findall(cell.text))
     if (span.end_row, span.end_column) > (rows + 1, 0):
         raise ValueError("an edit spans two cells")
@@ -375,16 +393,16 @@ def _edited(text: str, edits: Sequence[Edit]) -> str:
 
 
 def _writes_ascii(text: str) -> bool:
-    """Whether the notebook was written with everything but ASCII escaped."""
+    """Return whether the notebook was written with everything but ASCII escaped."""
     escaped = r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}"
     return text.isascii() and re.search(escaped, text) is not None
 
 
 def read(raw: bytes) -> Notebook:
-    """Reads a notebook; one of another language has no cells.
+    """Read a notebook; one of another language has no cells.
 
     Raises:
-      ValueError: it is none, with the reason.
+      ValueError: The bytes are not a notebook; the message gives the reason.
     """
     try:
         text = raw.decode("utf-8")
@@ -424,7 +442,7 @@ def read(raw: bytes) -> Notebook:
 
 
 def _cell(number: int, members: dict[str, _Value] | None, row: int) -> Cell | None:
-    """A cell before its magics are looked for; None if it holds no Python."""
+    """Return a cell before its magics are looked for, None if it holds no Python."""
     if members is None:
         raise ValueError(f"cell {number} is no object")
     if _get(members, "cell_type") != "code" or not _is_python_cell(members):
@@ -441,7 +459,7 @@ def _cell(number: int, members: dict[str, _Value] | None, row: int) -> Cell | No
 
 
 def _get(members: dict[str, _Value], *keys: str) -> object:
-    """The value under some keys, None where there is none."""
+    """Return the value under some keys, None where there is none."""
     first = members.get(keys[0])
     value = first.value if first else None
     for key in keys[1:]:
@@ -458,6 +476,9 @@ def _is_python(top: dict[str, _Value]) -> bool:
 
 
 def _is_python_cell(members: dict[str, _Value]) -> bool:
-    """VS Code keeps cells of other languages among those of a Python kernel."""
+    """Return whether a code cell holds Python.
+
+    VS Code keeps cells of other languages among those of a Python kernel.
+    """
     language = _get(members, "metadata", "vscode", "languageId")
     return not isinstance(language, str) or language == "python"

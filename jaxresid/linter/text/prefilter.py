@@ -1,4 +1,4 @@
-"""Which files a rule could say anything about: bytes first, then names in the tree.
+"""Find the files that a rule could report on: by their bytes first, then by names in the tree.
 
 Both steps let too much through rather than too little; what they drop cannot hold a finding.
 """
@@ -34,7 +34,7 @@ SUPPRESSION_MARKER = b"jaxresid:"
 
 
 def mentions(raw: bytes, markers: Set[bytes]) -> bool:
-    """Whether a file's bytes could concern rules with these markers, or suppress one."""
+    """Return whether a file's bytes could concern rules with these markers, or suppress one."""
     if SUPPRESSION_MARKER in raw:
         return True
     more = any(marker in raw for marker in markers if marker not in CHECKPOINT_MARKERS)
@@ -46,7 +46,7 @@ def mentions(raw: bytes, markers: Set[bytes]) -> bool:
 
 
 def confirms(tree: ast.Module, markers: Set[bytes]) -> bool:
-    """Whether the tree uses one of the names as code, not in a comment or a string."""
+    """Return whether the tree uses one of the names as code, not in a comment or a string."""
     wanted = _IDENTIFIERS | {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
     for node in ast.walk(tree):
         # An ImportFrom's names are aliases, which are nodes of their own.

@@ -1,4 +1,4 @@
-"""The text of one Python file: decoding, lines, positions, edits."""
+"""Hold the text of one Python file: decoding, lines, positions, edits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BOM = codecs.BOM_UTF8
 
 
 class UndecodableError(ValueError):
-    """The bytes are no Python source in the encoding that they declare."""
+    """The error of bytes that are not Python source in the encoding that they declare."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,11 @@ class Source:
 
     @classmethod
     def decode(cls, raw: bytes, path: str) -> Source:
-        """Raises: UndecodableError, with a reason for the user."""
+        """Return the source that a file's bytes hold.
+
+        Raises:
+          UndecodableError: The bytes cannot be decoded; the message gives the user a reason.
+        """
         bom = raw.startswith(_BOM)
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -59,12 +63,16 @@ class Source:
         return cls(path, text, encoding, bom)
 
     def encode(self, text: str) -> bytes:
-        """`text` as this file's bytes; UnicodeEncodeError where the encoding cannot hold it."""
+        """Return `text` as this file's bytes.
+
+        Raises:
+          UnicodeEncodeError: The file's encoding cannot represent the text.
+        """
         return (_BOM if self.bom else b"") + text.encode(self.encoding)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Offset of each line's first character; row r starts at `starts[r - 1]`."""
+        """The offset of each line's first character; row r starts at `starts[r - 1]`."""
         return (0, *(m.end() for m in _LINE.finditer(self.text)))
 
     @cached_property
@@ -77,26 +85,31 @@ class Source:
         return {}
 
     def offset(self, row: int, column: int) -> int:
-        """Offset in `text` of a 1-based row and a 0-based column in code points."""
+        """Return the offset in `text` of a 1-based row and a 0-based column in code points."""
         starts = self.starts
         if row > len(starts):
             return len(self.text)
         return min(starts[row - 1] + column, len(self.text))
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Row and column of an offset."""
+        """Return the row and column of an offset."""
         row = bisect_right(self.starts, offset)
         return row, offset - self.starts[row - 1]
 
     def _column(self, row: int, nbytes: int) -> int:
-        """`ast` counts UTF-8 bytes; everyone here counts code points."""
+        """Return the column in code points, which everything here counts, of one in UTF-8 bytes.
+
+        `ast` counts UTF-8 bytes.
+        """
         wide = self._wide(row)
         before = bisect_right(wide, nbytes, key=lambda w: w[0])
         return nbytes - (wide[before - 1][1] if before else 0)
 
     def _wide(self, row: int) -> list[tuple[int, int]]:
-        """Where a row's characters of several bytes end, in bytes, and by how much columns are
-        fewer than bytes from there on. Kept, as a row may be long and hold many nodes.
+        """Return (end, shift) of a row's characters of several bytes.
+
+        The end of the character is in bytes; the shift is by how much columns are fewer than bytes
+        from there on. The result is kept, as a row may be long and hold many nodes.
         """
         found = self._wide_rows.get(row)
         if found is None:
@@ -110,7 +123,7 @@ class Source:
         return found
 
     def span(self, node: ast.expr | ast.stmt | ast.arg | ast.keyword | ast.alias) -> Span:
-        """Where a node stands."""
+        """Return the span of a node."""
         end_row = node.end_lineno or node.lineno
         end = node.end_col_offset if node.end_col_offset is not None else node.col_offset
         return Span(
@@ -121,26 +134,26 @@ class Source:
         )
 
     def segment(self, span: Span) -> str:
-        """The text in `span`."""
+        """Return the text in `span`."""
         return self.text[self.start(span) : self.end(span)]
 
     def start(self, span: Span) -> int:
-        """Offset of a span's first character."""
+        """Return the offset of a span's first character."""
         return self.offset(span.row, span.column)
 
     def end(self, span: Span) -> int:
-        """Offset just after a span."""
+        """Return the offset just after a span."""
         return self.offset(span.end_row, span.end_column)
 
     def between(self, start: int, end: int) -> Span:
-        """The span from one offset to another."""
+        """Return the span from one offset to another."""
         return Span(*self.position(start), *self.position(end))
 
     def edited(self, edits: Iterable[Edit]) -> str:
-        """The text after edits that do not overlap.
+        """Return the text after edits that do not overlap.
 
         Raises:
-          ValueError: two edits overlap.
+          ValueError: Two edits overlap.
         """
         done, at = [], 0
         for edit in sorted(edits):

@@ -1,8 +1,8 @@
-"""Comments that silence violations: finding, applying and adding them, reporting unused ones.
+"""Handle comments that silence violations: find, apply and add them, and report unused ones.
 
 Ours are `# jaxresid: ignore[JXR101]`, `# jaxresid: ignore` and, on a line of its own,
-`# jaxresid: file-ignore[JXR101]`; in brackets stand codes, prefixes of codes, or rule names. With
-them go the forms that ruff and flake8 read: `# noqa`, `# noqa: JXR101`, `# ruff: noqa`,
+`# jaxresid: file-ignore[JXR101]`; the brackets hold codes, prefixes of codes, or rule names. The
+forms that ruff and flake8 read are understood too: `# noqa`, `# noqa: JXR101`, `# ruff: noqa`,
 `# ruff: noqa: JXR101`.
 """
 
@@ -40,7 +40,8 @@ class Suppression:
 
     Attributes:
       span: from its `#` to the end of its codes, or of the reason that follows in ours.
-      codes: what it silences; nothing for everything.
+      kind: its form.
+      codes: what it silences; empty for everything.
       rows: the rows it covers, None for the whole file.
       problem: for `malformed`, which silences nothing: what is wrong with it.
     """
@@ -53,7 +54,7 @@ class Suppression:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is in jaxresid's own form."""
+        """Return whether it is in jaxresid's own form."""
         return self.kind in {"ignore", "file-ignore"}
 
 
@@ -83,7 +84,7 @@ _FORMS = "write `ignore[CODE]`, or `file-ignore[CODE]` on a line of its own"
 
 
 def parse(text: str) -> Suppressions:
-    """The suppressions of a module."""
+    """Return the suppressions of a module."""
     lower = text.lower()
     if "noqa" not in lower and "jaxresid" not in lower:
         return Suppressions()
@@ -153,7 +154,7 @@ def _noqa(comment: Comment) -> Iterator[Suppression]:
 
 
 def _noqa_codes(comment: Comment, pos: int) -> list[Code]:
-    """The codes after the colon, none where ruff would take none."""
+    """Return the codes after the colon, none where ruff would take none."""
     codes: list[Code] = []
     text = comment.text
     while True:
@@ -175,7 +176,10 @@ def _within(comment: Comment, start: int, end: int) -> Span:
 
 
 def _rows(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> tuple[int, ...]:
-    """The rows that a line's `ignore` covers: its own, and when it stands alone what follows."""
+    """Return the rows that a line's `ignore` covers.
+
+    They are its own row, and, when it is alone on its line, what follows.
+    """
     if not comment.alone:
         return (comment.row,)
     index = bisect_left(scanned.logical, (comment.row,))
@@ -208,14 +212,18 @@ def apply(
     optional: Collection[str] = (),
     path: str = "-",
 ) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
-    """The violations that are not silenced, and one (JXR001) per part of a suppression that
-    silences nothing.
+    """Return the violations that are not silenced, and those that report unused suppressions.
+
+    There is one of the latter (JXR001) for each part of a suppression that silences nothing.
 
     Args:
+      violations: the violations of a module.
+      suppressions: the suppressions of the module.
       enabled: whether the rule of a code was on. A part is judged only if all the rules that it
         names were: another run may need it.
       known: code -> name of every rule.
       optional: codes of rules that are off unless asked for; those need not have been on.
+      path: the path of the file, for new violations.
     """
     known = {**known, CODE: NAME}
     items = suppressions.items
@@ -284,7 +292,7 @@ def _reaches(item: Suppression, violation: Violation) -> bool:
 
 
 def _parts(item: Suppression) -> Iterator[tuple[int, str]]:
-    """The parts that are judged one by one; -1 for a suppression of everything."""
+    """Yield the parts that are judged one by one; -1 for a suppression of everything."""
     if item.codes:
         for part, code in enumerate(item.codes):
             yield part, code.text
@@ -293,7 +301,7 @@ def _parts(item: Suppression) -> Iterator[tuple[int, str]]:
 
 
 def _silences(index: int, item: Suppression, violation: Violation) -> tuple[int, int] | None:
-    """The first part of a suppression that names a violation."""
+    """Return the first part of a suppression that names a violation, None if none does."""
     for part, text in _parts(item):
         if part < 0 or _names(text, violation.code, violation.name):
             return index, part
@@ -319,7 +327,7 @@ def _reason(
     known: Mapping[str, str],
     optional: Collection[str],
 ) -> str | None:
-    """Why an unused part is reported; None where it is not."""
+    """Return why an unused part is reported, None where it is not."""
     if item.kind == "malformed":
         return f"this suppression silences nothing: {item.problem}"
     if not text and not item.is_ours:
@@ -361,7 +369,7 @@ def _unused(
 
 
 def _removal(lines: tuple[str, ...], item: Suppression, part: int) -> Edit:
-    """The edit that removes one code, or all of a suppression that has no other."""
+    """Return the edit that removes one code, or all of a suppression that has no other."""
     row, codes = item.span.row, item.codes
     if len(codes) > 1:
         if part == 0:
@@ -391,13 +399,16 @@ def _removal(lines: tuple[str, ...], item: Suppression, part: int) -> Edit:
 def add(
     lines: Sequence[str], violations: Iterable[Violation], reason: str = "", *, newline: str = "\n"
 ) -> tuple[Edit, ...]:
-    """The edits that silence violations by `# jaxresid: ignore[...]`.
+    """Return the edits that silence violations by `# jaxresid: ignore[...]`.
 
     The comment goes to the end of the last row of the statement that can take one, into the
     brackets of one that covers the violation already, or, where no row can, onto a line of its own
-    above the statement. `reason` follows new comments.
+    above the statement.
 
     Args:
+      lines: the lines of the module.
+      violations: the violations to silence.
+      reason: text that follows the codes in new comments.
       newline: the line end of the file.
     """
     text = "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Source text -> `ast`, including grammar that is newer than the Python that runs.
+"""Parse source text to `ast`, including grammar that is newer than the Python that runs.
 
 `ast.parse` knows the running Python's grammar only. Where it refuses, libcst, which knows newer
 ones, parses the text; what is new is then blanked out in place (same rows, same columns for
@@ -25,7 +25,12 @@ _MAX_OPERATORS = 1500
 
 
 class UnparsableError(ValueError):
-    """Neither parser accepts the text. `row` is 1-based, `column` 0-based in code points."""
+    """The error of text that neither parser accepts.
+
+    Attributes:
+      row: the 1-based row.
+      column: the 0-based column, in code points.
+    """
 
     def __init__(self, reason: str, row: int, column: int) -> None:
         self.row, self.column = row, column
@@ -33,10 +38,14 @@ class UnparsableError(ValueError):
 
 
 def parse(source: Source, *, top_level_await: bool = False) -> ast.Module:
-    """The tree of a module.
+    """Return the tree of a module.
+
+    Args:
+      source: the module.
+      top_level_await: whether `await` is allowed outside functions, as in notebooks.
 
     Raises:
-      UnparsableError: no Python that we know of accepts it.
+      UnparsableError: No Python that we know of accepts it.
     """
     try:
         return _parse(source.text, top_level_await)
@@ -66,7 +75,7 @@ def _parse(text: str, top_level_await: bool) -> ast.Module:
 
 
 def _without_newer_grammar(text: str) -> str | None:
-    """`text` with constructs of newer Pythons blanked, or None where there are none to blank."""
+    """Return `text` with constructs of newer Pythons blanked, None if there are none to blank."""
     if is_deep(text):
         return None
     import libcst as cst
@@ -95,8 +104,9 @@ def _without_newer_grammar(text: str) -> str | None:
 
 
 def is_deep(text: str) -> bool:
-    """Whether nesting could overflow the stack of libcst's parser, which ends the process: that
-    takes 800 brackets or 3,200 operators. Strings and comments are counted too, at worst for a
+    """Return whether nesting could overflow the stack of libcst's parser, which ends the process.
+
+    That takes 800 brackets or 3,200 operators. Strings and comments are counted too, at worst for a
     file whose newer grammar is then not understood.
     """
     operators = [0]
@@ -121,7 +131,7 @@ def is_deep(text: str) -> bool:
 
 
 def _blanked(node: cst.CSTNode, code: bytes) -> bytes | None:
-    """Replacement of the same length for a construct that is new, None for all others."""
+    """Return a replacement of the same length for a construct that is new, None for all others."""
     import libcst as cst
 
     if isinstance(node, cst.TypeParameters):

@@ -1,4 +1,4 @@
-"""Lint results -> text, one module per format, each imported when it is asked for."""
+"""Lint results as text, one module per format, each imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -43,13 +43,16 @@ def render(
     unsafe_fixes: bool = False,
     summary: bool = True,
 ) -> str:
-    """Everything that was found, ending in a newline unless there is nothing to say.
+    """Return all findings in a format; the text ends in a newline unless it is empty.
 
     Args:
       format: one of `FORMATS`.
+      results: the results of linting, one for each file.
       rules: what `sarif` may say about the rules that occur.
       root: the directory that relative paths start from and are printed relative to.
-      version: of jaxresid.
+      version: the version of jaxresid.
+      color: whether the formats for people are coloured.
+      width: the width of the terminal, in columns.
       fixed: how many findings were fixed already and are not in `results`.
       unsafe_fixes: whether fixes marked unsafe count as fixable.
       summary: whether the formats for people end in a count.
@@ -86,10 +89,13 @@ def statistics(
     *,
     unsafe_fixes: bool = False,
 ) -> str:
-    """How often each rule spoke, the most frequent first.
+    """Return the number of findings of each rule, the most frequent first.
 
     Args:
+      results: the results of linting, one for each file.
+      rules: the rules that the names come from.
       format: one of `STATISTICS_FORMATS`; `text` and `concise` give the same table.
+      unsafe_fixes: whether fixes marked unsafe count as fixable.
 
     Raises:
       ValueError: the format has no statistics.

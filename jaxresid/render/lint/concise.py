@@ -1,4 +1,4 @@
-"""One line per finding, in the shape that editors and `grep` know."""
+"""The `concise` format: one line per finding, in the shape that editors and `grep` know."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jaxresid.violations import Violation
 
 
 def render(run: Run) -> str:
+    """Return one line for each finding, and the summary."""
     paint = painter(run.color)
     lines = [_line(run, v, paint) for v in run.violations]
     return "".join(f"{line}\n" for line in [*lines, *summary_lines(run, paint)])

@@ -1,4 +1,4 @@
-"""How often each rule spoke."""
+"""The number of findings of each rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from jaxresid.violations import Linted, RuleInfo, Violation
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A rule's findings; `fixable` where all of them are. The fields are JSON keys."""
+    """The findings of a rule, counted. The fields are JSON keys.
+
+    Attributes:
+      code: the code of the rule.
+      name: the name of the rule.
+      count: how many findings there are.
+      fixable: whether `--fix` fixes all of them.
+      fixable_count: how many of them `--fix` fixes.
+    """
 
     code: str
     name: str
@@ -24,7 +32,7 @@ class Count:
 def counts(
     results: Sequence[Linted], rules: Sequence[RuleInfo], *, unsafe_fixes: bool
 ) -> list[Count]:
-    """By frequency, then by code; only the rules that spoke."""
+    """Return the counts of the rules with findings, by frequency, then by code."""
     names = {rule.code: rule.name for rule in rules}
     found: dict[str, list[Violation]] = {}
     for linted in results:
@@ -41,10 +49,12 @@ def counts(
 
 
 def counts_json(counted: Sequence[Count]) -> str:
+    """Return counts as a JSON array."""
     return json_text([asdict(c) for c in counted]) + "\n"
 
 
 def counts_text(counted: Sequence[Count]) -> str:
+    """Return counts as a table, one line for each rule."""
     digits = max((len(str(c.count)) for c in counted), default=0)
     code = max((len(c.code) for c in counted), default=0)
     return "".join(
@@ -54,5 +64,5 @@ def counts_text(counted: Sequence[Count]) -> str:
 
 
 def _mark(counted: Count) -> str:
-    """`*` where `--fix` mends all of them, `-` where some."""
+    """Return `*` where `--fix` fixes all findings, `-` where some, else a space."""
     return "*" if counted.fixable else "-" if counted.fixable_count else " "

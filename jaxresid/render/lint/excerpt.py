@@ -1,4 +1,4 @@
-"""Source with the span underlined, as compilers show it."""
+"""Source with a span underlined, as compilers show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Glyphs = list[tuple[str, int]]  # what stands for each code point, and its widt
 
 @dataclass(frozen=True, slots=True)
 class _Marked:
-    """A row whose columns left..right are underlined, the first `offset` columns cut off."""
+    """A row whose columns left..right are underlined, with the first `offset` columns cut off."""
 
     row: int
     left: int
@@ -28,15 +28,15 @@ class _Marked:
 
 
 def gutter_width(lines: Sequence[str], span: Span) -> int:
-    """Digits of the greatest row that `excerpt` may show."""
+    """Return the number of digits of the greatest row that `excerpt` may show."""
     return len(str(min(last_row(span) + 1, max(len(lines), 1))))
 
 
 def excerpt(lines: Sequence[str], span: Span, width: int, paint: Paint, style: str) -> list[str]:
-    """The span's lines, one more before and after, the span underlined.
+    """Return the lines of a span, underlined, with one more line before and after.
 
     Of a span over more than three lines only the first and last are shown. Lines that are too
-    long are cut around the span. Empty where the lines are not known.
+    long are cut around the span. The result is empty where the lines are not known.
     """
     if not 1 <= span.row <= len(lines):
         return []
@@ -83,7 +83,10 @@ def _marked(lines: Sequence[str], span: Span, room: int) -> list[_Marked]:
 
 
 def _glyphs(line: str) -> _Glyphs:
-    """Tabs become spaces up to the next stop, whatever the terminal's own stops are."""
+    """Return what is printed for each code point of a line, with its width in columns.
+
+    Tabs become spaces up to the next stop, whatever the terminal's own stops are.
+    """
     glyphs: _Glyphs = []
     column = 0
     for char in line:
@@ -103,7 +106,7 @@ def _columns(glyphs: _Glyphs, count: int) -> int:
 
 
 def _offset(total: int, left: int, right: int, room: int) -> int:
-    """How many columns to hide on the left so that columns left..right show."""
+    """Return how many columns to hide on the left so that columns left..right show."""
     if total <= room or right < room:
         return 0
     margin = max(4, (room - (right - left)) // 2)
@@ -111,7 +114,7 @@ def _offset(total: int, left: int, right: int, room: int) -> int:
 
 
 def _cut(glyphs: _Glyphs, offset: int, room: int) -> str:
-    """Columns offset..offset + room, an ellipsis for what is missing at either end."""
+    """Return columns offset..offset + room, with an ellipsis for what is missing at either end."""
     total = _columns(glyphs, len(glyphs))
     start = offset + 1 if offset else 0
     stop = offset + room - 1 if total > offset + room else total

@@ -1,4 +1,4 @@
-"""What a rule is about, and the list of all rules."""
+"""The explanation of a rule, and the list of all rules."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _INDENT = 4
 
 
 def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80) -> str:
-    """One rule: what it finds, why, what to write instead, an example of each.
+    """Return what one rule finds, why, what to write instead, and an example of each.
 
     Args:
+      rule: the rule.
       format: `text` or `json`.
+      color: whether the text is coloured.
+      width: the width of the terminal, in columns.
 
     Raises:
       ValueError: there is no such format.
@@ -45,10 +48,14 @@ def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80
 
 
 def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> str:
-    """All rules in the order given: a row each, or what `explain` says of each as a JSON array.
+    """Return all rules in the order given, as a table or as a JSON array.
+
+    The table has a row for each rule; the array has the objects that `explain` returns as JSON.
 
     Args:
+      rules: the rules.
       format: `text` or `json`.
+      width: the width of the terminal, in columns.
 
     Raises:
       ValueError: there is no such format.
@@ -102,7 +109,7 @@ def _needs(rule: RuleInfo) -> str:
 
 
 def _paragraphs(text: str, width: int) -> list[str]:
-    """Prose wrapped; lists, tables and code as they are."""
+    """Return text as lines: prose is wrapped; lists, tables and code are left as they are."""
     lines: list[str] = []
     for paragraph in re.split(r"\n[ \t]*\n", text.strip("\n")):
         kept = _VERBATIM.search(paragraph) is not None

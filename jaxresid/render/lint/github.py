@@ -1,4 +1,4 @@
-"""Workflow commands, which GitHub Actions shows as annotations."""
+"""The `github` format: workflow commands, which GitHub Actions shows as annotations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _IN_PROPERTY = _IN_DATA | {":": "%3A", ",": "%2C"}
 
 
 def render(run: Run) -> str:
+    """Return one workflow command for each finding."""
     return "".join(f"{_command(run, v)}\n" for v in run.violations)
 
 

@@ -1,4 +1,4 @@
-"""GitLab's code quality report."""
+"""The `gitlab` format: GitLab's code quality report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}
 
 
 def render(run: Run) -> str:
+    """Return the findings as a code quality report, a JSON array."""
     marks = fingerprints(run)
     issues = [_issue(run, v, *mark) for v, mark in zip(run.violations, marks, strict=True)]
     return json_text(issues) + "\n"

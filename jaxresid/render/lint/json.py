@@ -1,4 +1,4 @@
-"""A JSON array of findings, valid under `lint.schema.json`.
+"""The `json` format: a JSON array of findings, valid under `lint.schema.json`.
 
 It has every field of `ruff check --output-format json` with the same meaning, so that what reads
 that can read this; rows and columns count from 1, columns in code points, ends are exclusive.
@@ -14,11 +14,12 @@ from jaxresid.violations import Edit, Fix, Related, Violation
 
 
 def render(run: Run) -> str:
+    """Return the findings as a JSON array."""
     return json_text(entries(run)) + "\n"
 
 
 def entries(run: Run) -> list[dict[str, Any]]:
-    """One object per violation."""
+    """Return one JSON object for each violation."""
     return [_entry(run, v) for v in run.violations]
 
 

@@ -1,4 +1,4 @@
-"""The objects of `json`, one per line."""
+"""The `json-lines` format: the objects of `json`, one per line."""
 
 from __future__ import annotations
 
@@ -8,4 +8,5 @@ from jaxresid.shown import json_text
 
 
 def render(run: Run) -> str:
+    """Return the findings as JSON objects, one per line."""
     return "".join(json_text(entry, indent=None) + "\n" for entry in entries(run))

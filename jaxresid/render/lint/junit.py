@@ -1,6 +1,6 @@
-"""JUnit's XML, for test report viewers: a suite per file, a failed case per finding.
+"""The `junit` format: XML for viewers of test reports, a suite per file and a case per finding.
 
-What is only information does not fail.
+A finding is a failed case, unless its severity is `info`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render(run: Run) -> str:
+    """Return the findings as JUnit's XML."""
     top = ET.Element("testsuites", {"name": "jaxresid", **_counts(run.violations)})
     for path, violations in run.by_file():
         relative = run.relative(path)
@@ -56,5 +57,5 @@ def _case(suite: ET.Element, path: str, v: Violation) -> None:
 
 
 def _xml(text: str) -> str:
-    """Lines of text without the characters that XML has no way to write."""
+    """Return lines of text without the characters that XML has no way to write."""
     return _NOT_XML.sub("", lines(text))

@@ -22,7 +22,7 @@ _ANSI = {
 
 
 def painter(color: bool) -> Paint:
-    """A function (style, text) -> text, which leaves text alone without colour."""
+    """Return a function (style, text) -> text, which leaves text alone without colour."""
 
     def paint(style: str, text: str) -> str:
         return f"\x1b[{_ANSI[style]}m{text}\x1b[0m" if color and text else text
@@ -31,7 +31,7 @@ def painter(color: bool) -> Paint:
 
 
 def char_width(char: str) -> int:
-    """Terminal columns that a visible character takes."""
+    """Return the terminal columns that a visible character takes."""
     if char.isascii():
         return 1
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):
@@ -40,11 +40,15 @@ def char_width(char: str) -> int:
 
 
 def text_width(text: str) -> int:
+    """Return the terminal columns that a visible text takes."""
     return sum(map(char_width, text))
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces; a longer word keeps a line of its own."""
+    """Return lines of at most `width` columns, broken at spaces.
+
+    A longer word keeps a line of its own.
+    """
     lines: list[str] = []
     for paragraph in text.splitlines():
         line = ""
@@ -59,7 +63,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def labelled(label: str, text: str, width: int, paint: Paint) -> list[str]:
-    """`label: text`, wrapped, further lines under the first one's text."""
+    """Return `label: text`, wrapped, with further lines under the first one's text."""
     indent = " " * (len(label) + 2)
     first, *rest = wrap(text, max(20, width - len(indent))) or [""]
     return [f"{paint('label', f'{label}:')} {first}", *(indent + line for line in rest)]

@@ -1,7 +1,8 @@
-"""Diagnostics of the Language Server Protocol: rows and columns from 0, columns in UTF-16 units.
+"""The `lsp` format: diagnostics of the Language Server Protocol.
 
-`data` holds the fix, so that a code action needs nothing but the diagnostic, and what a trace
-measured. Rows of notebooks are relative to the cell that `data` names.
+Rows and columns count from 0, columns in UTF-16 units. `data` holds the fix, so that a code action
+needs nothing but the diagnostic, and what a trace measured. Rows of notebooks are relative to the
+cell that `data` names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _UNNECESSARY = 1
 
 
 def render(run: Run) -> str:
-    """Clean files are listed too: what editors showed for them has to go."""
+    """Return the diagnostics of each file as a JSON array.
+
+    Clean files are listed too, so that editors remove what they showed for them.
+    """
     found: dict[str, list[Violation]] = {linted.path: [] for linted in run.results}
     found |= run.by_file()
     files = [

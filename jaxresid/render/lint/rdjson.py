@@ -1,4 +1,4 @@
-"""reviewdog's Diagnostic Format: columns from 1 in UTF-8 bytes."""
+"""The `rdjson` format: reviewdog's Diagnostic Format, with columns from 1 in UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}
 
 
 def render(run: Run) -> str:
+    """Return the findings in reviewdog's Diagnostic Format."""
     report = {
         "source": {"name": "jaxresid"},
         "severity": "WARNING",
@@ -58,7 +59,10 @@ def _position(run: Run, path: str, row: int, column: int) -> dict[str, int]:
 
 
 def _suggestion(run: Run, v: Violation, fix: Fix) -> dict[str, Any] | None:
-    """The fix as one replacement: suggestions are taken one by one, edits only together."""
+    """Return a fix as one replacement; None where the source between its edits is not known.
+
+    It is one because suggestions are taken one by one, and edits make sense only together.
+    """
     edits = sorted(fix.edits, key=lambda edit: edit.span)
     if not edits:
         return None
@@ -74,7 +78,10 @@ def _suggestion(run: Run, v: Violation, fix: Fix) -> dict[str, Any] | None:
 
 
 def _between(lines: tuple[str, ...], before: Span, after: Span) -> str | None:
-    """The source from the end of one span to the start of the next, where it is known."""
+    """Return the source from the end of one span to the start of the next.
+
+    It is None where the source is not known.
+    """
     start, stop = before.end_row, after.row
     if stop > len(lines) + 1:
         return None

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, for code scanning services and viewers."""
+"""The `sarif` format: SARIF 2.1.0, for code scanning services and viewers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _PROBLEM_SEVERITIES = {"error": "error", "warning": "warning", "info": "recommen
 
 
 def render(run: Run) -> str:
+    """Return the findings as a SARIF log."""
     rules = _rules(run)
     index = {rule["id"]: i for i, rule in enumerate(rules)}
     marks = fingerprints(run)
@@ -42,7 +43,7 @@ def _base_uri(run: Run) -> str:
 
 
 def _rules(run: Run) -> list[dict[str, Any]]:
-    """The rules that occur, and an entry for each reason not to lint a file."""
+    """Return the rules that occur, and an entry for each reason not to lint a file."""
     known = {rule.code: rule for rule in run.rules}
     names = {v.code: v.name for v in run.violations}
     return [

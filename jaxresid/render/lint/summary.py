@@ -10,7 +10,10 @@ from jaxresid.violations import Violation
 
 
 def summary_lines(run: Run, paint: Paint) -> list[str]:
-    """How much was found and what of it `--fix` would mend; nothing where that is not wanted."""
+    """Return how much was found, and how much of it `--fix` would fix.
+
+    There are no lines where the run wants no summary.
+    """
     if not run.summary:
         return []
     lines = [f"Fixed {_counted(run.fixed, 'finding')}."] if run.fixed else []

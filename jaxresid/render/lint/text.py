@@ -1,4 +1,7 @@
-"""For a terminal: each finding with its source, why it matters, and what to do."""
+"""The `text` format, for a terminal.
+
+Each finding is shown with its source, why it matters, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from jaxresid.violations import Fix, Violation
 
 
 def render(run: Run) -> str:
+    """Return each finding with its source, and the summary."""
     paint = painter(run.color)
     lines: list[str] = []
     for violation in run.violations:
@@ -63,7 +67,7 @@ def _applicability(fix: Fix) -> str:
 
 
 def _figure(key: str, value: object) -> str:
-    """A measured value; units are in the keys."""
+    """Return a measured value as text; its unit is in its key."""
     if isinstance(value, int) and key.endswith("nbytes"):
         return f"{key.removesuffix('_nbytes')} {format_bytes(value)}"
     if isinstance(value, int) and key.endswith("flops"):

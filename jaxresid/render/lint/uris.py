@@ -11,12 +11,15 @@ from jaxresid.render.lint.run import STDIN, Run
 
 
 def file_uri(run: Run, path: str) -> str:
-    """`file:///…`; standard input has no file, so it is what editors call an unsaved one."""
+    """Return the URI of a file: `file:///…`.
+
+    Standard input has no file, so it is what editors call an unsaved one: `untitled:-`.
+    """
     return f"untitled:{STDIN}" if path == STDIN else PurePath(_named(run.absolute(path))).as_uri()
 
 
 def relative_uri(run: Run, path: str) -> str | None:
-    """The URI from `root`; None where the file is outside."""
+    """Return the URI of a file relative to `root`; None where the file is outside."""
     relative = run.relative(path)
     return (
         None if PurePath(relative).is_absolute() else quote(os.fsencode(_named(relative)), safe="/")
@@ -24,5 +27,8 @@ def relative_uri(run: Run, path: str) -> str | None:
 
 
 def _named(path: str) -> str:
-    """The path as a file can be called: of halves of pairs those alone that stand for bytes."""
+    """Return a path as a file can be called.
+
+    Halves of surrogate pairs are kept only where they stand for bytes.
+    """
     return re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", path)

@@ -1,4 +1,4 @@
-"""How near the estimate of the peak came to what compilers take, and to which versions of them."""
+"""The measured accuracy of the estimated peak, and the compiler versions it was measured with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What was measured once.
+    """One measurement of the accuracy.
 
     Attributes:
       compilers: the packages that it was measured with, and their versions.
@@ -44,10 +44,14 @@ MEASURED: dict[str, tuple[Accuracy, ...]] = {  # by profile, the newest last
 
 
 def accuracy_text(profile: str, compilers: Mapping[str, str]) -> str:
-    """`Measured against XLA:CPU (jaxlib 0.12.0.1): median error ...`. The figures stand there for
-    the versions that they were measured with alone; else it says which these were.
+    """Return a sentence on how accurate the estimated peak is.
+
+    An example is `Measured against XLA:CPU (jaxlib 0.12.0.1): median error ...`. The figures are
+    given only for the versions that they were measured with; for others the sentence says which
+    these were.
 
     Args:
+      profile: the profile of the estimate, `accelerator` or `cpu`.
       compilers: the packages that are installed, and their versions.
     """
     rows = MEASURED[profile]
@@ -63,7 +67,10 @@ def accuracy_text(profile: str, compilers: Mapping[str, str]) -> str:
 
 
 def _others(row: Accuracy, compilers: Mapping[str, str]) -> Sequence[str]:
-    """The packages of another version, jaxlib always; a TPU's compiler need not be installed."""
+    """Return the names of the packages that are not installed in the version of a measurement.
+
+    A jaxlib that is not installed is one of them; a TPU's compiler need not be installed.
+    """
     return [
         name
         for name, version in row.compilers.items()

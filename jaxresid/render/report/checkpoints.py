@@ -1,4 +1,4 @@
-"""What each checkpoint is worth, in words."""
+"""The cost and benefit of each checkpoint, in words."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
 
 
 def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """`Layer`, `model.py:31`, `called at model.py:49`, `policy dots_saveable`, `prevent_cse=False`,
-    `×8 calls`.
+    """Return the head of a checkpoint in parts.
+
+    They are `Layer`, `model.py:31`, `called at model.py:49`, `policy dots_saveable`,
+    `prevent_cse=False`, `×8 calls`, those of them that apply.
     """
     policy = f"policy {checkpoint.policy}" if checkpoint.policy else "no policy"
     parts = (
@@ -35,7 +37,7 @@ def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _places(checkpoint: Checkpoint) -> Iterator[str]:
-    """Where what is checkpointed is defined, and where it is called."""
+    """Yield where a checkpointed function is defined, and where it is called."""
     defined, called = checkpoint.defined, checkpoint.location
     if defined is not None:
         yield place_text(defined)
@@ -44,7 +46,10 @@ def _places(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Bytes with it → without it (`LEGEND`), what it recomputes, and what that buys."""
+    """Return the figures of a checkpoint: kept and peak bytes, recomputed FLOPs, and the saving.
+
+    Bytes are those with the checkpoint → without it (`LEGEND`).
+    """
     c = checkpoint
     bound = at_least(c.uncosted)
     share = percent(c.recompute_fraction, 1) if c.recompute_fraction and c.recompute_flops else ""
@@ -71,7 +76,10 @@ def _known(nbytes: int | None) -> str:
 
 
 def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
-    """`saved-but-recomputed, model.py:41: ...`; the place where it is not the checkpoint's own."""
+    """Return a finding about a checkpoint: `saved-but-recomputed, model.py:41: ...`.
+
+    The place is left out where it is that of the checkpoint.
+    """
     place = ""
     if finding.location is not None and finding.source != checkpoint.source:
         notes = (place_text(finding.location), *source_notes(finding.source))
@@ -81,7 +89,7 @@ def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
 
 
 def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[RenderableType]:
-    """The block of the text report."""
+    """Yield the block of the text report on checkpoints."""
     count = len(checkpoints)
     title = f"{count} checkpoint{'s' * (count != 1)}"
     yield Text.assemble((title, "bold"), (f"  {LEGEND}", "dim"))

@@ -1,4 +1,4 @@
-"""What XLA says, for a terminal: does it fit, by how much, and what is live at its peak."""
+"""XLA's figures for a terminal: does it fit, by how much, and what is live at its peak."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _HOST_FIGURES = (
 
 
 def verdict_text(compiled: Compiled) -> str:
-    """`fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`."""
+    """Return whether a compiled program fits.
+
+    An example is `fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`.
+    """
     peak, capacity = compiled.peak_nbytes, compiled.capacity_nbytes
     if compiled.error is not None:
         return "could not be compiled"
@@ -52,7 +55,12 @@ def verdict_text(compiled: Compiled) -> str:
 
 
 def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
-    """A place and what XLA says of it; `profile` is that of the estimate."""
+    """Yield the lines on what XLA says for one place.
+
+    Args:
+      compiled: what XLA says.
+      profile: the profile of the estimate.
+    """
     style = {True: "bold green", False: "bold red", None: "bold"}[compiled.fits]
     if compiled.error is not None:
         style = "bold yellow"
@@ -69,7 +77,7 @@ def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]
 
 
 def render_compiled(report: CompiledReport) -> RenderableType:
-    """The whole text of `jaxresid compile`."""
+    """Return the whole text of `jaxresid compile`."""
     report = shown(report)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     for i, compiled in enumerate(report.compiled):
@@ -81,12 +89,17 @@ def render_compiled(report: CompiledReport) -> RenderableType:
 
 
 def print_compiled(report: CompiledReport) -> None:
-    """Prints the text to stdout, or into the notebook's cell."""
+    """Print the text of `jaxresid compile` to stdout, or into the notebook's cell."""
     Console(highlight=False).print(render_compiled(report))
 
 
 def remarks(compiled: Sequence[Compiled], profile: str) -> tuple[str, ...]:
-    """What the figures are; `profile` is that of the estimates."""
+    """Return remarks on what the figures are.
+
+    Args:
+      compiled: what XLA says for each place.
+      profile: the profile of the estimates.
+    """
     told = [c for c in compiled if c.error is None]
     if not told:
         return ()
@@ -101,7 +114,11 @@ def remarks(compiled: Sequence[Compiled], profile: str) -> tuple[str, ...]:
 
 
 def topology_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
-    """A line for each topology: what it is called, its devices, and the bytes that each has."""
+    """Yield a line for each topology: its name, its devices, and the memory of each device.
+
+    Args:
+      rows: for each topology its name, the number of devices, and the bytes that each device has.
+    """
     width = max((len(text) for text, _, _ in rows), default=0)
     for text, devices, nbytes in rows:
         plural = "device" if devices == 1 else "devices"
@@ -110,7 +127,11 @@ def topology_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
 
 
 def buffers_title(compiled: Compiled) -> str:
-    """`live at XLA's peak, 64.1% of it matched to residuals, arguments and outputs`."""
+    """Return the title of the buffers, with the share of the live bytes that was matched, if known.
+
+    An example is `largest live at XLA's peak; 64.1% of 12.66 GiB matched to residuals, arguments
+    and outputs`.
+    """
     title = "largest live at XLA's peak"
     if compiled.live_nbytes and compiled.matched_nbytes is not None:
         share = percent(compiled.matched_nbytes, compiled.live_nbytes)
@@ -120,7 +141,10 @@ def buffers_title(compiled: Compiled) -> str:
 
 
 def buffer_text(buffer: CompiledBuffer) -> str:
-    """`bf16[32,2048]  temporary, fusion: residual exp`, without the count."""
+    """Return a buffer as text, without the count.
+
+    An example is `bf16[32,2048]  temporary, fusion: residual exp`.
+    """
     host = "host " * (buffer.memory == "host")
     made = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
     what = f"{host}{buffer.kind}{made}"
@@ -130,7 +154,10 @@ def buffer_text(buffer: CompiledBuffer) -> str:
 
 
 def _matched_text(buffer: CompiledBuffer) -> str:
-    """An argument's path, or a residual as its own row has it."""
+    """Return what a buffer was matched to.
+
+    It is the path of an argument, or a residual in the words of its own row.
+    """
     if buffer.kind == "argument" or buffer.residual is None:
         return buffer.residual or ""
     origin = buffer.origin
@@ -139,7 +166,7 @@ def _matched_text(buffer: CompiledBuffer) -> str:
 
 
 def collective_text(collective: Collective) -> str:
-    """`all-gather ×64 3.20 GiB`."""
+    """Return a kind of collective as text: `all-gather ×64 3.20 GiB`."""
     bound = "" if collective.exact else "at least "
     times = f" ×{collective.count}" if collective.count > 1 else ""
     return f"{collective.opcode}{times} {bound}{format_bytes(collective.nbytes)}"
@@ -204,7 +231,10 @@ def _share(buffer: CompiledBuffer, compiled: Compiled) -> str:
 
 
 def _how(compiled: Compiled) -> str:
-    """`compiled in 1.2 s by jaxlib 0.10.2, libtpu 0.0.52 (kept from an earlier run)`."""
+    """Return how a program was compiled.
+
+    An example is `compiled in 1.2 s by jaxlib 0.10.2, libtpu 0.0.52, from the cache`.
+    """
     verb = "tried" if compiled.error is not None else "compiled"
     text = verb
     if compiled.seconds is not None:

@@ -1,4 +1,4 @@
-"""What the function and its gradients cost, in words."""
+"""The cost of the function and its gradients, in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ class Row:
 
 
 def cost_rows(report: Report) -> tuple[Row, ...]:
-    """The phases, `recompute` only where something can be recomputed; and what devices exchange."""
+    """Return a row for each phase, and one for what devices exchange.
+
+    There is a row `recompute` only where something can be recomputed, and one `collectives` only
+    where there are any.
+    """
     cost = report.cost
     bound = at_least(cost.total.uncosted)
     found = [
@@ -48,19 +52,19 @@ def cost_rows(report: Report) -> tuple[Row, ...]:
 
 
 def cost_remarks(report: Report) -> tuple[str, ...]:
-    """What the figures leave out, and what they assume."""
+    """Return remarks on what the figures leave out, and what they assume."""
     total = report.cost.total
     remarks = [f"no FLOPs known for: {', '.join(total.uncosted)}"] if total.uncosted else []
     return (*remarks, *(f"note: {note}" for note in total.notes))
 
 
 def at_least(unknown: tuple[str, ...]) -> str:
-    """What stands before a figure that does not count everything."""
+    """Return the prefix of a figure: `>= ` where something in it is not counted, else ''."""
     return ">= " if unknown else ""
 
 
 def added_text(flops: int, fraction: float, uncosted: tuple[str, ...]) -> str:
-    """What recomputing adds: `for 4.8% more FLOPs`."""
+    """Return what recomputing adds: `for 4.8% more FLOPs`."""
     if not flops:
         return "with nothing recomputed"
     about = "about " if uncosted else ""
@@ -68,7 +72,7 @@ def added_text(flops: int, fraction: float, uncosted: tuple[str, ...]) -> str:
 
 
 def render_cost(report: Report) -> list[RenderableType]:
-    """The block of the text report."""
+    """Return the block of the text report on costs."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
@@ -80,7 +84,7 @@ def render_cost(report: Report) -> list[RenderableType]:
 
 
 def _kinds(part: Cost) -> str:
-    """Shares of the kinds of work, without those that there is nothing of."""
+    """Return the shares of the kinds of work in the FLOPs of a phase, without empty ones."""
     kinds = (
         ("matmul", part.matmul_flops),
         ("convolution", part.conv_flops),

@@ -1,4 +1,4 @@
-"""What was inspected, and by which JAX: the first lines of every text."""
+"""The first lines of every text: what was inspected, and by which JAX."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _DEFAULT_ON = "jax_use_direct_linearize"
 
 
 def heading(target: Target, jax: JaxInfo, mesh: Mesh | None = None) -> Text:
-    """The target, the JAX and those of its flags that are not as they come, what was
-    differentiated, the mesh; ends in a line break.
+    """Return the first lines of a text, which end in a line break.
+
+    They name the target, the version of JAX and those of its flags that are not at their default,
+    what was differentiated, and the mesh.
     """
     flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
     flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)

@@ -30,7 +30,10 @@ _CURVE_WIDTH = 100
 
 
 def report_html(report: Report, view: View | None = None) -> str:
-    """Self-contained tables; everything that comes from the user's code is escaped."""
+    """Return a report as self-contained HTML tables.
+
+    Everything that comes from the user's code is escaped.
+    """
     report = shown(report)
     parts = [*_heading(report), *_cost(report), *_peak(report)]
     if report.checkpoints:
@@ -109,14 +112,14 @@ def _residual(row: Row) -> Sequence[str]:
 
 
 def _place(source: Source) -> tuple[str, ...]:
-    """The place and its code, then the library's line and the module."""
+    """Return a source in parts: the place and its code, then the library's line and the module."""
     location = source.location
     place = (f"{place_text(location)} {location.function}", location.code) if location else ()
     return (*place, *source_notes(source))
 
 
 def _cells(source: Source) -> tuple[str, str]:
-    """Where, with the library's line and the module; and the code."""
+    """Return two cells: the place with the library's line and the module, and the code."""
     location = source.location
     place = (f"{place_text(location)} {location.function}",) if location else ()
     return " · ".join((*place, *source_notes(source))), location.code if location else ""

@@ -1,4 +1,4 @@
-"""What is in host memory, what is made again instead of being kept, and what is moved, in words."""
+"""The use of host memory in words: what is offloaded, recomputed, and moved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _INPUTS = {
 
 
 def render_offloading(report: Report) -> list[RenderableType]:
-    """The block of the text report; empty where nothing is in host memory, nor meant to be."""
+    """Return the block of the text report on host memory.
+
+    It is empty where nothing is in host memory, nor meant to be.
+    """
     found = report.offloading
     if found is None:
         return []
@@ -42,7 +45,11 @@ def render_offloading(report: Report) -> list[RenderableType]:
 
 
 def render_rows(rows: Sequence[tuple[str, Row]]) -> list[RenderableType]:
-    """The block of a comparison: the rows that have to do with host memory, each with its mark."""
+    """Return the block of a comparison on host memory; empty where no row has to do with it.
+
+    Args:
+      rows: the rows of the comparison, each with its mark.
+    """
     found = [(mark, row.offloading) for mark, row in rows if row.offloading is not None]
     if not any(o.transfers != Transfers() or o.host_arguments for _, o in found):
         return []

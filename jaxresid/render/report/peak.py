@@ -22,24 +22,24 @@ _TOP = 5
 
 
 def peak_text(peak: Peak) -> str:
-    """`peak about 812.30 MiB`."""
+    """Return the estimated peak as text: `peak about 812.30 MiB`."""
     bound = at_least(peak.uncounted)
     return f"peak {bound or 'about '}{format_bytes(peak.nbytes)}"
 
 
 def profile_text(peak: Peak) -> str:
-    """`(estimate, profile accelerator)`."""
+    """Return the profile of the estimate as text: `(estimate, profile accelerator)`."""
     return f"(estimate, profile {peak.profile})"
 
 
 def op_text(peak: Peak) -> str:
-    """`at dot_general in the backward pass`."""
+    """Return where the peak is: `at dot_general in the backward pass`."""
     at = f"at {peak.primitive} " if peak.primitive else ""
     return f"{at}in {phase_text(peak.phase)}"
 
 
 def breakdown_parts(peak: Peak) -> tuple[str, ...]:
-    """`residuals 704.00 MiB (12.0%)`, one for each kind."""
+    """Return the bytes of each kind at the peak: `residuals 704.00 MiB (12.0%)`."""
     return tuple(
         f"{kinds_text(kind)} {format_bytes(nbytes)} ({percent(nbytes, peak.nbytes)})"
         for kind, nbytes in peak.breakdown
@@ -49,7 +49,13 @@ def breakdown_parts(peak: Peak) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The biggest of what is live at the peak, and what is not among them."""
+    """The biggest of the values live at the peak, and how many are not among them.
+
+    Attributes:
+      shown: the biggest values, the biggest first.
+      hidden: how many others there are.
+      hidden_nbytes: the bytes of the others.
+    """
 
     shown: tuple[Live, ...]
     hidden: int
@@ -57,7 +63,10 @@ class Top:
 
 
 def top_live(peak: Peak) -> Top:
-    """Arguments that differ only in an index, as those of repeated layers do, are one row."""
+    """Return the biggest of the values live at the peak.
+
+    Arguments that differ only in an index, as those of repeated layers do, are one row.
+    """
     groups: dict[Hashable, list[Live]] = {}
     for i, live in enumerate(peak.live):
         key: Hashable = i
@@ -71,7 +80,7 @@ def top_live(peak: Peak) -> Top:
 
 
 def live_text(live: Live) -> str:
-    """`bf16[8,1024]  residual, exp, forward`, without the count."""
+    """Return a live value as text, without the count: `bf16[8,1024]  residual, exp, forward`."""
     if live.aval is None and live.primitive is not None:
         return f"what {live.primitive} needs while it runs"
     shape = f"{aval_text(live.aval)}  " if live.aval else ""
@@ -83,14 +92,16 @@ def live_text(live: Live) -> str:
 
 
 def hidden_text(top: Top) -> str:
-    """`12 smaller values, 1.25 GiB`; nothing where all are shown."""
+    """Return what is not shown: `12 smaller values, 1.25 GiB`; an empty text where all are."""
     plural = "value" if top.hidden == 1 else "values"
     return f"{top.hidden} smaller {plural}, {format_bytes(top.hidden_nbytes)}" * bool(top.hidden)
 
 
 def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, str]:
-    """Live bytes over the program, and under them a mark at the peak and the curve's lowest: its
-    lowest level, since what stays put, such as the arguments, would flatten it.
+    """Return the live bytes over the program as a sparkline, and the line of marks under it.
+
+    The marks are one at the peak, and the lowest level of the curve in bytes. The sparkline starts
+    at that level and not at zero, since what stays put, such as the arguments, would flatten it.
     """
     at = column(peak.curve_at, len(peak.curve), width)
     right, left = "^ peak", "peak ^"
@@ -106,7 +117,7 @@ def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, s
 
 
 def peak_remarks(peak: Peak, jax: JaxInfo) -> tuple[str, ...]:
-    """What the figure leaves out, and how good it measured."""
+    """Return remarks on what the figure leaves out, and on its measured accuracy."""
     remarks = []
     if peak.aliased_nbytes:
         nbytes = format_bytes(peak.aliased_nbytes)
@@ -119,7 +130,13 @@ def peak_remarks(peak: Peak, jax: JaxInfo) -> tuple[str, ...]:
 
 
 def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]:
-    """The block of the text report; `encoding` is that of the stream it is for."""
+    """Return the block of the text report on the peak.
+
+    Args:
+      peak: the estimate of the peak.
+      jax: the versions of JAX's compilers, for the remark on accuracy.
+      encoding: the encoding of the stream that the text is for.
+    """
     title = [Text(peak_text(peak), style="bold"), Text(profile_text(peak), style="dim")]
     parts: list[RenderableType] = [Flow(title, separator=" "), Text(op_text(peak))]
     parts.append(Origin(peak.source))
@@ -137,7 +154,7 @@ def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """`curve_lines` in the width that there is."""
+    """The lines of `curve_lines` in the available width."""
 
     peak: Peak
     encoding: str

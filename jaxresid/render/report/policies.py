@@ -14,13 +14,19 @@ _WORDS = {"none": "no checkpoint", "as-written": "as written"}
 
 
 def policy_text(policy: str) -> str:
-    """`no checkpoint`, `as written`, `dots_saveable`."""
+    """Return a policy as text: `no checkpoint`, `as written`, `dots_saveable`."""
     return _WORDS.get(policy, policy)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Text with long names in it; further lines are indented."""
+    """Text with long names in it, broken as by `lines`.
+
+    Attributes:
+      text: the text.
+      style: its style; that of a `Text` is its own.
+      indent: how many spaces the further lines start with.
+    """
 
     text: str | Text
     style: str = ""
@@ -32,8 +38,10 @@ class Names:
 
 
 def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
-    """The text in lines of a width: broken at spaces, within a word after `_`, `(`, `,`, `.`, `:`,
-    and anywhere in what is longer still.
+    """Return a text in lines of at most `width` columns, further lines indented.
+
+    It is broken at spaces, within a word after `_`, `(`, `,`, `.`, `:`, and anywhere in what is
+    longer still.
     """
     found, rest, before = [], text, ""
     while len(rest) > (room := max(width - len(before), 1)):
@@ -47,8 +55,9 @@ def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
 
 
 def _break(text: str, room: int, whole: int) -> int:
-    """Where to break a text that is longer than there is room; words of at most `whole` characters
-    are not broken.
+    """Return where to break a text that is longer than there is room.
+
+    Words of at most `whole` characters are not broken.
     """
     space = text.rfind(" ", 1, room + 1)
     word = re.match(r"\S*", text[space + 1 :])

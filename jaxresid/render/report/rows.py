@@ -1,4 +1,4 @@
-"""A report -> the rows that a reader sees: folded, grouped, sorted, cut."""
+"""The rows of a report as a reader sees them: folded, grouped, sorted and cut."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which rows to show.
+    """A choice of the rows to show.
 
     Attributes:
       group_by: one of `GROUPS`; None folds identical residuals only.
-      top: at most so many rows; None: all.
-      min_bytes: leave out smaller rows.
+      top: the greatest number of rows; None shows all.
+      min_bytes: leave out rows of fewer bytes.
       all: show arguments and literals too.
     """
 
@@ -33,9 +33,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One or more residuals that read as one.
+    """One or more residuals that are shown as one.
 
-    `title` is set for groups; a row of identical residuals speaks through its `first`.
+    Attributes:
+      residuals: the residuals of the row.
+      title: what the residuals of a group have in common; None for a row of identical residuals,
+        which is described by its `first`.
     """
 
     residuals: tuple[Residual, ...]
@@ -43,37 +46,41 @@ class Row:
 
     @property
     def first(self) -> Residual:
+        """The first residual, which stands for all of a row of identical ones."""
         return self.residuals[0]
 
     @property
     def count(self) -> int:
+        """The number of residuals."""
         return len(self.residuals)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all residuals of the row."""
         return sum(r.nbytes for r in self.residuals)
 
     @property
     def source(self) -> Source:
-        """Where the first one is computed; the modules of all of them."""
+        """The source of the first residual that is computed, with the modules of all of them."""
         each = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
         return replace(each[0], scope=folded(s.scope for s in each)) if each else NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows to show, biggest first, and what was left out."""
+    """The rows to show, biggest first, and the rows that were left out."""
 
     shown: tuple[Row, ...]
     hidden: tuple[Row, ...]
 
     @property
     def hidden_nbytes(self) -> int:
+        """The bytes of the rows that were left out."""
         return sum(row.nbytes for row in self.hidden)
 
 
 def rows(report: Report, view: View) -> Rows:
-    """The rows of a report under a view."""
+    """Return the rows of a report under a view."""
     key, title = _GROUPINGS[view.group_by]
     groups: dict[Hashable, list[Residual]] = {}
     for i, residual in enumerate(report.residuals):
@@ -170,7 +177,7 @@ _GROUPINGS: dict[
 
 
 def shapes_text(row: Row, at_most: int = 3) -> str:
-    """The distinct avals of a row with their counts: `f32[4,8] ×2, bf16[4]`."""
+    """Return the distinct avals of a row with their counts: `f32[4,8] ×2, bf16[4]`."""
     counts: dict[str, int] = {}
     for residual in sorted(row.residuals, key=lambda r: -r.nbytes):
         text = aval_text(residual.aval)

@@ -9,10 +9,11 @@ _ASCII = ".:-=+*#@"
 
 
 def sparkline(values: Sequence[int], width: int, encoding: str = "utf-8") -> str:
-    """`values` from left to right in `width` columns, between their lowest and their highest.
+    """Return `values` as one line of characters, `width` columns wide.
 
-    Where there are more values than columns, a column shows the greatest of its own. Block
-    characters, or ASCII where `encoding` has no blocks.
+    They run from left to right, between their lowest and their highest. Where there are more values
+    than columns, a column shows the greatest of its own. The characters are blocks, or ASCII where
+    `encoding` has no blocks.
     """
     levels = _BLOCKS if can_encode(_BLOCKS, encoding) else _ASCII
     low, high = min(values), max(values)
@@ -26,14 +27,14 @@ def sparkline(values: Sequence[int], width: int, encoding: str = "utf-8") -> str
 
 
 def column(at: int, count: int, width: int) -> int:
-    """The column that shows value `at` of `count`; the middle one where several do."""
+    """Return the column that shows value `at` of `count`; the middle one where several do."""
     last = ((at + 1) * width - 1) // count
     first = min(-(-at * width // count), last)
     return (first + last) // 2
 
 
 def can_encode(text: str, encoding: str) -> bool:
-    """Whether a stream of this encoding takes the text as it is."""
+    """Return whether a stream of an encoding takes a text as it is."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -19,7 +19,7 @@ _RESIDUAL = "bold yellow"
 
 
 def render_split(split: Split, *, source: bool) -> _Sides:
-    """The two listings; `source` adds each eqn's line of code."""
+    """Return the two listings; `source` adds each eqn's line of code."""
     return _Sides(shown(split), source)
 
 
@@ -71,7 +71,7 @@ class _Line:
 
 
 def _hanging(line: _Line, console: Console, width: int) -> Iterator[Text]:
-    """The line, wrapped under itself."""
+    """Yield a line, wrapped under itself."""
     pad = " " * (line.indent + 4)
     first, *rest = line.text.wrap(console, width) or [Text()]
     yield first

@@ -1,5 +1,7 @@
-"""The report for a terminal: totals, cost, peak, checkpoints, and what is kept, biggest first, with
-the line that keeps it.
+"""The report for a terminal.
+
+It has the totals, the cost, the peak, the checkpoints, and the residuals that are kept, biggest
+first, with the line that keeps each.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory i
 
 
 def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
-    """The whole text report; `encoding` is that of the stream it is for."""
+    """Return the whole text report.
+
+    Args:
+      report: the report to show.
+      view: which rows to show.
+      encoding: the encoding of the stream that the text is for.
+    """
     report = shown(report)
     found = rows(report, view)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
@@ -52,7 +60,13 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
 
 
 def print_report(report: Report, *, group_by: GroupBy | None, top: int | None, all: bool) -> None:
-    """Prints the report to stdout, or into the notebook's cell.
+    """Print a report to stdout, or into the notebook's cell.
+
+    Args:
+      report: the report to print.
+      group_by: what to group residuals by, one of `GROUPS`; None folds identical residuals only.
+      top: the greatest number of rows; None shows all.
+      all: show arguments and literals too.
 
     Raises:
       ValueError: there is no such grouping.
@@ -119,7 +133,7 @@ def _group_lines(row: Row) -> list[RenderableType]:
 
 
 def row_text(row: Row) -> str:
-    """The first line of a row of identical residuals, plain."""
+    """Return the first line of a row of identical residuals, without styles."""
     return _first_line(row).plain
 
 
@@ -168,7 +182,10 @@ def _notes(row: Row, origin: Computed) -> Iterable[str]:
 
 
 def _readers(residual: Residual, origin: Computed, phase: str, at_most: int = 2) -> str:
-    """The lines whose backward pass reads it, where they are not its own line alone."""
+    """Return the lines that read a residual in a phase.
+
+    The text is empty where the only such line is that of the residual itself.
+    """
     places: dict[str, list[str]] = {}
     for consumer in residual.consumers:
         if consumer.location is not None and consumer.phase == phase:

@@ -7,7 +7,10 @@ from jaxresid.units import format_bytes
 
 
 def totals_lines(report: Report) -> list[str]:
-    """`# computed 12.38 GiB (13295419392 B)`, one line a kind, for those who parse."""
+    """Return a line for each total, for those who parse.
+
+    An example is `# computed 12.38 GiB (13295419392 B)`.
+    """
     totals = report.totals
     return [
         f"# {name} {format_bytes(nbytes)} ({nbytes} B)"

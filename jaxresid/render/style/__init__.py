@@ -1,0 +1,1 @@
+"""Pieces that the text renderers share: words for values, columns of figures, wrapping."""

@@ -1,4 +1,4 @@
-"""Tables of figures to the left, and policies to the right in what is left of the width.
+"""Tables with figures on the left, and policies on the right in the remaining width.
 
 Figures of one column are in one unit, so that they can be compared at a glance.
 """
@@ -18,14 +18,23 @@ _DECIMAL = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of a column: `MiB`, what one is worth, and how many decimals tell figures apart."""
+    """The unit of a column of figures.
+
+    Attributes:
+      name: what it is called, `MiB`.
+      worth: how many bytes or FLOPs one of it is.
+      decimals: how many decimals tell the figures of the column apart.
+    """
 
     name: str
     worth: int
     decimals: int
 
     def text(self, value: int) -> str:
-        """`14.12`; nothing is `0`, and something too small to show is `<0.01`."""
+        """Return a number of bytes or FLOPs in this unit: `14.12`.
+
+        Nothing is `0`. Something too small to show is `<0.01`, or `>-0.01` where it is negative.
+        """
         shown = f"{value / self.worth:.{self.decimals}f}"
         if value == 0 or float(shown):
             return shown if value else "0"
@@ -34,12 +43,12 @@ class Unit:
 
 
 def bytes_unit(values: Iterable[int]) -> Unit:
-    """The binary unit of the biggest of some bytes."""
+    """Return the binary unit that fits the greatest of some numbers of bytes."""
     return _unit(values, _BINARY, 1024)
 
 
 def flops_unit(values: Iterable[int]) -> Unit:
-    """The decimal unit of the biggest of some FLOPs."""
+    """Return the decimal unit that fits the greatest of some numbers of FLOPs."""
     return _unit(values, _DECIMAL, 1000)
 
 
@@ -54,11 +63,13 @@ def _unit(values: Iterable[int], names: tuple[str, ...], base: int) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Two lines of heading, and one text per policy; as wide as the widest, to the right.
+    """A column: two lines of heading, and one text per policy, aligned to the right.
 
     Attributes:
-      style: of every cell that has none of its own.
-      styles: of each cell; empty: none has one of its own.
+      heading: the two lines above the texts.
+      texts: one for each row of the table.
+      style: the style of every cell that has none of its own.
+      styles: the style of each cell; empty where none has one of its own.
     """
 
     heading: tuple[str, str]
@@ -68,24 +79,30 @@ class Column:
 
     @property
     def width(self) -> int:
+        """The number of characters in the widest heading or text."""
         return max(map(len, (*self.heading, *self.texts)))
 
     def cell(self, i: int) -> Text:
+        """Return cell `i`, padded to the width of the column and followed by the gap."""
         style = self.styles[i] if self.styles else self.style
         return Text(self.texts[i].rjust(self.width) + _GAP, style=style)
 
 
 def width_of(columns: Sequence[Column]) -> int:
+    """Return the width of columns side by side, each with the gap that follows it."""
     return sum(column.width + len(_GAP) for column in columns)
 
 
 def room_for(max_width: int) -> int:
-    """How wide figures may be that have the policies beside them."""
+    """Return how wide figures may be that have the policies beside them."""
     return max_width - _NAME_WIDTH
 
 
 def headings(columns: Sequence[Column], *, beside: bool) -> Iterator[Text]:
-    """Two lines; the policies have a heading where they stand beside their figures."""
+    """Yield the two lines of heading above the columns.
+
+    The policies have a heading only where they are beside their figures.
+    """
     for i in range(2):
         line = Text(style="dim")
         for column in columns:

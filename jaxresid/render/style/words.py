@@ -1,4 +1,4 @@
-"""How single values read in text."""
+"""The wording of single values in text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _VERDICTS = {
 
 
 def short_dtype(dtype: str) -> str:
-    """`float32` -> `f32`, as jaxprs print it."""
+    """Return the short name of a dtype as jaxprs print it: `f32` for `float32`."""
     if dtype in _SHORT:
         return _SHORT[dtype]
     match = re.fullmatch(r"(float|uint|int|complex)(\d.*)", dtype)
@@ -55,19 +55,25 @@ def short_dtype(dtype: str) -> str:
 
 
 def aval_text(aval: Aval) -> str:
-    """`f32[64,512]`, `f32<host>[4]`; of all devices of a mesh, `f32[64,512]@data,model`."""
+    """Return an aval as text: `f32[64,512]`, `f32<host>[4]`.
+
+    One that is split over a mesh is followed by its split: `f32[64,512]@data,model`.
+    """
     host = "<host>" if aval.memory == "host" else ""
     over = f"@{aval.spec}" if aval.spec else ""
     return f"{short_dtype(aval.dtype)}{host}[{','.join(map(str, aval.shape))}]{over}"
 
 
 def place_text(location: Location) -> str:
-    """`model.py:31`; a file of a library from its package on."""
+    """Return a location as text: `model.py:31`.
+
+    The path of a file of an installed library begins at its package.
+    """
     return f"{short_path(location.file)}:{location.line}"
 
 
 def short_path(file: str) -> str:
-    """The path as it reads best: from the package on for installed libraries."""
+    """Return the path of a file, from the package on for installed libraries."""
     for marker in (f"site-packages{os.sep}", f"dist-packages{os.sep}"):
         before, found, after = file.rpartition(marker)
         if found and before is not None:
@@ -76,8 +82,10 @@ def short_path(file: str) -> str:
 
 
 def called_text(location: Location) -> str:
-    """A library call: `flax/linen/linear.py:271 Dense`, or `jax.nn.softmax`; of a long path its
-    ends, `transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP`.
+    """Return a library call as text: `flax/linen/linear.py:271 Dense`, or `jax.nn.softmax`.
+
+    Only the ends of a long path are shown:
+    `transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP`.
     """
     path = short_path(location.file)
     function = "" if "<lambda>" in location.function else location.function
@@ -92,9 +100,10 @@ def called_text(location: Location) -> str:
 
 
 def source_notes(source: Source) -> tuple[str, ...]:
-    """What is said of where something comes from besides the user's line: `in
-    transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP › flax/linen/linear.py:287 Dense`,
-    `scope layers/3/mlp`.
+    """Return what is known of a source besides the user's line: library calls and scope.
+
+    Examples are `in transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP ›
+    flax/linen/linear.py:287 Dense` and `scope layers/3/mlp`.
     """
     calls = [called_text(call) for call in (source.caller, source.library) if call is not None]
     called = f"in {' › '.join(calls)}" if calls else ""
@@ -103,11 +112,13 @@ def source_notes(source: Source) -> tuple[str, ...]:
 
 
 def computed_text(origin: Computed, path: str) -> str:
-    """What makes a residual and what it was looked through to: `named 'qkv': dot_general`, `mul of
-    params['scale'] → convert_element_type`.
+    """Return what computes a residual, and the steps from there to the kept value.
+
+    Examples are `named 'qkv': dot_general` and `mul of params['scale'] → convert_element_type`.
 
     Args:
-      path: the argument that it is made of alone; '' if none.
+      origin: where the residual is computed.
+      path: the only argument that the residual is made of; '' where there is no such argument.
     """
     what = origin.primitive
     if what == "scan":  # it makes nothing of its own but copies of what comes from outside
@@ -121,31 +132,35 @@ def computed_text(origin: Computed, path: str) -> str:
 
 
 def mark_text(mark: Mark) -> str:
+    """Return a mark of a residual in words: `free to recompute`."""
     return _MARKS[mark]
 
 
 def kind_text(kind: str) -> str:
-    """One of what is live at the peak: `temporary`, `optimizer state`."""
+    """Return a kind of value live at the peak in the singular: `temporary`, `optimizer state`."""
     return _KINDS[kind][0]
 
 
 def kinds_text(kind: str) -> str:
-    """Many of them: `temporaries`."""
+    """Return a kind of value live at the peak in the plural: `temporaries`."""
     return _KINDS[kind][1]
 
 
 def phase_text(phase: str) -> str:
-    """`the backward pass`."""
+    """Return a phase in words: `the backward pass`."""
     return _PHASES[phase]
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """`earns its keep`."""
+    """Return the verdict on a checkpoint in words: `earns its keep`."""
     return _VERDICTS[verdict]
 
 
 def percent(part: float, whole: float) -> str:
-    """`90.8%`; nothing where there is no whole."""
+    """Return a share in percent with one decimal: `90.8%`.
+
+    It is `<0.1%` for a positive share below that, and '' where the whole is zero.
+    """
     if not whole:
         return ""
     share = 100 * part / whole

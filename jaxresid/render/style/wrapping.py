@@ -15,7 +15,14 @@ from jaxresid.render.style.words import place_text, source_notes
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Parts side by side, as many as fit in each line; further lines are indented."""
+    """Parts side by side, as many as fit in each line.
+
+    Attributes:
+      parts: the texts; none of them is split as long as it fits in a line.
+      separator: what is printed between two parts of a line.
+      style: the style of the lines.
+      indent: how many spaces the further lines start with.
+    """
 
     parts: Sequence[str | Text]
     separator: str = " · "
@@ -37,7 +44,10 @@ class Flow:
 
 
 def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
-    """The line; one part alone can be too long, and is then wrapped under itself."""
+    """Yield a line, wrapped where it is wider than `width`, further lines after `pad`.
+
+    Only a single part can be too long.
+    """
     if line.cell_len <= width:
         yield line
         return
@@ -50,7 +60,7 @@ def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Tex
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of source: beside its location where both fit, else under it."""
+    """A line of source: its code is beside its location where both fit, else under it."""
 
     location: Location
 
@@ -66,10 +76,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where something comes from: the user's line, and under it the library's and the module.
+    """The source of something: the user's line, and under it the library's line and the module.
 
     Attributes:
-      before, after: what else is said in the line under it.
+      source: where it is in the user's code and in a library's.
+      before, after: further notes for the line under it, before and after those of the source.
     """
 
     source: Source

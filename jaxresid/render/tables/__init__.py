@@ -1,0 +1,1 @@
+"""Tables for a terminal: comparisons of policies, plans and sweeps."""

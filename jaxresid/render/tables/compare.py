@@ -1,4 +1,4 @@
-"""A comparison of policies for a terminal: the table, the frontier, and what to take from it."""
+"""A comparison of policies for a terminal: the table, the frontier, and the takeaways."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ _FITS, _FITS_NOT = " fits", " no"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Rows with the same figures: one line of the table.
+    """Rows with the same figures, which are one line of the table.
 
     Attributes:
-      letter: what the plot calls it.
-      row: the one that is shown; `same` are the others.
+      letter: what the plot calls the entry.
+      row: the row that is shown.
+      same: the other rows.
     """
 
     letter: str
@@ -54,14 +55,17 @@ class Entry:
 
     @property
     def rows(self) -> tuple[Row, ...]:
+        """All rows of the entry, the one that is shown first."""
         return (self.row, *self.same)
 
     @property
     def pareto(self) -> bool:
+        """Whether one of the rows is on the Pareto front."""
         return any(r.pareto for r in self.rows)
 
     @property
     def knee(self) -> bool:
+        """Whether one of the rows is the point beyond which saving more memory gets expensive."""
         return any(r.knee for r in self.rows)
 
     @property
@@ -71,8 +75,10 @@ class Entry:
 
 
 def entries(comparison: Comparison) -> tuple[Entry, ...]:
-    """The rows with figures: no checkpoint and the code as written first, then by peak, highest
-    first. Rows that do not differ in any figure are one entry.
+    """Return the rows that have figures as entries of the table.
+
+    No checkpoint and the code as written come first, the others are sorted by peak, highest first.
+    Rows that do not differ in any figure are one entry.
     """
     groups: dict[Hashable, list[Row]] = {}
     for row in sorted((r for r in comparison.rows if r.error is None), key=_order):
@@ -85,7 +91,10 @@ def entries(comparison: Comparison) -> tuple[Entry, ...]:
 
 
 def takeaways(comparison: Comparison) -> tuple[str, ...]:
-    """What to take from the figures, one sentence each."""
+    """Return conclusions from the figures, one sentence each.
+
+    They name the knee, the policy with the lowest peak, and what beats the code as written.
+    """
     found = entries(comparison)
     plain = next((e for e in found if _holds(e, "none")), None)
     bare = plain.row if plain is not None else None
@@ -114,7 +123,7 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
 
 
 def compiled_takeaways(found: Sequence[Entry]) -> tuple[str, ...]:
-    """For each place what fits there, and of that what recomputes least."""
+    """Return a sentence for each place: what fits there, and which of that recomputes least."""
     rows = [e.row for e in found]
     return tuple(
         sentence for on in compiled_places(rows) if (sentence := _fitting(on, found)) is not None
@@ -140,16 +149,17 @@ def _fitting(on: str, found: Sequence[Entry]) -> str | None:
 
 
 def compiled_places(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Where rows were compiled for."""
+    """Return the places that rows were compiled for, each once."""
     return tuple(dict.fromkeys(c.on for row in rows for c in row.compiled))
 
 
 def compiled_for(on: str, row: Row) -> Compiled | None:
+    """Return what XLA says of a row for a place; None where it was not compiled for it."""
     return next((c for c in row.compiled if c.on == on), None)
 
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:
-    """What the figures are, and how good the estimates measured."""
+    """Return remarks on what the figures are, and on the measured accuracy of the estimates."""
     found = ["Peak, FLOPs and time est. are estimates: the time from the chip's published figures."]
     if comparison.measured_on is not None:
         rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]
@@ -180,8 +190,9 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def gradients_text(comparison: Comparison) -> str:
-    """`gradients agree in all 9 ...`, or that it cannot be told; nothing where none was compared or
-    one differs.
+    """Return whether the gradients agree: `gradients agree in all 9 that ran: ...`.
+
+    The text says so where that cannot be told; it is '' where none was compared or one differs.
     """
     timings = [r.measured for r in comparison.rows if r.measured is not None]
     is_referred = any(r.policy == "none" and r.measured for r in comparison.rows)
@@ -204,7 +215,12 @@ def gradients_text(comparison: Comparison) -> str:
 
 
 def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> RenderableType:
-    """The whole text; `encoding` is that of the stream it is for."""
+    """Return the whole text of a comparison.
+
+    Args:
+      comparison: the comparison to show.
+      encoding: the encoding of the stream that the text is for.
+    """
     comparison = shown(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
@@ -234,7 +250,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Prints the comparison to stdout, or into the notebook's cell."""
+    """Print a comparison to stdout, or into the notebook's cell."""
     console = Console(highlight=False)
     console.print(render_comparison(comparison, console.encoding))
 
@@ -245,7 +261,7 @@ def _order(row: Row) -> tuple[int, int, int]:
 
 
 def _figures(row: Row) -> Hashable:
-    """What two rows have to share to be one."""
+    """Return the figures that two rows have to share to be one entry."""
     return (
         *(row.kept_nbytes, row.host_nbytes, row.peak_nbytes, row.recompute_flops),
         *(row.time_fraction, row.uncosted, row.measured, row.measure_error),
@@ -258,7 +274,7 @@ def _holds(entry: Entry, policy: str) -> bool:
 
 
 def _beats(row: Row, other: Row) -> bool:
-    """Whether a row is better in peak or recompute and worse in neither."""
+    """Return whether a row is better in peak or recompute and worse in neither."""
     mine, theirs = _costs(row), _costs(other)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
@@ -314,7 +330,7 @@ def _legend(found: Sequence[Entry]) -> list[str]:
 
 
 def _failed(failed: Sequence[Row]) -> Iterator[RenderableType]:
-    """One line for each error, after the policies that have it."""
+    """Yield one line for each error, after the policies that have it."""
     groups: dict[str, list[str]] = {}
     for row in failed:
         groups.setdefault(" ".join((row.error or "").split()), []).append(policy_text(row.policy))
@@ -324,7 +340,7 @@ def _failed(failed: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def _not_compiled(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """One line for each reason, after the policies that have it."""
+    """Yield one line for each reason not to be compiled, after the policies that have it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for c in row.compiled:
@@ -353,7 +369,7 @@ def _bytes_unit(found: Sequence[Entry]) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """The frontier in the width that there is."""
+    """The frontier, drawn in the available width."""
 
     points: Sequence[Point]
     unit: Unit
@@ -379,7 +395,7 @@ class _Plot:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Figures to the left, policies to the right in what is left of the width."""
+    """The table: figures on the left, policies on the right in the remaining width."""
 
     comparison: Comparison
     entries: Sequence[Entry]
@@ -404,7 +420,7 @@ class _Table:
 
 
 def _hung(start: Text, texts: Sequence[Text], width: int) -> Text:
-    """Texts under each other to the right of a start."""
+    """Return texts under each other to the right of a start."""
     left = start.cell_len
     first, *rest = (line for text in texts for line in lines(text, width - left))
     return Text("\n").join([start + first, *(Text(" " * left) + line for line in rest)])
@@ -434,12 +450,12 @@ def _columns(found: Sequence[Entry], encoding: str) -> list[Column]:
 
 
 def _told(on: str, rows: Sequence[Row]) -> bool:
-    """Whether XLA said anything of them for a place."""
+    """Return whether XLA gave figures of any of the rows for a place."""
     return any(c.on == on and c.error is None for row in rows for c in row.compiled)
 
 
 def _place(on: str, rows: Sequence[Row]) -> Column:
-    """XLA's peak for a place, and whether it fits."""
+    """Return the column of XLA's peak for a place, and whether it fits."""
     told = [compiled_for(on, row) for row in rows]
     unit = bytes_unit(c.peak_nbytes for c in told if c is not None and c.peak_nbytes is not None)
     texts = []
@@ -459,7 +475,7 @@ def _mark(entry: Entry) -> str:
 
 
 def _recompute(rows: Sequence[Row], unit: Unit) -> Column:
-    """FLOPs and their share in one column."""
+    """Return one column with the FLOPs and their share."""
     flops = [at_least(r.uncosted) + unit.text(r.recompute_flops or 0) for r in rows]
     shares = [percent(r.recompute_fraction, 1) if r.recompute_fraction else "" for r in rows]
     wide, narrow = max(map(len, (*flops, unit.name))), max(map(len, (*shares, "%")))
@@ -480,7 +496,7 @@ def _ratio(timing: Timing, times: str) -> str:
 
 
 def _names(entry: Entry, at: str) -> Iterator[Text]:
-    """The policy, and those that come to the same."""
+    """Yield the policy of an entry, and those with the same figures."""
     for i, row in enumerate(entry.rows):
         text = Text("" if i == 0 else "= ", style="dim" if i else "")
         text.append(policy_text(row.policy), style="bold" if i == 0 and entry.pareto else "")
@@ -492,7 +508,7 @@ def _names(entry: Entry, at: str) -> Iterator[Text]:
 
 
 def _notes(row: Row) -> Iterator[Text]:
-    """What went wrong when it was measured."""
+    """Yield what went wrong when a row was measured."""
     if row.measure_error is not None:
         error = " ".join(row.measure_error.split())
         yield Text(f"not measured: {error}", style="yellow")

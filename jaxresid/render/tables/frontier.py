@@ -1,4 +1,4 @@
-"""What memory costs: peak against recompute as a plot of characters."""
+"""The trade of memory for compute: peak against recompute as a plot of characters."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _NARROWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An entry of the table.
+    """An entry of the table as a point of the plot.
 
     Attributes:
-      recompute: as a fraction of the work without checkpoints.
+      recompute: recomputed FLOPs as a fraction of the FLOPs without checkpoints.
       peak: in bytes.
-      letter: what the table calls it.
+      letter: what the table calls the entry.
+      pareto: whether it is on the Pareto front.
+      knee: whether it is the knee of the front.
     """
 
     recompute: float
@@ -35,7 +37,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class _Strokes:
-    """What lines are made of. `turn` is where a step leaves to the right and goes down."""
+    """The characters that lines are made of.
+
+    `turn` is the corner at which a step that went to the right goes down.
+    """
 
     along: str
     down: str
@@ -50,7 +55,7 @@ _ASCII = _Strokes("-", "|", "+", "|", "-", "+")
 
 
 def plotted(points: Sequence[Point]) -> bool:
-    """Whether there is a trade to draw: two peaks or more, and two recomputations or more."""
+    """Return whether there is a trade to draw: at least two peaks and two recomputations."""
     return len({p.peak for p in points}) > 1 and len({p.recompute for p in points}) > 1
 
 
@@ -61,16 +66,17 @@ def plot(
     width: int,
     encoding: str = "utf-8",
 ) -> tuple[list[Text], tuple[str, ...]]:
-    """The plot, and the letters for which others left no room.
+    """Return the lines of the plot, and the letters for which others left no room.
 
     Peak grows upwards and recompute to the right, each from the lowest to the highest. The steps
-    join the Pareto points: what lies below them cannot be had. The knee stands in brackets.
+    join the Pareto points: what lies below them cannot be had. The knee is in brackets.
 
     Args:
       points: not all of one peak, nor all of one recompute (see `plotted`).
-      peaks: what the lowest and the highest peak read as.
-      recomputes: the same for the recompute.
-      width: of the terminal, in columns.
+      peaks: the lowest and the highest peak as text.
+      recomputes: the lowest and the highest recompute as text.
+      width: the width of the terminal, in columns.
+      encoding: the encoding of the stream; lines are ASCII where it has no box characters.
     """
     strokes = _LINES if can_encode("─│┐┤└", encoding) else _ASCII
     margin = max(map(len, peaks))
@@ -98,7 +104,7 @@ def plot(
 
 
 def _places(points: Sequence[Point], columns: int) -> dict[Point, tuple[int, int]]:
-    """Column and line of each, with room for brackets left and right."""
+    """Return the column and line of each point, with room for brackets left and right."""
     peaks = [p.peak for p in points]
     recomputes = [p.recompute for p in points]
     high, left = max(peaks), min(recomputes)
@@ -132,7 +138,10 @@ def _draw_points(
     points: Sequence[Point],
     places: dict[Point, tuple[int, int]],
 ) -> tuple[str, ...]:
-    """Letters over the lines; where several fall in one place the most telling is drawn."""
+    """Draw the letters over the lines, and return those that are hidden.
+
+    Where several fall in one place the knee is drawn, else a Pareto point, else the first.
+    """
     drawn: set[tuple[int, int]] = set()
     hidden = []
     for p in sorted(points, key=lambda p: (not p.knee, not p.pareto)):

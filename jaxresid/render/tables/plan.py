@@ -29,7 +29,10 @@ _KINDS = {
 
 
 def verdict_text(plan: Plan) -> str:
-    """`fits 12.00 GiB: peak about 11.20 GiB, ...`, or by how much nothing does; one sentence."""
+    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.20 GiB, ...`.
+
+    Where nothing fits it says by how much the lowest peak is too high.
+    """
     budget, peak = format_bytes(plan.budget_nbytes), format_bytes(plan.peak_nbytes)
     if not plan.fits:
         over = format_bytes(plan.floor_nbytes - plan.budget_nbytes)
@@ -42,7 +45,7 @@ def verdict_text(plan: Plan) -> str:
 
 
 def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
-    """Peaks in bytes, and what they are of: `as it is written, 1.00 GiB too much`."""
+    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`."""
     names: dict[int, list[str]] = {}
     for nbytes, name in (
         (plan.plain_nbytes, "without any checkpoint"),
@@ -57,7 +60,12 @@ def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
 
 
 def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
-    """What the function keeps and recomputes with the plan, and the estimate of its time."""
+    """Return what the function keeps and recomputes with the plan, and its estimated time.
+
+    Args:
+      plan: the plan.
+      times: the sign for "times" in the encoding of the stream.
+    """
     bound = at_least(plan.uncosted)
     about = "about " if bound else ""
     share = f" ({about}{percent(plan.recompute_fraction, 1)})" if plan.recompute_flops else ""
@@ -71,7 +79,7 @@ def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
 
 
 def site_parts(site: PlannedSite) -> tuple[str, ...]:
-    """`layer`, `model.py:49`, `loop body`, `×48 trips`."""
+    """Return the head of a site in parts: `layer`, `model.py:49`, `loop body`, `×48 trips`."""
     times = ""
     if site.calls > 1:
         times = f"×{site.calls} calls"
@@ -82,7 +90,7 @@ def site_parts(site: PlannedSite) -> tuple[str, ...]:
 
 
 def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
-    """What becomes of a place's calls: `calls 1-20: no checkpoint`, each with its part."""
+    """Return what to do with a site's calls: `calls 1-20: no checkpoint`, each with its part."""
     texts, first = [], 1
     for part in site.parts:
         last = first + part.calls - 1
@@ -93,7 +101,10 @@ def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
 
 
 def value_text(value: PlannedValue) -> str:
-    """`'qkv', the output of model.py:42 block: x @ wqkv`, or that it has the name already."""
+    """Return what to name: `'qkv': name the output of model.py:42 block  x @ wqkv`.
+
+    A value that has the name already is `'qkv', named in the code`.
+    """
     where = value.expression
     if where is None:
         return f"{value.name!r}, named in the code"
@@ -102,7 +113,7 @@ def value_text(value: PlannedValue) -> str:
 
 
 def search_text(plan: Plan) -> str:
-    """Whether something cheaper may have been missed."""
+    """Return a sentence on whether the search may have missed something cheaper."""
     tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
     if not plan.fits:
         return f"{tried}; {'proven: none fits' if plan.proven else 'not every choice was'}."
@@ -112,7 +123,7 @@ def search_text(plan: Plan) -> str:
 
 
 def verified_text(plan: Plan) -> str:
-    """Whether the code gives what is promised."""
+    """Return a sentence on whether a trace of the code gave the figures of the plan."""
     if plan.doubt is not None:
         return f"Not verified: {plan.doubt}"
     if plan.code:
@@ -121,13 +132,18 @@ def verified_text(plan: Plan) -> str:
 
 
 def helps(plan: Plan) -> str:
-    """What else brings the peak down, where no checkpoint does."""
+    """Return what else lowers the peak where no checkpoint lowers it enough."""
     offload = "" if plan.offload else "--offload, which moves values to the host; "
     return f"What may help: {offload}a smaller batch; more devices to shard over."
 
 
 def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
-    """The whole text; `encoding` is that of the stream it is for."""
+    """Return the whole text of a plan.
+
+    Args:
+      plan: the plan to show.
+      encoding: the encoding of the stream that the text is for.
+    """
     plan = shown(plan)
     times = "×" if can_encode("×", encoding) else "x"
     verdict = Names(verdict_text(plan), style="bold green" if plan.fits else "bold red")
@@ -151,7 +167,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
 
 
 def print_plan(plan: Plan) -> None:
-    """Prints the plan to stdout, or into the notebook's cell."""
+    """Print a plan to stdout, or into the notebook's cell."""
     console = Console(highlight=False)
     console.print(render_plan(plan, console.encoding), crop=False)
 

@@ -1,4 +1,4 @@
-"""A sweep for a terminal: per place a table of policies by batch sizes."""
+"""A sweep for a terminal: for each place a table of policies by batch sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Table = Mapping[tuple[str, int | None], SweepRow]
 
 
 def render_sweep(sweep: Sweep) -> RenderableType:
-    """The whole text."""
+    """Return the whole text of a sweep."""
     sweep = shown(sweep)
     parts: list[RenderableType] = [heading(sweep.target, sweep.jax), _where(sweep)]
     for on in sweep.on:
@@ -43,12 +43,12 @@ def render_sweep(sweep: Sweep) -> RenderableType:
 
 
 def print_sweep(sweep: Sweep) -> None:
-    """Prints the sweep to stdout, or into the notebook's cell."""
+    """Print a sweep to stdout, or into the notebook's cell."""
     Console(highlight=False).print(render_sweep(sweep))
 
 
 def largest(policy: str, batches: Sequence[int], found: Table) -> int | None:
-    """The largest batch size that fits; None: none does."""
+    """Return the largest batch size that fits with a policy; None where none fits."""
     return max((b for b in batches if _fits(found.get((policy, b)))), default=None)
 
 
@@ -87,7 +87,7 @@ def _remarks(found: Table) -> Iterator[RenderableType]:
 
 
 def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
-    """One line for each error, after what has it."""
+    """Yield one line for each error, after the places, policies and batch sizes that have it."""
     groups: dict[str, list[SweepRow]] = {}
     for row in failed:
         groups.setdefault(" ".join((row.error or "").split()), []).append(row)
@@ -100,7 +100,7 @@ def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
 
 
 def _counts(sweep: Sweep) -> str:
-    """`30 results: 22 compiled, 6 there already, 2 failed`."""
+    """Return how the results came about: `30 results: 22 compiled, 6 there already, 2 failed`."""
     failed = sum(row.error is not None for row in sweep.rows)
     resumed = sum(row.resumed for row in sweep.rows if row.error is None)
     counts = (
@@ -128,7 +128,7 @@ def _fits(row: SweepRow | None) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Figures to the left, policies to the right in what is left of the width."""
+    """The table: figures on the left, policies on the right in the remaining width."""
 
     sweep: Sweep
     found: Table
@@ -156,7 +156,7 @@ class _Table:
 
 
 def _blocks(columns: Sequence[Column], max_width: int) -> list[list[Column]]:
-    """The columns in as many tables as they need, one under the other."""
+    """Return the columns in as many tables as they need, one under the other."""
     blocks: list[list[Column]] = [[]]
     room = max_width if width_of(columns) <= max_width else room_for(max_width)
     for column in columns:
@@ -203,7 +203,10 @@ def _verdicts(sweep: Sweep, found: Table) -> Column:
 
 
 def _recompute(sweep: Sweep, found: Table) -> Column:
-    """As a share of the FLOPs without any checkpoint, at the largest batch size with a figure."""
+    """Return the column of recomputed FLOPs.
+
+    They are a share of the FLOPs without any checkpoint, at the largest batch size with a figure.
+    """
     texts = []
     for policy in sweep.policies:
         of_batches = (found.get((policy, b)) for b in reversed(sweep.batches or (None,)))

@@ -1,0 +1,1 @@
+"""Read protocol buffers and messages of XLA: HLO modules, buffer assignments, memory errors."""

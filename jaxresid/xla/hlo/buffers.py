@@ -1,4 +1,4 @@
-"""The buffers that are live at XLA's peak, from its buffer assignment."""
+"""Find the buffers that are live at XLA's peak, from its buffer assignment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Live:
     """The memory of one executable on one device.
 
     Attributes:
-      buffers: live at the peak, biggest first, at most `MOST`.
-      nbytes: of all that are live at the peak on the device; None: not known.
-      allocated_nbytes: of all allocations on the device: arguments, outputs, temporaries,
+      buffers: the buffers live at the peak, biggest first, at most `MOST`.
+      nbytes: the bytes of all that are live at the peak on the device; None: not known.
+      allocated_nbytes: the bytes of all allocations on the device: arguments, outputs, temporaries,
         constants, and the gaps between them; what XLA compares with the device's memory.
       notes: why there is nothing.
     """
@@ -54,11 +54,12 @@ class _Value:
 
 
 def buffers(module: bytes, assignment: bytes, platform: str) -> Live:
-    """What is live at the peak. Nothing but a note where that cannot be read; never raises.
+    """Return the buffers that are live at the peak; only a note where they cannot be read.
 
-    XLA says where each value lies and since jaxlib 0.10 which it thinks are live at the peak, but
-    that leaves out the bodies of loops. So the lifetimes are followed here: from the instruction
-    that makes a value to the last that reads it, in the order of the schedule, loops in place.
+    This never raises. XLA says where each value lies and since jaxlib 0.10 which it thinks are live
+    at the peak, but that leaves out the bodies of loops. So the lifetimes are followed here: from
+    the instruction that makes a value to the last that reads it, in the order of the schedule,
+    loops in place.
 
     Args:
       module: an HloModuleProto, optimized and scheduled.
@@ -91,8 +92,10 @@ def _live(read: hlo.Module, assignment: Message, device: tuple[int, ...]) -> Liv
 
 
 def _held(values: list[_Value], now: int) -> list[_Value]:
-    """What is held at a time, biggest first: of the values that share a slot the last one made. The
-    memory of an output is held from the start, even while others use it.
+    """Return the values held at a time, biggest first.
+
+    Of the values that share a slot it is the last one made. The memory of an output is held from
+    the start, even while others use it.
     """
     slots: dict[tuple[int, int], _Value] = {}
     outputs: dict[int, _Value] = {}
@@ -110,7 +113,7 @@ def _held(values: list[_Value], now: int) -> list[_Value]:
 
 
 def _values(read: hlo.Module, assignment: Message, memories: Mapping[int, str]) -> list[_Value]:
-    """The arrays of an assignment that are in one of the memories."""
+    """Return the arrays of an assignment that are in one of the memories."""
     places = _places(assignment, memories)
     made = {}
     for logical in assignment.messages(1):
@@ -135,7 +138,7 @@ def _values(read: hlo.Module, assignment: Message, memories: Mapping[int, str]) 
 def _places(
     assignment: Message, memories: Mapping[int, str]
 ) -> dict[int, tuple[tuple[int, int], str, str]]:
-    """Logical buffer -> its allocation with its offset there, its kind, and its memory."""
+    """Map each logical buffer to its allocation with its offset there, its kind, and its memory."""
     found = {}
     for allocation in assignment.messages(3):
         color = allocation.integer(8)
@@ -155,13 +158,15 @@ def _places(
 
 
 class _Lifetimes:
-    """From when to when values are held, on one clock for all computations of the schedule: those
-    of loops and calls run where they are called.
+    """The times from when to when values are held.
+
+    They are on one clock for all computations of the schedule: those of loops and calls run where
+    they are called.
 
     Attributes:
-      made: instruction -> when its result is there.
-      last: the place that a value is defined at -> when it is last needed.
-      end: when the program is over.
+      made: for each instruction the time when its result is there.
+      last: for the place that a value is defined at the time when it is last needed.
+      end: the time when the program is over.
     """
 
     def __init__(self, read: hlo.Module, defined: frozenset[_Place]) -> None:
@@ -209,8 +214,9 @@ class _Lifetimes:
             self.last[place] = max(self.last[place], now)
 
     def _definition(self, place: _Place) -> _Place:
-        """Where what is at a place was made. What a loop hands through unchanged its body's root
-        needs to the end.
+        """Return the place where the value at a place was made.
+
+        The body's root needs to the end what a loop hands through unchanged.
         """
         seen = set()
         while place not in self._defined and place not in seen:
@@ -237,7 +243,7 @@ class _Lifetimes:
 
 
 def _operand(caller: hlo.Instruction, parameter: hlo.Instruction, computation: int) -> int:
-    """Which operand of a caller a parameter of its computation stands for."""
+    """Return which operand of a caller a parameter of its computation stands for."""
     if caller.opcode == "while":
         return 0
     if caller.opcode == "conditional":
@@ -250,7 +256,7 @@ _PASSING = ("get-tuple-element", "tuple", "bitcast", "optimization-barrier")
 
 
 def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
-    """The index of every array in a shape."""
+    """Yield the index of every array in a shape."""
     if shape.dtype:
         yield ()
     for n, element in enumerate(shape.elements):
@@ -258,8 +264,9 @@ def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
 
 
 def _peak(values: list[_Value]) -> int:
-    """When the most bytes of device memory are live; what shares a slot counts once. The memory of
-    outputs is there all the time.
+    """Return the time when the most bytes of device memory are live.
+
+    What shares a slot counts once. The memory of outputs is there all the time.
     """
     events = []
     for value in values:
@@ -295,8 +302,9 @@ def _buffer(read: hlo.Module, makers: _Makers, value: _Value) -> Buffer:
 
 
 class _Makers:
-    """Which instruction computes what a value holds: for what a loop stacks up the one in its body,
-    for a fusion the one inside it.
+    """The instructions that compute what a value holds.
+
+    For what a loop stacks up that is the one in its body, for a fusion the one inside it.
     """
 
     def __init__(self, read: hlo.Module) -> None:

@@ -1,8 +1,8 @@
-"""XLA's dump of a compile: the buffer assignment where the executable has none, and of what ran out
-of memory.
+"""Read XLA's dump of a compile.
 
-libtpu fills in no `serialized_buffer_assignment_proto` and an executable that does not fit there is
-none, but both are dumped, on jax 0.7.0 to 0.12.0 with libtpu 0.0.52.
+It holds the buffer assignment where the executable has none, and that of a program that ran out
+of memory. libtpu fills in no `serialized_buffer_assignment_proto` and an executable that does not
+fit there is none, but both are dumped, on jax 0.7.0 to 0.12.0 with libtpu 0.0.52.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from jaxresid.xla.hlo.wire import Message
 
 
 def flags(folder: str) -> dict[str, str | bool]:
-    """The compile options that dump into a folder."""
+    """Return the compile options that dump into a folder."""
     return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
 
 
 def read(folder: str) -> tuple[bytes, bytes]:
-    """The HloModuleProto and the BufferAssignmentProto of a folder's biggest module, both empty if
-    there is none. Never raises.
+    """Return the HloModuleProto and the BufferAssignmentProto of a folder's biggest module.
+
+    Both are empty if there is none. Never raises.
     """
     found = b"", b""
     for path in Path(folder).glob("*after_optimizations.hlo.pb"):

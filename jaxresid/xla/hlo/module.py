@@ -1,4 +1,4 @@
-"""HLO modules, read from their protocol buffers (`xla/service/hlo.proto`)."""
+"""Read HLO modules from their protocol buffers (`xla/service/hlo.proto`)."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        """Without padding; of a tuple all elements together."""
+        """Bytes without padding; of a tuple all elements together."""
         if self.dtype:
             return (math.prod(self.dims) * self.bits + 7) // 8
         return sum(element.nbytes for element in self.elements)
 
     def at(self, index: tuple[int, ...]) -> Shape:
+        """Return the shape of an element of a nested tuple, by the index at each depth."""
         shape = self
         for i in index:
             shape = shape.elements[i]
@@ -67,10 +68,18 @@ class Instruction:
     """One instruction of a computation.
 
     Attributes:
-      operands, called: ids of instructions and of computations.
+      id: its id.
+      opcode: its opcode, `dot`.
+      shape: the shape of its result.
+      operands: the ids of the instructions that it reads.
+      called: the ids of the computations that it calls.
       index: the element of a get-tuple-element, the number of a parameter.
-      op_name, file, line: of its metadata; '' and 0 where it has none.
-      config: the backend's, JSON.
+      op_name: the op name in its metadata; '' where it has none.
+      file: the file in its metadata; '' where it has none.
+      line: the line in its metadata; 0 where it has none.
+      config: the backend's config, JSON.
+      literal: the integer of a scalar constant; None for others.
+      direction: the direction of a comparison, `LT`.
     """
 
     id: int
@@ -89,7 +98,13 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Module:
-    """A module: its computations by id, each as its instructions in the order that they run in."""
+    """An HLO module.
+
+    Attributes:
+      computations: the instructions of each computation by its id, in the order that they run in.
+      roots: the id of each computation's root instruction, by the computation's id.
+      entry: the id of the entry computation.
+    """
 
     computations: Mapping[int, tuple[Instruction, ...]]
     roots: Mapping[int, int]
@@ -97,24 +112,25 @@ class Module:
 
     @cached_property
     def instructions(self) -> Mapping[int, Instruction]:
+        """The instructions by id."""
         return {i.id: i for body in self.computations.values() for i in body}
 
     @cached_property
     def home(self) -> Mapping[int, int]:
-        """Instruction -> the computation that it is in."""
+        """The computation that each instruction is in, by ids."""
         return {i.id: name for name, body in self.computations.items() for i in body}
 
     @cached_property
     def callers(self) -> Mapping[int, Instruction]:
-        """Computation -> the last instruction that calls it; optimized HLO has few with more."""
+        """The last instruction that calls each computation; few in optimized HLO have several."""
         return {name: i for i in self.instructions.values() for name in i.called}
 
 
 def module(data: bytes) -> Module:
-    """Reads an HloModuleProto.
+    """Read an HloModuleProto.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the bytes are not one.
     """
     message = Message.read(data)
     frames = _frames(message.message(17))
@@ -170,7 +186,7 @@ def _shape(message: Message) -> Shape:
 
 
 def _literal(message: Message) -> int | None:
-    """The integer of a scalar LiteralProto (s32s, s64s, u32s, u64s), if it is one."""
+    """Return the integer of a scalar LiteralProto (s32s, s64s, u32s, u64s), if it is one."""
     values = [n for number in (4, 5, 6, 7) for n in message.integers(number)]
     if len(values) != 1 or message.message(1).integers(3):
         return None
@@ -178,7 +194,7 @@ def _literal(message: Message) -> int | None:
 
 
 def _frames(message: Message) -> tuple[tuple[str, int], ...]:
-    """The place of each stack frame of a StackFrameIndexProto; its ids count from 1."""
+    """Return the place of each stack frame of a StackFrameIndexProto; its ids count from 1."""
     files = [
         name.decode("utf-8", "replace")
         for name in message.fields.get(1, ())
@@ -194,7 +210,7 @@ def _frames(message: Message) -> tuple[tuple[str, int], ...]:
 
 
 def collectives(data: bytes) -> tuple[CollectiveOp, ...]:
-    """The collectives that a serialized module runs; none where it cannot be read.
+    """Return the collectives that a serialized module runs; none where it cannot be read.
 
     A collective in two halves (`all-gather-start`, `all-gather-done`; or wrapped in an
     asynchronous computation) counts once, and so does one inside a fusion. Its bytes are those of
@@ -241,8 +257,10 @@ def _collectives(
 
 
 def _result_nbytes(read: Module, i: Instruction) -> int:
-    """All-gather-start and collective-permute-start return their operands, their results, and
-    perhaps context; all-reduce-start its results.
+    """Return the bytes of a collective's results.
+
+    All-gather-start and collective-permute-start return their operands, their results, and perhaps
+    context; all-reduce-start its results.
     """
     if i.opcode.endswith("-start") and not i.opcode.startswith("all-reduce"):
         return i.shape.elements[1].nbytes
@@ -250,8 +268,10 @@ def _result_nbytes(read: Module, i: Instruction) -> int:
 
 
 def known_trips(read: Module, loop: Instruction) -> int | None:
-    """How often a while loop's body runs: as the compiler noted it, or from a condition `i < n`
-    and a body that adds one to `i`; None where neither says.
+    """Return how often a while loop's body runs; None where it is not known.
+
+    The number is the one that the compiler noted, or comes from a condition `i < n` and a body that
+    adds one to `i`.
     """
     try:
         config = json.loads(loop.config or b"{}")
@@ -261,7 +281,10 @@ def known_trips(read: Module, loop: Instruction) -> int | None:
 
 
 def _counted_trips(read: Module, loop: Instruction) -> int | None:
-    """libtpu notes no trips; loops of a scan still count an integer up to a constant."""
+    """Return the trips of a loop that counts an integer up to a constant; None for other loops.
+
+    libtpu notes no trips; loops of a scan still count that way.
+    """
     for name in loop.called:
         test = read.instructions[read.roots[name]]
         if test.opcode == "compare" and test.direction == "LT":
@@ -288,8 +311,9 @@ def _counted_trips(read: Module, loop: Instruction) -> int | None:
 def origin(
     read: Module, at: int, index: tuple[int, ...] = ()
 ) -> tuple[Instruction, tuple[int, ...]]:
-    """Where a value comes from, by instruction and element: through tuples, copies and loops that
-    hand it on unchanged.
+    """Return the instruction and the element that a value comes from.
+
+    It is looked for through tuples, copies and loops that hand the value on unchanged.
     """
     seen = set()
     while (at, index) not in seen:
@@ -321,8 +345,9 @@ _SAME = ("copy", "bitcast", "optimization-barrier")
 
 
 def _unchanged(read: Module, loop: Instruction, index: tuple[int, ...]) -> bool:
-    """Whether a loop's body returns an element of its parameter as it got it. The body is the
-    computation whose root is no single truth value.
+    """Return whether a loop's body returns an element of its parameter as it got it.
+
+    The body is the computation whose root is no single truth value.
     """
     for name in loop.called:
         at, path = read.roots[name], index

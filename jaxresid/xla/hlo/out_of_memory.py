@@ -1,4 +1,4 @@
-"""XLA's out-of-memory messages: what a program needs, of how much."""
+"""Parse XLA's out-of-memory messages: how much a program needs, and how much there is."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ _ALLOCATOR = re.compile(r"Out of memory (?:while trying to allocate|allocating) 
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """That a program needs more memory than there is; None where the message does not say.
+    """The memory that a program needs where it needs more than there is.
 
     Attributes:
-      required_nbytes: of the program on one device: arguments, outputs, temporaries.
-      buffers: the largest, where the message lists them.
+      required_nbytes: the bytes that the program needs on one device: arguments, outputs,
+        temporaries; None where the message does not say.
+      capacity_nbytes: the bytes that there are; None where the message does not say.
+      buffers: the largest buffers, where the message lists them.
+      notes: what is not exact about the figures.
     """
 
     required_nbytes: int | None
@@ -42,8 +45,10 @@ class Exhausted:
 
 
 def exhausted(message: str) -> Exhausted | None:
-    """What a compiler's message says about a device's memory; None if it is about something else,
-    such as a kernel that needs more than the memory on the chip.
+    """Return what a compiler's message says about a device's memory.
+
+    None if it is about something else, such as a kernel that needs more than the memory on the
+    chip.
     """
     for pattern in _NEEDS:
         found = re.search(pattern, message)
@@ -63,7 +68,11 @@ def exhausted(message: str) -> Exhausted | None:
 
 
 def refined(found: Exhausted, live: Live) -> Exhausted:
-    """A message with the exact bytes and the buffers of the buffer assignment that it is about."""
+    """Return a message's figures with the exact bytes and buffers of its buffer assignment.
+
+    A message whose figure differs from the assignment's by more than 1 % is about something else:
+    it is returned as it is.
+    """
     exact, said = live.allocated_nbytes, found.required_nbytes
     if exact is None or said is None or abs(exact - said) > said // 100:
         return found
@@ -81,7 +90,7 @@ def _nbytes(number: str, unit: str) -> int:
 
 
 def _listed(message: str) -> tuple[Buffer, ...]:
-    """The entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
+    """Return the entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
     found = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
     return tuple(found[:MOST])
 

@@ -1,4 +1,4 @@
-"""Protocol buffers read without their descriptors: jaxlib ships none for XLA's messages."""
+"""Read protocol buffers without their descriptors: jaxlib ships none for XLA's messages."""
 
 from __future__ import annotations
 
@@ -15,42 +15,47 @@ class Message:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Raises ValueError for bytes that are no message."""
+        """Read a message.
+
+        Raises:
+          ValueError: the bytes are no message.
+        """
         found: dict[int, list[int | bytes]] = {}
         for number, value in _values(data):
             found.setdefault(number, []).append(value)
         return cls(found)
 
     def integer(self, number: int) -> int:
-        """The last value of an integer field, 0 where it is absent; signed."""
+        """Return the last value of an integer field, 0 where it is absent; signed."""
         value = self.fields.get(number, [0])[-1]
         if isinstance(value, bytes):
             raise ValueError(f"field {number} is no integer")
         return value - (1 << 64) if value >> 63 else value
 
     def integers(self, number: int) -> tuple[int, ...]:
-        """The values of a repeated integer field, packed or not."""
+        """Return the values of a repeated integer field, packed or not."""
         found: list[int] = []
         for value in self.fields.get(number, ()):
             found += _packed(value) if isinstance(value, bytes) else (value,)
         return tuple(found)
 
     def data(self, number: int) -> bytes:
-        """The last value of a field of bytes, empty where it is absent."""
+        """Return the last value of a field of bytes, empty where it is absent."""
         value = self.fields.get(number, [b""])[-1]
         if isinstance(value, int):
             raise ValueError(f"field {number} is an integer")
         return value
 
     def text(self, number: int) -> str:
+        """Return the last value of a text field, '' where it is absent."""
         return self.data(number).decode("utf-8", "replace")
 
     def message(self, number: int) -> Message:
-        """The last value of a field that is a message, an empty one where it is absent."""
+        """Return the last value of a field that is a message, an empty one where it is absent."""
         return Message.read(self.data(number))
 
     def messages(self, number: int) -> Iterator[Message]:
-        """The values of a repeated field of messages."""
+        """Yield the values of a repeated field of messages."""
         for value in self.fields.get(number, ()):
             if isinstance(value, int):
                 raise ValueError(f"field {number} is an integer")

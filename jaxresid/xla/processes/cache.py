@@ -1,4 +1,4 @@
-"""What was compiled before, on disk: a file for each result, JSON, that is written whole or not.
+"""A cache of compile results on disk: a JSON file for each result, written whole or not at all.
 
 A result answers only for the module, the place and the flags that it was made from, and for the
 versions of the compilers and of the code here. A cache that cannot be read or written is an empty
@@ -41,8 +41,9 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 
 
 def default_directory() -> Path:
-    """`$JAXRESID_CACHE_DIR`, else what the platform has for the caches of a user; `compiled` in
-    it.
+    """Return the folder of the compile cache.
+
+    It is `compiled` in `$JAXRESID_CACHE_DIR`, else in the platform's folder for a user's caches.
     """
     return _base() / "compiled"
 
@@ -65,7 +66,7 @@ def _base() -> Path:
 
 
 def key(job: Job) -> str:
-    """What tells a compile from others: 64 hexadecimal digits.
+    """Return the key of a compile: 64 hexadecimal digits.
 
     Its limits and its label do not count. What is compiled for devices of this machine goes by the
     machine as well: by its processors XLA decides how to split loops, and its memory is in the
@@ -81,19 +82,20 @@ def key(job: Job) -> str:
 
 
 class Cache:
-    """Compilations by job. One process's methods are called by one thread at a time; any number of
-    processes may use a directory at once.
+    """Compilations by job.
+
+    One process's methods are called by one thread at a time; any number of processes may use a
+    directory at once. Nothing is touched before the first use.
+
+    Args:
+      directory: where the entries are.
+      limit_nbytes: the bytes that all entries may take together; the ones that were not used for
+        the longest time make room.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, limit_nbytes: int = LIMIT_NBYTES
     ) -> None:
-        """Touches nothing yet.
-
-        Args:
-          limit_nbytes: what all entries take together; the ones that were not used for the longest
-            time make room.
-        """
         self.directory = Path(directory)
         self._limit_nbytes = limit_nbytes
         self._unusable: str | None = None
@@ -101,7 +103,7 @@ class Cache:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know, a line each."""
+        """The problems that the user should know about, a line each."""
         found = [] if self._unusable is None else [self._unusable]
         if self._bad:
             n = len(self._bad)
@@ -113,7 +115,7 @@ class Cache:
         return tuple(found)
 
     def get(self, job: Job) -> Compilation | None:
-        """What was put for a job, `cached` set, or None."""
+        """Return the result that was put for a job, with `cached` set, or None."""
         name = key(job)
         file = self._file(name)
         try:
@@ -136,8 +138,9 @@ class Cache:
         return dataclasses.replace(found, cached=True)
 
     def put(self, job: Job, compilation: Compilation) -> None:
-        """Keeps a result; what is no result, an error, it does not keep. Nor what another version
-        of a compiler says, on another machine.
+        """Keep a result, unless it is an error or transient.
+
+        A result of another version of a compiler, from another machine, is not kept either.
         """
         if compilation.error is not None or compilation.transient or self._unusable is not None:
             return
@@ -161,7 +164,7 @@ class Cache:
         )
 
     def _prepare(self) -> None:
-        """Makes the directory one that git and backups pass by, unless it holds something else."""
+        """Make the directory one that git and backups skip, unless it holds something else."""
         self.directory.mkdir(parents=True, exist_ok=True)
         tag = self.directory / "CACHEDIR.TAG"
         if tag.exists() or any(self.directory.iterdir()):
@@ -203,7 +206,7 @@ class Cache:
 
 
 def _encoded(compilation: Compilation, name: str) -> bytes:
-    """A line that says what follows and has its digest; and the result."""
+    """Return an entry: a line that says what follows and has its digest, then the result."""
     values = {f.name: getattr(compilation, f.name) for f in dataclasses.fields(compilation)}
     values["stats"] = dict(compilation.stats)
     values["buffers"] = [dataclasses.asdict(buffer) for buffer in compilation.buffers]
@@ -217,7 +220,7 @@ def _head(name: str, body: bytes) -> Mapping[str, str]:
 
 
 def _decoded(data: bytes, name: str) -> Compilation:
-    """What `_encoded` gave.
+    """Return the result in what `_encoded` gave.
 
     Raises:
       ValueError, TypeError, KeyError: it is something else.
@@ -233,7 +236,7 @@ def _decoded(data: bytes, name: str) -> Compilation:
 
 
 def _is_sound(found: Compilation) -> bool:
-    """Whether it can be one that was put: no error, and sizes that are none below 0."""
+    """Return whether a result can be one that was put: it has no error and no size below 0."""
     sizes = [*found.stats.values(), found.required_nbytes, found.capacity_nbytes, found.live_nbytes]
     sizes += [buffer.nbytes for buffer in found.buffers]
     sizes += [n for op in found.collectives for n in (op.nbytes, op.count)]
@@ -241,7 +244,11 @@ def _is_sound(found: Compilation) -> bool:
 
 
 def _of_this_version(compiler: str) -> bool:
-    """Whether a compiler is one that the key was made with, by `jaxlib 0.10.2, libtpu 0.0.52`."""
+    """Return whether a compiler is one that the key was made with.
+
+    Args:
+      compiler: its version, as `jaxlib 0.10.2, libtpu 0.0.52`.
+    """
     for part in compiler.split(","):
         package, _, version = part.strip().partition(" ")
         if package in _COMPILERS and version != _version(package):
@@ -251,7 +258,10 @@ def _of_this_version(compiler: str) -> bool:
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    """Of the compilers, without loading them, and of the code whose results are kept."""
+    """Return the versions of the compilers and a digest of the code whose results are kept.
+
+    The compilers are not loaded for it.
+    """
     digest = hashlib.sha256()
     package = Path(FOLDER)
     for file in (*sorted((package / "xla").rglob("*.py")), package / "jax_compat.py"):
@@ -270,7 +280,10 @@ def _version(package: str) -> str | None:
 
 @functools.cache
 def _machine() -> tuple[object, ...]:
-    """What of this machine the compilers go by, without loading them."""
+    """Return the properties of this machine that the compilers depend on.
+
+    The compilers are not loaded for it.
+    """
     memory = None
     with suppress(AttributeError, OSError, ValueError):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -282,7 +295,7 @@ def _machine() -> tuple[object, ...]:
 
 
 def _processor() -> str:
-    """The model of the processor."""
+    """Return the model of the processor."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""A process of our own that a compiler or a lack of memory may end: both ends of its pipes.
+"""A child process that a compiler or a lack of memory may end: both ends of its pipes.
 
 Messages are pickles. Each that is sent is answered by whether it worked, and the result or the
 reason. The child is in a session of its own, where a terminal's Ctrl-C does not reach it, and it
@@ -44,14 +44,14 @@ _NOISE = re.compile(r"^[IWE]\d{4} |^WARNING|: WARNING|^=== |^\S+\.cc:\d+$")
 
 
 class FailedError(Exception):
-    """The child could not do it; the message says why."""
+    """An error for a child that could not do what it was asked; the message says why."""
 
 
 class DiedError(Exception):
-    """The child ended; the message says how.
+    """An error for a child that ended; the message says how.
 
     Attributes:
-      killed: by someone else, who may not do so again.
+      killed: whether it was killed by someone else, who may not do so again.
     """
 
     def __init__(self, reason: str, *, killed: bool = False) -> None:
@@ -60,18 +60,17 @@ class DiedError(Exception):
 
 
 class Child:
-    """A Python process as seen from here."""
+    """A Python process, as seen from the process that starts it.
+
+    Args:
+      start: Python code that calls `serve`.
+      environment: what differs from the environment here; None: is not set.
+
+    Raises:
+      OSError: it cannot be started.
+    """
 
     def __init__(self, start: str, environment: Mapping[str, str | None]) -> None:
-        """Starts it.
-
-        Args:
-          start: Python code that calls `serve`.
-          environment: what differs from the environment here; None: is not set.
-
-        Raises:
-          OSError: it cannot be started.
-        """
         # Packages that only a changed sys.path finds are found there too, after those of its own:
         # the user's directory may hold a queue.py.
         # Whoever asks decides when it ends, and an import does not survive a Ctrl-C.
@@ -97,14 +96,16 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     def ask(self, message: Any, watch: Callable[[], None] | None = None) -> Any:
-        """The answer to a message.
+        """Return the answer to a message.
 
         Args:
-          watch: is called ten times a second meanwhile; what it raises is raised, and the child is
-            then good for nothing but to be closed.
+          message: the message, which is pickled.
+          watch: is called ten times a second meanwhile; what it raises is raised, and the child can
+            then only be closed.
 
         Raises:
           FailedError: the child answers that it failed.
@@ -131,7 +132,7 @@ class Child:
         return result
 
     def close(self) -> None:
-        """Ends the child and what it started, whatever they do, and waits until it is gone."""
+        """End the child and what it started, whatever they do, and wait until it is gone."""
         if self._closed:
             return
         self._closed = True
@@ -178,10 +179,10 @@ class Child:
 
 
 def last_words(log: str) -> str:
-    """The line of a log that tells why its process ended, cut to be read; '' if there is none.
+    """Return the line of a log that tells why its process ended, shortened; '' if there is none.
 
-    That is the last before the handler of a crash begins in which something fails for good; else
-    the last there that is not of a log.
+    It is the last line that reports a fatal failure before the output of a crash handler begins;
+    without one, the last line there that is not a log line.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     lines = list(takewhile(lambda line: not _CRASH.search(line), lines))
@@ -191,7 +192,7 @@ def last_words(log: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """`Type: message`, the message up to its first empty line."""
+    """Return an exception as `Type: message`, with the message up to its first empty line."""
     first = _cut(re.sub(r"\s+", " ", re.split(r"\n\s*\n", str(error).strip())[0]))
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
@@ -201,11 +202,11 @@ def _cut(text: str) -> str:
 
 
 def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] = one_line) -> None:
-    """The child's end: answers until nobody asks any more.
+    """Answer messages in the child process until nobody asks any more.
 
     Args:
-      answer: message -> result.
-      reason: what is said of an exception that `answer` raises.
+      answer: returns the result for a message.
+      reason: returns what is said of an exception that `answer` raises.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # If memory runs out, the kernel should end this process rather than any other.
@@ -226,8 +227,9 @@ def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] =
 
 
 def _listen(messages: queue.SimpleQueue[Any]) -> None:
-    """Reads what is asked, and ends this process in the midst of whatever it does when the other
-    end is gone. (XLA compiles without holding the interpreter's lock.)
+    """Read messages, and end this process when the other end is gone.
+
+    It ends in the midst of whatever it does. (XLA compiles without holding the interpreter's lock.)
     """
     while True:
         try:
@@ -253,7 +255,10 @@ def _send(
 
 
 def _forgo_core_dump() -> None:
-    """A compiler that aborts should not leave gigabytes in the user's directory."""
+    """Turn off core dumps.
+
+    A compiler that aborts should not leave gigabytes in the user's directory.
+    """
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""A Dask cluster as an executor (extra `jaxresid[dask]`)."""
+"""Use a Dask cluster as an executor (extra `jaxresid[dask]`)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _LOGGERS = ("distributed", "tornado", "asyncio")
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """What runs compiles on the workers of a scheduler, for as long as this lasts.
+    """Yield an executor that runs compiles on the workers of a scheduler, while the context lasts.
 
     A compile whose worker is lost goes to another, as often as the scheduler's
     `distributed.scheduler.allowed-failures` says (3). Once the scheduler is lost the executor is a
     broken one.
 
     Args:
-      address: of the scheduler, `tcp://host:8786`.
+      address: the address of the scheduler, `tcp://host:8786`.
 
     Raises:
       JaxresidError: Dask is not installed, or no scheduler answers within 10 s.
@@ -52,8 +52,9 @@ def cluster(address: str) -> Iterator[Executor]:
 
 
 class _Cluster(Executor):
-    """A client's executor that breaks with the scheduler: the client itself cancels its futures
-    then, and those that it is given later.
+    """A client's executor that breaks with the scheduler.
+
+    The client itself then cancels its futures, and those that it is given later.
     """
 
     def __init__(self, client: Any, address: str) -> None:
@@ -87,7 +88,7 @@ class _Cluster(Executor):
 
 
 class _Future(Future[Any]):
-    """Cancelled with another one."""
+    """A future that cancels another one along with itself."""
 
     def __init__(self, theirs: Future[Any]) -> None:
         super().__init__()
@@ -99,8 +100,10 @@ class _Future(Future[Any]):
 
 
 def _check(distributed: Any, address: str) -> None:
-    """Asks the scheduler what it is. A `Client` that cannot connect takes 20 s more to go away, and
-    prints a traceback then (distributed 2026.8).
+    """Ask the scheduler for its identity, and raise where no scheduler answers.
+
+    A `Client` that cannot connect takes 20 s more to go away, and prints a traceback then
+    (distributed 2026.8).
     """
 
     async def identity() -> Any:
@@ -127,8 +130,9 @@ def _check(distributed: Any, address: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps Dask, and what it runs on, from logging what is said in our words: tracebacks of lost
-    connections, most of all.
+    """Keep Dask, and what it runs on, from logging what is reported in our own words.
+
+    These are tracebacks of lost connections, most of all.
     """
     known = [
         logging.getLogger(name)

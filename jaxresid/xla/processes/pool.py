@@ -1,4 +1,4 @@
-"""Many compiles: what is known comes from the cache, the rest goes to an executor."""
+"""Run many compiles: what is known comes from the cache, the rest goes to an executor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 
 
 def default_workers() -> int:
-    """How many compiles run at once on this machine unless someone says."""
+    """Return how many compiles run at once on this machine by default."""
     return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
@@ -51,7 +51,7 @@ def compiled(
     progress: Progress | None = None,
     compiler: str = COMPILER,
 ) -> Generator[tuple[int, Compilation], None, None]:
-    """What the compiler says of each job, with the job's index, in the order in which they end.
+    """Yield the result of each job, with the job's index, in the order in which they end.
 
     Equal jobs are compiled once. A job whose worker is lost is a Compilation with an error, never
     an exception; if the executor itself breaks, the others go on here.
@@ -114,11 +114,13 @@ class _Flight:
     """A job that is with the executor.
 
     Attributes:
-      indices: of the jobs that are equal to it, too.
+      job: the job.
+      indices: its index and those of the jobs that are equal to it.
       cache: where its result is kept.
+      future: its future; None before it was given to the executor.
       given: when it was given to the executor.
       since: when it began, as far as the executor tells; Dask's tells when it is over.
-      note: what is to be said of its result.
+      note: a note to add to its result.
     """
 
     job: Job
@@ -173,7 +175,7 @@ class _Run:
         self.flights[name] = flight
 
     def ended(self, timeout_s: float) -> Iterator[tuple[str, _Flight, Compilation]]:
-        """Those that end within a time, once there is one."""
+        """Yield the jobs that have ended, after waiting up to a time for the first of them."""
         futures = [flight.future for flight in self.flights.values() if flight.future]
         wait(futures, timeout_s, FIRST_COMPLETED)
         now = time.monotonic()
@@ -197,7 +199,7 @@ class _Run:
             yield name, flight, found
 
     def close(self) -> None:
-        """Ends what can be ended from here, and waits until it has."""
+        """End what can be ended from here, and wait until it has."""
         self._stop.set()
         futures = [flight.future for flight in self.flights.values() if flight.future]
         for future in futures:
@@ -211,8 +213,10 @@ class _Run:
 
 
 class _Guards(Executor):
-    """A thread for each job, so many at work at a time. An exit of the interpreter does not wait
-    for them, as it does for those of ThreadPoolExecutor: their children end with it.
+    """An executor with a thread for each job, of which a fixed number work at a time.
+
+    An exit of the interpreter does not wait for them, as it does for those of ThreadPoolExecutor:
+    their children end with it.
     """
 
     def __init__(self, workers: int) -> None:
@@ -235,10 +239,10 @@ class _Guards(Executor):
 
 
 def _result(future: Future[Compilation]) -> Compilation:
-    """What came of it; that of a lost worker may come out another time.
+    """Return the result of a future; where the worker was lost, a transient error.
 
     Raises:
-      BrokenExecutor
+      BrokenExecutor: the executor broke.
     """
     try:
         error = future.exception()
@@ -256,7 +260,7 @@ def _on_this_machine(error: Exception) -> str:
 
 
 def _said(flights: Iterable[_Flight], n_done: int, total: int) -> str:
-    """`compiling dots for tpu:v5e:2x4 and 1 more, 2 of 8 done, 12 s`."""
+    """Return the progress: `compiling dots for tpu:v5e:2x4 and 1 more, 2 of 8 done, 12 s`."""
     flights = tuple(flights)
     running = [flight for flight in flights if flight.since is not None]
     first = min(running or flights, key=lambda flight: flight.since or flight.given)

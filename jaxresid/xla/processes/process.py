@@ -1,4 +1,4 @@
-"""One compile in a process of its own: whatever becomes of the compiler, there is an answer."""
+"""Run one compile in a process of its own, so that there is an answer whatever happens to it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _MEMORY_EVERY_S = 0.25  # finding a process's children reads the whole process t
 
 
 class _StopError(Exception):
-    """Why a compile is not waited for; transient all of them."""
+    """An error that says why a compile is not waited for; all such reasons are transient."""
 
 
 def execute(
     job: Job, *, compiler: str = COMPILER, stop: threading.Event | None = None
 ) -> Compilation:
-    """What the compiler says, or why it does not: its process is killed, ran out of its time or
-    memory, aborts, cannot import what it needs. Does not raise for any of that.
+    """Return the result of a compile, or why there is none.
 
-    The memory is looked at a few times a second, so a compile can take more than its limit for a
-    moment.
+    There is none where its process is killed, ran out of its time or memory, aborts, or cannot
+    import what it needs. None of these raises. The memory is looked at a few times a second, so a
+    compile can take more than its limit for a moment.
 
     Args:
-      compiler: `module:function`, Job -> Compilation; imported in the child.
+      job: the compile.
+      compiler: `module:function`, from a Job to a Compilation; imported in the child.
       stop: once it is set the compile is given up.
     """
     try:
@@ -83,7 +84,7 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
 
 
 def serve(compiler: str) -> None:
-    """The child's end."""
+    """Answer jobs in the child process."""
 
     def answer(job: Job) -> Compilation:
         module, _, function = compiler.partition(":")
@@ -99,8 +100,10 @@ def serve(compiler: str) -> None:
 
 
 def _env(job: Job) -> dict[str, str | None]:
-    """What differs in the child: it touches no accelerator that it does not compile for, and finds
-    as many CPU devices as the program is for.
+    """Return what differs in the child's environment; None: is not set.
+
+    With it the child touches no accelerator that it does not compile for, and finds as many CPU
+    devices as the program is for.
     """
     platform = place(job.on).platform
     names: dict[str, str | None] = {
@@ -120,7 +123,7 @@ def _env(job: Job) -> dict[str, str | None]:
 
 
 def _watch(job: Job, start: float, stop: threading.Event | None) -> Callable[[int], None]:
-    """What raises _StopError when the process of an id should end.
+    """Return a function that raises _StopError when the process of an id should end.
 
     Raises:
       ImportError: psutil is missing and memory is limited.
@@ -147,8 +150,9 @@ def _watch(job: Job, start: float, stop: threading.Event | None) -> Callable[[in
 
 
 def _memory(psutil: ModuleType, pid: int) -> int:
-    """The resident memory of a process and of those it started, in bytes; shared pages count once
-    for each.
+    """Return the resident memory of a process and of those it started, in bytes.
+
+    Shared pages count once for each.
     """
     try:
         process = psutil.Process(pid)

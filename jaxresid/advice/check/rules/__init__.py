@@ -1,4 +1,7 @@
-"""The rules that only a trace can tell, one module each; their codes are in the linter's index."""
+"""Define the rules that need a trace, one in each module.
+
+The linter's index holds their codes.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from jaxresid.linter.rules import TRACED
 
 @cache
 def traced_rule(name: str) -> type[TracedRule]:
-    """The rule of a name.
+    """Return the traced rule with a given name.
 
     Raises:
-      ImportError, AttributeError: its module is broken.
+      ImportError: Its module is missing or cannot be imported.
+      AttributeError: Its module lacks the class.
     """
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     found: type[TracedRule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
@@ -22,5 +26,5 @@ def traced_rule(name: str) -> type[TracedRule]:
 
 
 def traced_rules() -> tuple[type[TracedRule], ...]:
-    """Every one, by code."""
+    """Return every traced rule, in the order of their codes."""
     return tuple(traced_rule(entry.name) for entry in TRACED)

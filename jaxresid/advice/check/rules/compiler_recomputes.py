@@ -1,3 +1,5 @@
+"""The rule `compiler-recomputes` (JXR808)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

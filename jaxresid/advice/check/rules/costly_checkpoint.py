@@ -1,3 +1,5 @@
+"""The rule `costly-checkpoint` (JXR802)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

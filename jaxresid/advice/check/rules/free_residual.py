@@ -1,3 +1,5 @@
+"""The rule `free-residual` (JXR807)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

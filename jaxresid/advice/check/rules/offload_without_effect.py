@@ -1,3 +1,5 @@
+"""The rule `offload-without-effect` (JXR805)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

@@ -1,3 +1,5 @@
+"""The rule `transposed-host-scan` (JXR810)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

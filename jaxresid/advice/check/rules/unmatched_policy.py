@@ -1,3 +1,5 @@
+"""The rule `unmatched-policy` (JXR804)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

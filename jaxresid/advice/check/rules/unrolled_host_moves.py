@@ -1,3 +1,5 @@
+"""The rule `unrolled-host-moves` (JXR809)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

@@ -1,3 +1,5 @@
+"""The rule `useless-checkpoint` (JXR801)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

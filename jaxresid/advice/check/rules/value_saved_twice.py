@@ -1,3 +1,5 @@
+"""The rule `value-saved-twice` (JXR803)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

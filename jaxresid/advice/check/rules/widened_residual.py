@@ -1,3 +1,5 @@
+"""The rule `widened-residual` (JXR806)."""
+
 from __future__ import annotations
 
 from jaxresid.advice.check.rule import TracedRule

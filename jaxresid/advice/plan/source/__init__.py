@@ -1,0 +1,1 @@
+"""Turn a plan into an edit of the user's source."""

@@ -1,4 +1,4 @@
-"""Treating some calls of a Python loop otherwise than others: by the number of the round."""
+"""Treat some calls of a Python loop differently from others, by the number of the round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = ("i", "n", "number", "index", "call_number")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What becomes of some calls in a row; see `PlannedPart`."""
+    """The treatment of some calls in a row; see `PlannedPart`."""
 
     calls: int
     checkpointed: bool
@@ -22,7 +22,10 @@ class Part:
 
 
 def chosen(texts: Sequence[str], parts: Sequence[Part], number: str) -> str:
-    """`(jax.checkpoint(block) if i < 20 else block)`, a text for each part."""
+    """Return an expression that chooses one text for each part by the number of the call.
+
+    For example `(jax.checkpoint(block) if i < 20 else block)`.
+    """
     ends = accumulate(part.calls for part in parts)
     pairs = zip(texts[:-1], ends, strict=False)
     choices = "".join(f"{text} if {number} < {end} else " for text, end in pairs)
@@ -30,11 +33,12 @@ def chosen(texts: Sequence[str], parts: Sequence[Part], number: str) -> str:
 
 
 def numbered(file: Rewriting, call: ast.expr) -> str:
-    """The name of the number, from 0, of the round of the loop that a call stands in; the loop is
-    given one where it has none.
+    """Return the name of the number, from 0, of the round of the loop around a call.
+
+    The loop is given such a number where it has none.
 
     Raises:
-      UnwritableError: no loop is to be seen around it.
+      UnwritableError: No loop can be seen around the call.
     """
     loop = _loop(file, call)
     if loop is None:
@@ -64,8 +68,9 @@ def numbered(file: Rewriting, call: ast.expr) -> str:
 
 
 def _loop(file: Rewriting, call: ast.expr) -> ast.For | ast.comprehension | None:
-    """The innermost loop around a call, in the function that it stands in, that runs it in each
-    round.
+    """Return the innermost loop around a call that runs it in each round.
+
+    The loop has to be in the same function as the call.
     """
     inner: ast.AST = call
     for outer in file.facts.names.ancestors(call):

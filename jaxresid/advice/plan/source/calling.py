@@ -1,4 +1,4 @@
-"""What functions are called with, of which a checkpoint takes arrays alone.
+"""Find out what functions are called with, of which a checkpoint takes only arrays.
 
 An argument is `traced` where it is arrays through and through, `static` where it is one thing that
 has a hash and is no array, such as a bool, a string or a callable, and `closed` where a checkpoint
@@ -26,13 +26,13 @@ _DEPTH = 40
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one function is given: by position, and by name."""
+    """The kinds of the arguments that one function is given, by position and by name."""
 
     positional: tuple[Kind, ...] = ()
     named: Mapping[str, Kind] = field(default_factory=dict)
 
     def __or__(self, other: Given) -> Given:
-        """What two calls are given; where they differ what is harder to hand on."""
+        """Return what two calls are given; where they differ, the kind harder to hand on."""
         longer, shorter = sorted((self.positional, other.positional), key=len, reverse=True)
         positional = (
             *(_worse(a, b) for a, b in zip(longer, shorter, strict=False)),
@@ -49,8 +49,9 @@ class Calls:
     """What is known of calls.
 
     Attributes:
-      target: of the target itself; None: nothing.
-      seen: by the file, the line and the name of the function.
+      target: What the target itself is given; None where nothing is known.
+      seen: What other functions are given, by the file and line of the call and the function's
+        name.
     """
 
     target: Given | None = None
@@ -58,11 +59,7 @@ class Calls:
 
 
 def target_given(arguments: Any) -> Given:
-    """What a target is given.
-
-    Args:
-      arguments: an `inspector.tracing.Arguments`.
-    """
+    """Return what a target is given; `arguments` is an `inspector.tracing.Arguments`."""
     jax = jax_compat.import_jax()
     roles = [
         _Role(role, leaf.value if isinstance(leaf, Static) else leaf)
@@ -90,7 +87,7 @@ def _of_roles(argument: Any) -> Kind:
 
 
 def kind_of(value: Any) -> Kind:
-    """What an argument is."""
+    """Return the kind of an argument's value."""
     jax = jax_compat.import_jax()
     try:
         leaves = jax.tree.leaves(value)
@@ -115,7 +112,7 @@ def _worse(one: Kind, other: Kind) -> Kind:
 
 
 def calls_of(sites: Iterable[PlannedSite], cwd: str) -> frozenset[tuple[str, int, str]]:
-    """The calls of a plan's new checkpoints, as `Calls.seen` has them."""
+    """Return the calls of a plan's new checkpoints, as keys of `Calls.seen`."""
     return frozenset(
         (os.path.normpath(os.path.join(cwd, s.location.file)), s.location.line, _last(s.function))
         for s in sites
@@ -131,7 +128,7 @@ def _last(function: str) -> str:
 def watched(
     wanted: Iterable[tuple[str, int, str]], seen: dict[tuple[str, int, str], Given]
 ) -> Iterator[None]:
-    """While this thread runs, puts what functions are called with into `seen`."""
+    """Record in `seen` what functions are called with in this thread, during the context."""
     places: dict[str, list[tuple[str, int, str]]] = {}
     for key in wanted:
         places.setdefault(key[2], []).append(key)
@@ -181,7 +178,7 @@ def observed(
     wanted: Sequence[tuple[str, int, str]] | frozenset[tuple[str, int, str]],
     again: Callable[[], Any],
 ) -> Mapping[tuple[str, int, str], Given]:
-    """What functions are called with while something runs."""
+    """Call `again` and return what the wanted functions are called with meanwhile."""
     seen: dict[tuple[str, int, str], Given] = {}
     with watched(wanted, seen):
         again()

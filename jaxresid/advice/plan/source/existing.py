@@ -1,4 +1,4 @@
-"""Changing a checkpoint that is in the code: its policy, or that it is there at all."""
+"""Change a checkpoint that is in the code: its policy, or that it is there at all."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def written_checkpoint(
     location: Location | None,
     defined: Location | None = None,
 ) -> tuple[Rewriting, Site]:
-    """The checkpoint in source of a traced one.
+    """Return the checkpoint in source that a traced checkpoint came from, with its file.
 
     Args:
-      function, defined: what is checkpointed, and where that is defined; location: where it is
-        called.
+      files: The user's files.
+      function: The name of what is checkpointed.
+      location: Where it is called.
+      defined: Where it is defined.
 
     Raises:
-      UnwritableError: there is none to be seen, or more than one that it may be.
+      UnwritableError: No such checkpoint can be seen, or it may be one of several.
     """
     if location is None:
         raise UnwritableError(function, "no line is known for this checkpoint; change it by hand")
@@ -68,7 +70,7 @@ def written_checkpoint(
 
 
 def _defined_at(file: Rewriting, site: Site) -> tuple[str, int] | None:
-    """The file and line of the function that a checkpoint in source is of, where it can be told."""
+    """Return the file and line of the function that a checkpoint in source wraps, where known."""
     node = site.definition or file.facts.target(site)
     return None if node is None else (os.path.realpath(file.path), node.lineno)
 
@@ -76,13 +78,13 @@ def _defined_at(file: Rewriting, site: Site) -> tuple[str, int] | None:
 def _gone_through(
     files: Rewritings, file: Rewriting, location: Location
 ) -> list[tuple[Rewriting, Site]]:
-    """The checkpoints that what is called at a location went through."""
+    """Return the checkpoints that what is called at a location went through."""
     calls = calls_at(file, location)
     return [site for call in calls for site in sites_reached(files, file, call.func)]
 
 
 def _given(files: Rewritings, file: Rewriting, location: Location) -> list[tuple[Rewriting, Site]]:
-    """The checkpoints that what a call at a location is given went through."""
+    """Return the checkpoints that the arguments of a call at a location went through."""
     return [
         site
         for call in calls_at(file, location)
@@ -96,7 +98,7 @@ def _sites(file: Rewriting) -> list[tuple[Rewriting, Site]]:
 
 
 def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site]]:
-    """The checkpoints of the files that have to do with this one."""
+    """Return the checkpoints of the files that are related to this one."""
     found: list[tuple[Rewriting, Site]] = []
     for path in related(files, file):
         try:
@@ -109,10 +111,10 @@ def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site
 
 
 def remove_checkpoint(file: Rewriting, site: Site) -> None:
-    """Takes a checkpoint away.
+    """Remove a checkpoint from the source.
 
     Raises:
-      UnwritableError: what it leaves would be something else than before.
+      UnwritableError: What it leaves would be something else than before.
     """
     is_class = isinstance(site.definition, ast.ClassDef)
     is_method = site.definition is not None and not is_class
@@ -133,10 +135,10 @@ def remove_checkpoint(file: Rewriting, site: Site) -> None:
 
 
 def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
-    """Gives a checkpoint a policy (None: takes its policy away).
+    """Give a checkpoint a policy; None takes its policy away.
 
     Raises:
-      UnwritableError: the arguments that it is given cannot be seen, or are others' too.
+      UnwritableError: The arguments that it is given cannot be seen, or are shared with others.
     """
     where = file.where(site.node.lineno)
     if "policy" not in site.api.keywords:
@@ -178,13 +180,17 @@ def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
 def split_checkpoint(
     files: Rewritings, file: Rewriting, site: Site, location: Location, parts: Sequence[Part]
 ) -> None:
-    """Treats some calls of a checkpointed function otherwise than others.
+    """Treat some calls of a checkpointed function differently from others.
 
     Args:
-      location: where it is called.
+      files: The user's files.
+      file: The file of the checkpoint.
+      site: The checkpoint in source.
+      location: Where the function is called.
+      parts: How many of the calls are treated how, in program order.
 
     Raises:
-      UnwritableError: it is not called there as it is, or in no loop.
+      UnwritableError: The function is not called there as it is, or not in a loop.
     """
     there = files.at(location.file, location.line)
     where = there.where(location.line)
@@ -210,7 +216,7 @@ def split_checkpoint(
 
 
 def _with_policy(file: Rewriting, site: Site, made: ast.Call, policy: str | None) -> str:
-    """A call of `jax.checkpoint` as it would be with another policy."""
+    """Return a call of `jax.checkpoint` as text, as it would be with another policy."""
     given = site.arguments.keywords.get("policy")
     if given is not None and given not in made.keywords:
         raise UnwritableError(file.where(made.lineno), _by_hand(policy))
@@ -235,14 +241,14 @@ def _is_shared(facts: Facts, owner: ast.Call, site: Site) -> bool:
 
 
 def _without_policy(file: Rewriting, owner: ast.Call, given: ast.keyword) -> Edit | None:
-    """The edit that removes the keyword, and a partial that would bind nothing more."""
+    """Return the edit that removes the keyword, and a partial that would bind nothing more."""
     if len(owner.args) + len(owner.keywords) == 2 and owner.args and file.facts.is_partial(owner):
         return edits.replace(file.source, owner, file.text(owner.args[0]))
     return edits.remove_argument(file.source, owner, given.value)
 
 
 def _configure(file: Rewriting, site: Site, policy: str) -> None:
-    """Gives a policy to a decorator that has no arguments yet."""
+    """Give a policy to a decorator that has no arguments yet."""
     if site.api.factory:
         file.wrap(site.node, "", f"(policy={policy})")
         return

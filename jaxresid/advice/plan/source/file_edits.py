@@ -1,4 +1,4 @@
-"""The edits of the files that a plan changes, gathered place by place and made at once."""
+"""Gather the edits of the files that a plan changes, place by place, and make them at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxresid.violations import Edit, Violation
 
 
 class UnwritableError(Exception):
-    """Something of a plan that is left to the user: the place, and what to do there by hand."""
+    """A part of a plan that is left to the user: the place, and what to do there by hand."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
@@ -39,8 +39,13 @@ class Wrap:
 
 @dataclass(frozen=True, slots=True)
 class FileEdit:
-    """A file before and after. `shown` is its path relative to the working directory where it is
-    below it.
+    """A file before and after its edits.
+
+    Attributes:
+      path: The path of the file.
+      shown: The path relative to the working directory if it lies below it.
+      old: The content before.
+      new: The content after.
     """
 
     path: Path
@@ -54,8 +59,15 @@ class Rewriting:
     """One file and what changes in it.
 
     Attributes:
-      path: where it is; `shown`: relative to the working directory where it is below it.
-      wraps: those of one stretch with the outer one first.
+      path: The path of the file.
+      shown: The path relative to the working directory if it lies below it.
+      old: The content before.
+      document: The content as a document.
+      facts: The facts of its syntax tree.
+      imports: The imports of the file, and those to add.
+      wraps: The texts to put around stretches of source; of those of one stretch the outer one
+        first.
+      edits: The other edits.
     """
 
     path: Path
@@ -69,6 +81,7 @@ class Rewriting:
 
     @property
     def source(self) -> Source:
+        """The source text before the edits."""
         return self.document.source
 
     @property
@@ -78,31 +91,34 @@ class Rewriting:
         return "'" if text.count("'") > text.count('"') else '"'
 
     def where(self, row: int) -> str:
+        """Return a line of the file as text: `model.py:42`."""
         return f"{self.shown}:{row}"
 
     def wrap(self, node: ast.expr, before: str, after: str) -> None:
-        """Puts text around an expression."""
+        """Put text around an expression."""
         span = self.source.span(node)
         wrap = Wrap(self.source.start(span), self.source.end(span), before, after)
         if wrap not in self.wraps:
             self.wraps.append(wrap)
 
     def edit(self, edit: Edit) -> None:
+        """Add an edit, unless it is there already."""
         if edit not in self.edits:
             self.edits.append(edit)
 
     def text(self, node: ast.expr) -> str:
-        """An expression as written."""
+        """Return an expression as written."""
         return self.source.segment(self.source.span(node))
 
     def spelled(
         self, qualname: str, imported: str, at: ast.expr | ast.stmt, also: Sequence[str] = ()
     ) -> str:
-        """How to write something of another module at a place, importing it where needed; see
-        `Imports.spelled`.
+        """Return how to write something of another module at a place, importing it where needed.
+
+        See `Imports.spelled`.
 
         Raises:
-          UnwritableError: its name is taken.
+          UnwritableError: Its name is taken.
         """
         name = self.imports.spelled(qualname, imported, at, also)
         if name is None:
@@ -112,10 +128,10 @@ class Rewriting:
         return name
 
     def policy(self, policy: str | None, at: ast.expr | ast.stmt) -> str | None:
-        """A policy as code; None for none.
+        """Return a policy as code; None for no policy.
 
         Raises:
-          UnwritableError: it is none of JAX's own.
+          UnwritableError: The policy is none of JAX's own.
         """
         if policy is None:
             return None
@@ -130,13 +146,14 @@ class Rewriting:
         return text
 
     def string(self, value: str) -> str:
+        """Return a string as code, in the file's quotes where they are possible."""
         return string_text(value, self.quote)
 
     def new(self) -> bytes:
-        """The file with its edits made.
+        """Return the content of the file with its edits made.
 
         Raises:
-          UnwritableError: they overlap, or the file's encoding cannot hold them.
+          UnwritableError: The edits overlap, or the file's encoding cannot hold them.
         """
         if not (self.wraps or self.edits):
             return self.old
@@ -171,17 +188,17 @@ class Rewriting:
 
 
 class Rewritings:
-    """The files of the user that a plan may change, each read once."""
+    """The user's files that a plan may change, each read once."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._files: dict[str, Rewriting] = {}
 
     def at(self, file: str, row: int) -> Rewriting:
-        """The file of a traced location.
+        """Return the file of a traced location.
 
         Raises:
-          UnwritableError: it is no source file of the user's, or cannot be read or parsed.
+          UnwritableError: It is no source file of the user's, or cannot be read or parsed.
         """
         path = self.path(file)
         # One file, whatever links lead to it.
@@ -192,19 +209,20 @@ class Rewritings:
         return found
 
     def path(self, file: str) -> str:
-        """The absolute path of a traced location's file."""
+        """Return the absolute path of a traced location's file."""
         return os.path.normpath(os.path.join(self._frames.cwd, file))
 
     def changed(self) -> tuple[Rewriting, ...]:
+        """Return the files that have edits."""
         return tuple(f for f in self._files.values() if f.wraps or f.edits)
 
     def is_writable(self, path: str) -> bool:
-        """Whether a file is source of the user's own, in no installed package."""
+        """Return whether a file is source of the user's own, in no installed package."""
         installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
         return not installed and self._frames.kind(path, "") == "user"
 
     def modules(self) -> tuple[str, ...]:
-        """The files of the user's modules that are loaded."""
+        """Return the files of the user's modules that are loaded."""
         paths = (getattr(m, "__file__", None) for m in list(sys.modules.values()))
         return tuple(
             dict.fromkeys(
@@ -241,8 +259,9 @@ class Rewritings:
 
 
 def _module(path: str) -> tuple[str, bool]:
-    """The dotted name that a file is loaded under, for its relative imports, and whether it is a
-    package.
+    """Return the dotted name that a file is loaded under, and whether it is a package.
+
+    The name is needed for its relative imports.
     """
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == path and name != "__main__":

@@ -1,4 +1,4 @@
-"""How libraries let their own code be checkpointed, which is not ours to write to."""
+"""Say how libraries let their own code, which is not ours to edit, be checkpointed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SWITCHES = {
 
 
 def library_of(path: str) -> str | None:
-    """The installed package that a file is of; None for one that is of none."""
+    """Return the installed package that a file belongs to; None where it belongs to none."""
     parts = Path(path).parts
     for i in range(len(parts) - 2, -1, -1):
         if parts[i] in _INSTALLED:
@@ -39,7 +39,7 @@ def library_of(path: str) -> str | None:
 
 
 def by_hand(library: str) -> str:
-    """What to write in place of a checkpoint in a library's code, as far as it is known."""
+    """Return what to write in place of a checkpoint in a library's code, as far as it is known."""
     switch = SWITCHES.get(library)
     if switch is None:
         return f"nothing can be written there, and no switch of {library}'s is known"

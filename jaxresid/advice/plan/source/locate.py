@@ -1,4 +1,4 @@
-"""What of a source file a traced location and function name stand for."""
+"""Find the part of a source file that a traced location and function name refer to."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _LIBRARIES = {
 
 
 def last_name(function: str) -> str:
-    """`__call__` of `Block.__call__`."""
+    """Return the last part of a qualified name: `__call__` of `Block.__call__`."""
     return function.rpartition(".")[2]
 
 
 def calls_at(file: Rewriting, location: Location) -> tuple[ast.Call, ...]:
-    """The calls that begin at a location, innermost first; without a column, or with none there,
-    those that its line is a part of.
+    """Return the calls that begin at a location, innermost first.
+
+    Without a column, or where none begins at it, they are the calls that its line is a part of.
     """
     source, calls = file.source, file.facts.names.calls
     begun = [
@@ -45,7 +46,7 @@ def calls_at(file: Rewriting, location: Location) -> tuple[ast.Call, ...]:
 
 
 def callee_name(facts: Facts, node: ast.expr) -> str:
-    """The last name of what is called: `block` of `self.block`, also under jit and partial."""
+    """Return the last name of what is called: `block` of `self.block`, through jit and partial."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -59,7 +60,7 @@ def callee_name(facts: Facts, node: ast.expr) -> str:
 
 
 def is_called(facts: Facts, node: ast.expr, function: str) -> bool:
-    """Whether an expression may be the function of this (qualified) name."""
+    """Return whether an expression may be the function of this (qualified) name."""
     name = last_name(function)
     if callee_name(facts, node) == name:
         return True
@@ -80,8 +81,10 @@ def _name_of(origin: Origin) -> str | None:
 def sites_reached(
     files: Rewritings, file: Rewriting, node: ast.expr, depth: int = 0
 ) -> Iterator[tuple[Rewriting, Site]]:
-    """The checkpoints that the value of an expression went through: as written here, around what
-    made it, on the definition of what it is, in whichever file of the user's.
+    """Yield the checkpoints that the value of an expression went through, each with its file.
+
+    These are the checkpoints written here, around what made the value, and on the definition of
+    what it is, in whichever file of the user's.
     """
     if depth > _MAX_DEPTH:
         return
@@ -109,7 +112,7 @@ def sites_reached(
 
 
 def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] | None:
-    """The definition of something of another module of the user's that is loaded."""
+    """Return the definition of something in another loaded module of the user's, with its file."""
     module, _, name = qualname.rpartition(".")
     path = getattr(sys.modules.get(module), "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py") or not files.is_writable(path):
@@ -121,8 +124,10 @@ def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] |
 
 
 def related(files: Rewritings, file: Rewriting) -> tuple[str, ...]:
-    """The other loaded files of the user's that a file imports, they and what they import in turn,
-    and those that import it. Who imports whom is read off the loaded modules, not their source.
+    """Return the other loaded files of the user's that are related to a file by imports.
+
+    They are the files that it imports, what those import in turn, and the files that import it. Who
+    imports whom is read off the loaded modules, not their source.
     """
     loaded = {
         path: module
@@ -142,7 +147,7 @@ def related(files: Rewritings, file: Rewriting) -> tuple[str, ...]:
 
 
 def _files_of(module: Any) -> set[str]:
-    """The files of the modules that a module holds, or things of."""
+    """Return the files of the modules that a module holds, whole or members of."""
     names = {
         getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None)
         for value in list(vars(module).values())
@@ -152,7 +157,7 @@ def _files_of(module: Any) -> set[str]:
 
 
 def _imported(facts: Facts) -> set[str]:
-    """The files of the loaded modules that a file imports, whole or names of."""
+    """Return the files of the loaded modules that a file imports, whole or names of."""
     found = set()
     for bindings in facts.names.root.bindings.values():
         for name in (b.qualname for b in bindings if b.kind == "import"):
@@ -164,7 +169,7 @@ def _imported(facts: Facts) -> set[str]:
 
 
 def checkpointed_name(facts: Facts, site: Site) -> str:
-    """The name of what a site checkpoints, as a trace calls it."""
+    """Return the name of what a site checkpoints, as a trace calls it."""
     if site.definition is not None:
         return site.definition.name
     target = facts.target(site)
@@ -174,9 +179,10 @@ def checkpointed_name(facts: Facts, site: Site) -> str:
 
 
 def module_library(files: Rewritings, file: Rewriting, function: str) -> str | None:
-    """The library of the module class that `Block.__call__` is a method of: `linen`, `nnx`,
-    `equinox`, `haiku`; `jax` for a class of none of them or a plain function; None where the class
-    cannot be found.
+    """Return the library of the module class that a method such as `Block.__call__` belongs to.
+
+    It is one of `linen`, `nnx`, `equinox` and `haiku`, or `jax` for a class of none of them or a
+    plain function; None where the class cannot be found.
     """
     owner = function.rpartition(".")[0].rpartition(".")[2]
     if not owner or not owner.isidentifier():
@@ -196,8 +202,10 @@ def module_library(files: Rewritings, file: Rewriting, function: str) -> str | N
 
 
 def _classes(files: Rewritings, file: Rewriting, name: str) -> list[type]:
-    """The loaded classes of a name that are the user's own, each where it is defined: those of
-    files that have to do with this one, else all.
+    """Return the loaded classes of a name that are the user's own, each where it is defined.
+
+    Those in files that are related to this one come before all others: if there are any, only those
+    are returned.
     """
     found: dict[str, list[type]] = {}
     for module in list(sys.modules.values()):

@@ -1,4 +1,4 @@
-"""Writing a checkpoint where there is none: around a loop's body, calls of a function, a target."""
+"""Write a checkpoint where there is none: around a loop's body, calls of a function, a target."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _STATIC = frozenset({"bool", "int", "str", "Callable"})
 def checkpoint_body(
     files: Rewritings, function: str, location: Location, policy: str | None
 ) -> None:
-    """Checkpoints the body of the loop at a location.
+    """Checkpoint the body of the loop at a location.
 
     Raises:
-      UnwritableError: there is no such loop of jax.lax to be seen.
+      UnwritableError: No such loop of jax.lax can be seen.
     """
     file = files.at(location.file, location.line)
     calls = calls_at(file, location)
@@ -54,14 +54,17 @@ def checkpoint_call(
     parts: Sequence[Part],
     given: Given | None = None,
 ) -> None:
-    """Checkpoints the function called at a location.
+    """Checkpoint the function called at a location.
 
     Args:
-      parts: what becomes of how many of its calls, in program order.
-      given: what it is called with; None: what the source tells.
+      files: The user's files.
+      function: The qualified name of the function.
+      location: Where it is called.
+      parts: How many of its calls are treated how, in program order.
+      given: What it is called with; None means what the source tells.
 
     Raises:
-      UnwritableError: the call cannot be told, or its library's way to checkpoint cannot.
+      UnwritableError: Which call is meant cannot be told, or how its library checkpoints cannot.
     """
     policy = parts[0].policy
     file = files.at(location.file, location.line)
@@ -96,8 +99,9 @@ def checkpoint_call(
 
 
 def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
-    """Of calls that begin at one place the innermost, with what calls its result at once:
-    `Block()(x)` of `Block()(x).sum()`.
+    """Return the innermost of the calls that begin at one place, with any call of its result.
+
+    Of `Block()(x).sum()` this is `Block()(x)`.
     """
     around = {id(call.func): call for call in calls}
     found = calls[0]
@@ -112,13 +116,16 @@ def checkpoint_whole(
     policy: str | None,
     given: Given | None = None,
 ) -> None:
-    """Checkpoints a function where it is defined.
+    """Checkpoint a function where it is defined.
 
     Args:
-      given: what it is called with; None: what the source tells.
+      file: The file of the definition.
+      definition: The definition; None where it was not found.
+      policy: The policy; None means no policy.
+      given: What it is called with; None means what the source tells.
 
     Raises:
-      UnwritableError: it is no plain function.
+      UnwritableError: It is no plain function.
     """
     if not isinstance(definition, ast.FunctionDef):
         raise UnwritableError(file.shown, "the target is no plain function; checkpoint it by hand")
@@ -151,7 +158,7 @@ def checkpoint_whole(
 
 
 def _is_closed(given: Given) -> bool:
-    """Whether a checkpoint cannot be given all of it as arguments."""
+    """Return whether some of what is given cannot be arguments of a checkpoint."""
     by_name = any(kind != "traced" for kind in given.named.values())
     return by_name or "closed" in given.positional
 
@@ -159,8 +166,9 @@ def _is_closed(given: Given) -> bool:
 def _closing_over(
     file: Rewriting, definition: ast.FunctionDef, given: Given, checkpoint: str, keywords: str
 ) -> str:
-    """A decorator that checkpoints a function of its traced arguments, which closes over the
-    others.
+    """Return a decorator that checkpoints a function of the traced arguments only.
+
+    That function closes over the other arguments.
     """
     args = definition.args
     positional = [*args.posonlyargs, *args.args]
@@ -188,7 +196,7 @@ def _closing_over(
 
 
 def _parameters(file: Rewriting, args: ast.arguments) -> str:
-    """The parameters of a function as a lambda has them, without annotations."""
+    """Return the parameters of a function as a lambda has them, without annotations."""
     positional = [*args.posonlyargs, *args.args]
     missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
     texts = []
@@ -220,7 +228,7 @@ def _around(
     prevent_cse: bool = True,
     static: tuple[int, ...] = (),
 ) -> tuple[str, str]:
-    """The text before and after a function that make it a checkpoint."""
+    """Return the text before and after a function that makes it a checkpoint."""
     name = file.spelled("jax.checkpoint", "jax", node, ("jax.remat",))
     after = "" if prevent_cse else ", prevent_cse=False"
     if static:
@@ -248,7 +256,10 @@ def _wrap_function(
     parts: Sequence[Part],
     given: Given | None,
 ) -> None:
-    """`f(x, train=True)` -> `jax.checkpoint(functools.partial(f, train=True))(x)`."""
+    """Checkpoint the function of a call.
+
+    `f(x, train=True)` becomes `jax.checkpoint(functools.partial(f, train=True))(x)`.
+    """
     facts = file.facts
     definition = facts.names.definitely(call.func)
     implicit = int("." in function and not _is_class(facts, call.func))
@@ -284,14 +295,14 @@ def _wrap_function(
 
 
 def _is_class(facts: Facts, func: ast.expr) -> bool:
-    """Whether a method is called through its class: `Block.run(block, x)`."""
+    """Return whether a method is called through its class: `Block.run(block, x)`."""
     if not isinstance(func, ast.Attribute):
         return False
     return isinstance(facts.names.definitely(func.value), ast.ClassDef)
 
 
 def _needs_closing(call: ast.Call, given: Given, implicit: int) -> bool:
-    """Whether a checkpoint cannot be given all arguments of a call."""
+    """Return whether a checkpoint cannot be given all arguments of a call."""
     if "closed" in given.positional[implicit:]:
         return True
     if any(kind == "closed" for name, kind in given.named.items() if _names(call, name)):
@@ -310,9 +321,10 @@ def _names(call: ast.Call, name: str) -> bool:
 def _close_over(
     file: Rewriting, call: ast.Call, policy: str | None, given: Given, implicit: int
 ) -> None:
-    """`f(x @ w, env)` -> `jax.checkpoint(lambda arg0: f(arg0, env))(x @ w)`.
+    """Checkpoint a call as a function of its traced arguments only.
 
-    What is closed over is worked out before the checkpoint, as it is without one:
+    `f(x @ w, env)` becomes `jax.checkpoint(lambda arg0: f(arg0, env))(x @ w)`. What is closed over
+    is evaluated before the checkpoint, as it is without one:
     `lambda x, arg0={"w": w @ w}: f(x, arg0)`.
     """
     used = {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
@@ -348,7 +360,7 @@ def _close_over(
 
 
 def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
-    """Takes keywords out of a call, and gives their text."""
+    """Remove keywords from a call and return their text."""
     bound = [f"{k.arg}={file.text(k.value)}" for k in keywords]
     edit = edits.remove_arguments(file.source, call, [k.value for k in keywords])
     if edit is None:
@@ -367,11 +379,14 @@ def _static(
     implicit: int = 0,
     given: Given | None = None,
 ) -> tuple[tuple[int, ...], list[ast.keyword]]:
-    """The arguments that are no arrays: positions, and keywords.
+    """Return the arguments that are no arrays: positions, and keywords.
 
     Args:
-      definition: what is called, where it is known; implicit: how many arguments it has before
-        those of the call; given: what they are; None: what the source tells.
+      facts: The facts of the file.
+      call: The call.
+      definition: What is called, where it is known.
+      implicit: How many parameters it has before those of the call.
+      given: What it is called with; None means what the source tells.
     """
     if given is not None:
         return (
@@ -408,7 +423,7 @@ def _static(
 
 
 def _is_constant(facts: Facts, node: ast.expr) -> bool:
-    """Whether an argument is a number, a string and the like, or a parameter that is."""
+    """Return whether an argument is a number, a string and the like, or a parameter that is."""
     if isinstance(facts.names.constant(node), (bool, int, float, str, tuple)):
         return True
     bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
@@ -416,7 +431,7 @@ def _is_constant(facts: Facts, node: ast.expr) -> bool:
 
 
 def _is_flag(default: ast.expr | None) -> bool:
-    """Whether a parameter's default shows that it is no array."""
+    """Return whether a parameter's default shows that it is no array."""
     return isinstance(default, ast.Constant) and isinstance(default.value, (bool, int, str))
 
 
@@ -432,7 +447,7 @@ def _is_static(annotation: ast.expr | None) -> bool:
 
 
 def _annotated(facts: Facts, definition: ast.FunctionDef) -> tuple[int, ...]:
-    """The positions of the parameters without a default that are annotated as no arrays."""
+    """Return the positions of the parameters without a default that are annotated as no arrays."""
     args = [*definition.args.posonlyargs, *definition.args.args]
     required = args[: len(args) - len(definition.args.defaults)]
     return tuple(i for i, a in enumerate(required) if _is_static(a.annotation))
@@ -445,7 +460,11 @@ def _wrap_argument(
     function: str,
     policy: str | None,
 ) -> bool:
-    """Checkpoints a function that is handed on at a place, as to `functools.reduce`."""
+    """Checkpoint a function that is passed on at a place, as to `functools.reduce`.
+
+    Returns:
+      Whether there was such a function.
+    """
     facts = file.facts
     given = [
         arg
@@ -465,7 +484,7 @@ def _wrap_argument(
 
 
 def _library(files: Rewritings, file: Rewriting, call: ast.Call, function: str) -> str | None:
-    """The library of what is called: by its class where that is visible, else by its name."""
+    """Return the library of what is called: by its class where that is visible, else by name."""
     facts = file.facts
     instance: ast.expr = call.func
     if isinstance(instance, ast.Attribute) and instance.attr == last_name(function):
@@ -482,11 +501,10 @@ def _wrap_module(
     policy: str | None,
     given: Given | None,
 ) -> None:
-    """`block(x)` -> `nn.remat(Block.__call__)(block, x)`, whose parameters keep their names; those
-    of `nn.remat(Block)` would not.
+    """Checkpoint a call of a flax module.
 
-    Args:
-      remat: the library's checkpoint.
+    `block(x)` becomes `nn.remat(Block.__call__)(block, x)`, whose parameters keep their names;
+    those of `nn.remat(Block)` would not. `remat` is the library's checkpoint.
     """
     source, where = file.source, file.where(call.lineno)
     method = last_name(function)
@@ -517,14 +535,14 @@ def _wrap_module(
 
 
 def _method(facts: Facts, function: str) -> ast.FunctionDef | None:
-    """A method `Block.__call__` of a class of this file."""
+    """Return a method such as `Block.__call__` of a class of this file."""
     owner, _, method = function.rpartition(".")
     classes = [c for c in facts.names.classes if c.name == last_name(owner)]
     return facts.names.method(classes[0], method) if len(classes) == 1 else None
 
 
 def _class_text(file: Rewriting, instance: ast.expr, function: str) -> str | None:
-    """How to write the class of a module."""
+    """Return how to write the class of a module."""
     owner = function.rpartition(".")[0].rpartition(".")[2]
     match instance:
         case ast.Call(func=ast.Name() | ast.Attribute() as made):
@@ -538,7 +556,7 @@ def _class_text(file: Rewriting, instance: ast.expr, function: str) -> str | Non
 
 
 def defined_at(facts: Facts, location: Location) -> Definition | None:
-    """The function that is defined at a line, its first decorator's where it has one."""
+    """Return the function that is defined at a line, or whose first decorator is there."""
     for function in facts.names.functions:
         if isinstance(function, ast.Lambda):
             continue

@@ -1,4 +1,4 @@
-"""A plan's policy as Python code."""
+"""Write a plan's policy as Python code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from jaxresid.linter.resolve.apis import POLICIES
 
 
 def policy_text(policy: str, prefix: str, quote: str = '"') -> str | None:
-    """`save_only_these_names('qkv')` -> `jax.checkpoint_policies.save_only_these_names("qkv")`.
+    """Return a policy as code.
+
+    `save_only_these_names('qkv')` becomes `jax.checkpoint_policies.save_only_these_names("qkv")`.
 
     Args:
-      prefix: how `jax.checkpoint_policies` is spelled.
+      policy: The policy as a plan has it.
+      prefix: How `jax.checkpoint_policies` is spelled.
+      quote: The quotes to put strings in.
 
     Returns:
-      the code; None for what is not made of members of `jax.checkpoint_policies` alone.
+      The code; None for what is not made of members of `jax.checkpoint_policies` alone.
     """
     try:
         tree = ast.parse(policy, mode="eval").body
@@ -42,6 +46,6 @@ def policy_text(policy: str, prefix: str, quote: str = '"') -> str | None:
 
 
 def string_text(value: str, quote: str = '"') -> str:
-    """A string as code, in these quotes where they do."""
+    """Return a string as code, in the given quotes where they are possible."""
     is_plain = quote not in value and "\\" not in value and value.isprintable()
     return f"{quote}{value}{quote}" if is_plain else repr(value)

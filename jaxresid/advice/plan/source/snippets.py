@@ -1,4 +1,4 @@
-"""The code that a plan asks for, as text for its reader: lines of the edit that it is."""
+"""Show the code that a plan asks for as text: the lines that its edit changes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def code(edits: Sequence[FileEdit]) -> tuple[str, ...]:
-    """What to write, a block for each stretch of lines that changes: the lines as they are to be,
-    and where they go. What only goes is said to go.
+    """Return what to write as text, a block for each stretch of lines that changes.
 
-    `x = jax.checkpoint(block)(p, x)  # model.py:42`
+    A block holds the lines as they are to be, and where they go:
+    `x = jax.checkpoint(block)(p, x)  # model.py:42`. Lines that are only removed are shown as such.
     """
     return tuple(block for edit in edits for block in _blocks(edit))
 
@@ -55,7 +55,7 @@ def _block(lines: Sequence[str], where: str) -> str:
 
 
 def merged(parts: Sequence[PlannedPart]) -> tuple[PlannedPart, ...]:
-    """The parts with neighbours that are treated alike as one."""
+    """Return the parts, with neighbours that are treated alike merged into one."""
     found: list[PlannedPart] = []
     for part in parts:
         last = found[-1] if found else None
@@ -68,5 +68,5 @@ def merged(parts: Sequence[PlannedPart]) -> tuple[PlannedPart, ...]:
 
 
 def treatment(part: PlannedPart) -> tuple[bool, str | None]:
-    """What becomes of a part's calls."""
+    """Return whether a part's calls are checkpointed, and under which policy."""
     return part.checkpointed, part.policy if part.checkpointed else None

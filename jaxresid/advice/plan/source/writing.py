@@ -1,4 +1,4 @@
-"""A plan -> the edit of the user's source: shown as a diff, or written, all of it or nothing."""
+"""Turn a plan into edits of the user's source: shown as a diff, or written, all or nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Written:
     """What a plan changes in the user's source.
 
     Attributes:
-      edits: the files that change, by name; none where the code is as planned already.
-      problems: what cannot be written, a line each, with what to do by hand.
+      edits: The files that change, by name; empty where the code is as planned already.
+      problems: What cannot be written, a line each, with what to do by hand.
     """
 
     edits: tuple[FileEdit, ...]
@@ -49,16 +49,18 @@ class Written:
 
 
 def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
-    """What a plan changes in the user's source.
+    """Return what a plan changes in the user's source.
 
     Args:
-      subject: what was planned for.
+      plan: The plan.
+      subject: The traced function that it was made for.
 
     Returns:
-      the files that change, by name; none where the code is as planned already.
+      The files that change, by name; empty where the code is as planned already.
 
     Raises:
-      InputsError: something cannot be written; a line for each, with what to do by hand.
+      InputsError: Something cannot be written; the message has a line for each, with what to do by
+        hand.
     """
     found = written(plan.sites, subject)
     if found.problems:
@@ -67,10 +69,12 @@ def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
 
 
 def written(sites: Sequence[PlannedSite], subject: Subject, seen: Calls | None = None) -> Written:
-    """As `edits`, as far as it can be written.
+    """Return what a plan changes in the user's source, as far as it can be written.
 
     Args:
-      seen: what the functions to be checkpointed are called with; None: what the source tells.
+      sites: What the plan does at each place.
+      subject: The traced function that it was made for.
+      seen: What the functions to be checkpointed are called with; None means what the source tells.
     """
     files = Rewritings(subject.frames)
     problems: list[str] = []
@@ -104,7 +108,7 @@ def written(sites: Sequence[PlannedSite], subject: Subject, seen: Calls | None =
 
 
 def diff(edits: Sequence[FileEdit]) -> str:
-    """The edits as a unified diff, as `git apply` takes it in the working directory."""
+    """Return the edits as a unified diff, as `git apply` takes it in the working directory."""
     return "".join(
         line
         for edit in edits
@@ -113,10 +117,10 @@ def diff(edits: Sequence[FileEdit]) -> str:
 
 
 def write(edits: Sequence[FileEdit]) -> None:
-    """Writes all files, or none.
+    """Write all files, or none.
 
     Raises:
-      JaxresidError: one cannot be written, or has changed since it was read.
+      JaxresidError: A file cannot be written, or has changed since it was read.
     """
     done: list[FileEdit] = []
     try:
@@ -146,8 +150,9 @@ def _gather(
     site: PlannedSite,
     checkpoints: dict[int, tuple[Rewriting, Site, list[PlannedSite]]],
 ) -> None:
-    """Puts a planned checkpoint to those that are one in source. What stays as it is matters where
-    another that is the same in source does not.
+    """Add a planned checkpoint to those that come from the same checkpoint in source.
+
+    One that stays as it is matters where another from the same source does not.
     """
     try:
         file, written = written_checkpoint(files, site.function, site.location, site.defined)
@@ -185,7 +190,7 @@ def _change(
 
 
 def _problem(site: PlannedSite, error: UnwritableError) -> str:
-    """What is said of a place that cannot be written."""
+    """Return the message for a place that cannot be written."""
     if site.library is None or "library" in str(error):
         return str(error)
     what = "loop" if site.kind == "scan" else "function"
@@ -196,7 +201,7 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
 
 
 def _make(files: Rewritings, site: PlannedSite, subject: Subject, calls: Calls) -> None:
-    """Writes a checkpoint that is not there yet."""
+    """Write a checkpoint that is not there yet."""
     parts = _parts(site)
     if not any(part.checkpointed for part in parts):
         return
@@ -222,15 +227,15 @@ def _make(files: Rewritings, site: PlannedSite, subject: Subject, calls: Calls) 
 
 
 def _parts(site: PlannedSite) -> list[Part]:
-    """What becomes of a place's calls, as it is written."""
+    """Return how a place's calls are treated, as it is written."""
     return [Part(part.calls, *treatment(part)) for part in merged(site.parts)]
 
 
 def _alike(site: PlannedSite) -> list[Part]:
-    """As `_parts`, where they are all treated alike.
+    """Return how a place's calls are treated where all are treated alike, as one part.
 
     Raises:
-      UnwritableError: they are not.
+      UnwritableError: They are not all treated alike.
     """
     parts = _parts(site)
     if len(parts) > 1:
@@ -248,7 +253,10 @@ def _where(site: PlannedSite) -> str:
 
 
 def _names(sites: Sequence[PlannedSite], problems: list[str]) -> tuple[tuple[Expression, str], ...]:
-    """The expressions to name. One that would get two names is a problem."""
+    """Return the expressions to name, each with its name.
+
+    An expression that would get two names is added to the problems.
+    """
     found: dict[Expression, str] = {}
     for value in _values(sites):
         if value.expression is None:
@@ -268,7 +276,7 @@ def _values(sites: Sequence[PlannedSite]) -> list[PlannedValue]:
 
 
 def _name(files: Rewritings, expression: Expression, name: str) -> None:
-    """Wraps an expression in `checkpoint_name`."""
+    """Wrap an expression in `checkpoint_name`."""
     file = files.at(expression.file, expression.line)
     node = _expression(file, expression)
     if isinstance(node, ast.NamedExpr):

@@ -1,0 +1,1 @@
+"""Run variants of a function on the local device to time and compare them."""

@@ -1,6 +1,6 @@
-"""A bench in a process of its own, which running out of memory may end.
+"""Run a bench in a process of its own, which running out of memory may end.
 
-To the process go first the bench's arguments, then names of methods with their arguments.
+The process is sent first the bench's arguments, then names of methods with their arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START = "from jaxresid.advice.timing.measure.process import serve; serve()"
 
 
 def reason(error: BaseException) -> str:
-    """Why a program did not run, in one line."""
+    """Return why a program did not run, in one line."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
         return summary(error)
@@ -32,13 +32,14 @@ def reason(error: BaseException) -> str:
 
 
 class BenchProcess:
-    """The bench as seen from here."""
+    """A bench in another process, as seen from this one."""
 
     def __init__(self, draws: Sequence[Draw], seed: int) -> None:
-        """Starts the process and draws the inputs.
+        """Start the process and draw the inputs there.
 
         Raises:
-          FailedError, DiedError: the inputs cannot be made there.
+          FailedError: The inputs cannot be made there.
+          DiedError: The process ended while they were made.
         """
         x64 = bool(jax_compat.flags().get("jax_enable_x64"))
         self._child = Child(_START, {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(x64))})
@@ -49,21 +50,21 @@ class BenchProcess:
             raise
 
     def call(self, method: str, *args: Any) -> Any:
-        """Calls a method of the bench.
+        """Call a method of the bench and return its result.
 
         Raises:
-          FailedError: it raised.
-          DiedError: the process ended.
+          FailedError: The method raised.
+          DiedError: The process ended.
         """
         return self._child.ask((method, args))
 
     def close(self) -> None:
-        """Ends the process, whatever it does, and waits until it is gone."""
+        """End the process, whatever it is doing, and wait until it is gone."""
         self._child.close()
 
 
 def serve(bench: type[Bench] = Bench) -> None:
-    """The other end: answers until nobody asks any more."""
+    """Answer in the other process until no more messages come."""
     made: Bench | None = None
 
     def answer(message: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Inputs at random for functions that are to run: what each leaf is, and the arrays made of it."""
+"""Make random inputs for functions that are to run: what each leaf is, and the arrays."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Draw:
     Attributes:
       kind: `normal`, `bool` or `bits` at random; `key` split off a seed; `array`, `keys` or
         `number` as given in `value`.
-      dtype: its name; of keys that of their implementation.
-      host: whether it lies in pinned host memory.
-      weak: whether its dtype gives way to others, as a Python number's does.
-      value: the array (of keys their data) or the number.
+      shape: The shape of the leaf.
+      dtype: The name of its dtype; for keys, that of their implementation.
+      host: Whether it lies in pinned host memory.
+      weak: Whether its dtype gives way to others, as a Python number's does.
+      value: The array (for keys their data) or the number.
     """
 
     kind: Literal["normal", "bool", "bits", "key", "array", "keys", "number"]
@@ -43,10 +44,10 @@ class Draw:
 
 
 def draws(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[Draw, ...]:
-    """How to make each leaf: arrays and numbers as they are, structs at random.
+    """Return how to make each leaf: arrays and numbers as they are, structs at random.
 
     Raises:
-      InputsError: for leaves whose values cannot be guessed, such as token ids.
+      InputsError: The values of a leaf cannot be guessed, as those of token ids.
     """
     found = [_draw(leaf) for leaf in leaves]
     unknown = [i for i, draw in enumerate(found) if draw is None]
@@ -62,21 +63,23 @@ def draws(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[Draw, ...]:
 
 
 def drawn(made: Sequence[Draw], seed: int, *, nudged: bool = False) -> list[Any]:
-    """The leaves on the default device; the same for the same seed on every version of JAX.
+    """Return the leaves on the default device, the same for a seed on every version of JAX.
 
     Floats are standard normal. Those of two and more dimensions are taken for weights and scaled by
-    1 / sqrt(fan in), so that deep networks neither overflow nor vanish: the last dimension but one,
-    times dimensions up to 7 in front of it, which a convolution's kernel has. A uint32 array that
-    is as wide as a raw PRNG key is drawn as one.
+    1 / sqrt(fan in), so that deep networks neither overflow nor vanish. The fan in is the last
+    dimension but one, times the dimensions up to 7 in front of it, which a convolution's kernel
+    has. A uint32 array that is as wide as a raw PRNG key is drawn as one.
 
     Args:
-      nudged: floats are changed in their last bit, at random.
+      made: How to make each leaf.
+      seed: The seed of the random numbers.
+      nudged: Whether floats are changed in their last bit, at random.
     """
     return [_leaf(draw, [seed, i], nudged) for i, draw in enumerate(made)]
 
 
 def spec(draw: Draw) -> Any:
-    """The leaf as a struct to trace with; a number as it is."""
+    """Return the leaf as a struct to trace with; a number as it is."""
     jax = jax_compat.import_jax()
     if draw.kind == "number":
         return draw.value
@@ -162,7 +165,7 @@ def _scale(shape: tuple[int, ...]) -> float:
 
 
 def _nudged(array: np.ndarray, seed: list[int]) -> np.ndarray:
-    """Every finite element other than 0 replaced by one of its two neighbours."""
+    """Return an array with every finite element other than 0 replaced by one of its neighbours."""
     if not jax_compat.import_jax().numpy.issubdtype(array.dtype, np.inexact):
         return array
     if array.dtype.kind == "c":
@@ -176,7 +179,7 @@ def _nudged(array: np.ndarray, seed: list[int]) -> np.ndarray:
 
 
 def _host() -> Any:
-    """Host memory, as the kind of sharding that the inspector gives structs in it."""
+    """Return host memory, as the kind of sharding that the inspector gives structs in it."""
     jax = jax_compat.import_jax()
     mesh = jax.sharding.Mesh(jax.devices()[:1], "device")
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind="pinned_host")

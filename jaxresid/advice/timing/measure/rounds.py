@@ -1,11 +1,11 @@
-"""`jaxresid compare --measure`: variants of one function, run side by side on the local device.
+"""`jaxresid compare --measure`: run variants of one function side by side on the local device.
 
 On the CPU they run in a process of their own: memory that runs out there may end it, and then the
 next one goes on with the others. They get there as StableHLO (`jax.export`), so that nothing of the
 user's is imported a second time; compiled, it is what `jax.jit` compiles, optimization barriers and
 all (equal temporaries and FLOPs for each of the tests' programs on JAX 0.7.0 to 0.12.0). On a GPU
-or a TPU, which two processes cannot share, and where memory that runs out is an exception, they run
-in this one.
+or a TPU they run in this process: two processes cannot share one, and there, running out of memory
+is an exception.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ _FEWEST_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A variant: maps the leaves of the arguments to those of the results, outputs and gradients;
-    pure, and JAX can trace it.
+    """A variant that is to be measured.
+
+    Attributes:
+      label: Its name.
+      fun: A pure function, which JAX can trace, from the leaves of the arguments to those of the
+        results, outputs and gradients.
     """
 
     label: str
@@ -44,7 +48,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of it, by label: a timing, or why there is none."""
+    """The results of a measurement by label: a timing, or why there is none.
+
+    Attributes:
+      device: What the runs ran on.
+      timings: The timing of each run that did not fail.
+      errors: Why each of the others failed.
+    """
 
     device: str
     timings: Mapping[str, Timing]
@@ -63,22 +73,23 @@ def measured(
     isolated: bool | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Measured:
-    """Times runs and compares their results with those of one of them.
+    """Time runs and compare the results of each with those of the baseline.
 
     Args:
-      runs: their labels differ.
-      baseline: the label of the one that the others are compared with.
-      leaves: of the arguments: ShapeDtypeStructs, drawn at random (see `drawing.drawn`), or the
-        arrays and numbers themselves.
-      paths: what the leaves are called.
-      rounds: in each every run runs once, in an order that changes.
-      patience_s: once that long has gone by and there are 3 rounds, there are no more.
-      isolated: whether in a process of their own; None: on the CPU.
-      progress: is told what is done at the moment.
+      runs: The variants; their labels differ.
+      baseline: The label of the run that the others are compared with.
+      leaves: The leaves of the arguments: ShapeDtypeStructs, drawn at random (see
+        `random_inputs.drawn`), or the arrays and numbers themselves.
+      paths: The names of the leaves.
+      rounds: How many rounds; in each, every run runs once, in an order that changes.
+      seed: The seed of the inputs and of the order.
+      patience_s: Seconds after which no further round begins once there are 3.
+      isolated: Whether they run in a process of their own; None means only on the CPU.
+      progress: Called with a text that says what is being done.
 
     Raises:
-      InputsError: a leaf that cannot be drawn at random.
-      JaxresidError: a package is missing; or the inputs cannot be made on the device.
+      InputsError: A leaf cannot be drawn at random.
+      JaxresidError: A package is missing, or the inputs cannot be made on the device.
     """
     made = draws(leaves, paths)
     if isolated is None:
@@ -103,7 +114,7 @@ class _Bench(Protocol):
 
 
 class _BenchHere:
-    """A bench in this process; as `BenchProcess`."""
+    """A bench in this process, with the methods of `BenchProcess`."""
 
     def __init__(self, made: Sequence[Draw], seed: int) -> None:
         self._bench = _failing(Bench, made, seed)
@@ -116,8 +127,10 @@ class _BenchHere:
 
 
 class _Session:
-    """One measurement. What a bench holds is lost when it dies, so a program is loaded when it is
-    about to run and is not there.
+    """One measurement.
+
+    What a bench holds is lost when it dies, so a program is loaded when it is about to run and is
+    not there.
     """
 
     def __init__(
@@ -146,7 +159,7 @@ class _Session:
         self._errors: dict[str, str] = {}
 
     def compare(self) -> None:
-        """Runs each once and compares its results with the baseline's."""
+        """Run each once and compare its results with the baseline's."""
         bench = self._running()
         self._device = bench.call("device")
         platform = jax_compat.import_jax().default_backend()
@@ -170,7 +183,7 @@ class _Session:
                     self._agreement[label] = error
 
     def time(self, rounds: int, patience_s: float) -> None:
-        """Runs all that are left in rounds."""
+        """Run all that are left in rounds."""
         shuffle = random.Random(self._seed).shuffle
         start = time.monotonic()
         for n in range(rounds):
@@ -200,10 +213,10 @@ class _Session:
         return [label for label in self._funs if label not in self._errors]
 
     def _running(self) -> _Bench:
-        """The bench, which is started if there is none.
+        """Return the bench, which is started if there is none.
 
         Raises:
-          JaxresidError: the inputs cannot be made.
+          JaxresidError: The inputs cannot be made.
         """
         if self._bench is None:
             make = BenchProcess if self._isolated else _BenchHere
@@ -215,7 +228,7 @@ class _Session:
 
     @contextlib.contextmanager
     def _attempt(self, label: str) -> Iterator[None]:
-        """What goes wrong is this run's error."""
+        """Record what goes wrong inside the context as the error of this run."""
         try:
             yield
         except FailedError as e:
@@ -261,10 +274,10 @@ class _Session:
 
 
 def exported(fun: Any, specs: Sequence[Any]) -> bytes:
-    """A jitted function of a list of leaves as bytes that another process can compile.
+    """Return a jitted function of a list of leaves as bytes that another process can compile.
 
     Raises:
-      Exception: JAX cannot trace or export it; it calls back into Python, say.
+      Exception: JAX cannot trace or export it, for example because it calls back into Python.
     """
     import jax.export
 
@@ -293,7 +306,7 @@ def _lowered(fun: Any, specs: Sequence[Any]) -> Any:
 
 
 def _failing(call: Callable[..., Any], *args: Any) -> Any:
-    """Calls; what it raises becomes a FailedError."""
+    """Call a function and return its result; raise what it raises as a FailedError."""
     try:
         return call(*args)
     except JaxresidError as e:
@@ -303,10 +316,11 @@ def _failing(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def tolerance(jaxpr: Any, platform: str) -> float:
-    """The relative difference that rounding explains, by the narrowest float dtype in a jaxpr.
+    """Return the relative difference that rounding explains.
 
-    Accelerators round the operands of a float32 matmul to fewer bits by default: GPUs to those of
-    float16 (TF32), TPUs to those of bfloat16.
+    It follows from the narrowest float dtype in a jaxpr. Accelerators round the operands of a
+    float32 matmul to fewer bits by default: GPUs to those of float16 (TF32), TPUs to those of
+    bfloat16.
     """
     jnp = jax_compat.import_jax().numpy
     found = (

@@ -1,4 +1,4 @@
-"""Whether two runs of the same mathematics agree, in numpy and in pieces."""
+"""Tell whether two runs of the same mathematics agree, in numpy and in pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOISE = 3.0
 
 
 def greatest(array: np.ndarray) -> float:
-    """The greatest absolute value of the finite elements, 0 where there are none."""
+    """Return the greatest absolute value of the finite elements, 0 where there are none."""
     found = 0.0
     for (piece,) in _pieces(array):
         sizes = np.abs(piece)
@@ -21,8 +21,9 @@ def greatest(array: np.ndarray) -> float:
 
 
 def gap(array: np.ndarray, reference: np.ndarray) -> float:
-    """The greatest absolute difference; NaNs and equal infinities in the same places differ by 0,
-    others from anything by infinity.
+    """Return the greatest absolute difference between two arrays.
+
+    NaNs and equal infinities in the same places differ by 0, others from anything by infinity.
     """
     found = 0.0
     for a, b in _pieces(array, reference):
@@ -35,7 +36,7 @@ def gap(array: np.ndarray, reference: np.ndarray) -> float:
 
 
 def is_unknown(array: np.ndarray, reference: np.ndarray) -> bool:
-    """Whether both are NaN somewhere: of what they would be otherwise nothing is known."""
+    """Return whether both are NaN at the same place, where nothing tells whether they agree."""
     return any(bool(np.any(np.isnan(a) & np.isnan(b))) for a, b in _pieces(array, reference))
 
 
@@ -45,15 +46,19 @@ def error(
     noise: Sequence[float],
     tolerance: float,
 ) -> float | None:
-    """The greatest relative difference of any array, see `Timing.gradient_error`; None where it
-    cannot be told: no array has a finite value other than 0, or those that differ by no more than
-    the tolerance have NaNs in the same places.
+    """Return the greatest relative difference of any array, see `Timing.gradient_error`.
+
+    None where it cannot be told: no array has a finite value other than 0, or those that differ by
+    no more than the tolerance have NaNs in the same places.
 
     Args:
-      noise: for each array how far it moves when the inputs change in their last bit. Some are all
+      arrays: The results of a run.
+      references: The results to compare them with.
+      noise: For each array how far it moves when the inputs change in their last bit. Some are all
         rounding, as the gradient of a bias in front of a softmax is, 0 but for that; so a
         difference of 3 times the noise is always within the tolerance. (In a small transformer in
         float32, plain against checkpointed, differences came to 1.6 times the noise.)
+      tolerance: The relative difference that rounding explains.
     """
     errors: list[float] = []
     is_known = True
@@ -77,7 +82,7 @@ def error(
 
 
 def _pieces(*arrays: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Equal pieces of arrays of one shape, in double precision."""
+    """Yield equal pieces of arrays of one shape, in double precision."""
     flat = [array.reshape(-1) for array in arrays]
     wide = np.complex128 if any(array.dtype.kind == "c" for array in flat) else np.float64
     for start in range(0, flat[0].size, _PIECE):

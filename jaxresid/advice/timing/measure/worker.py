@@ -1,4 +1,4 @@
-"""Compiled programs on the local device: how long one takes, how far it is from another."""
+"""Run compiled programs on the local device to tell their times and how far results differ."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _SHORTEST_S = 5e-3
 
 
 class Bench:
-    """Programs by label, and one set of inputs. At most one program's results are alive besides
-    those of the reference, which are in host memory.
+    """Compiled programs by label, and one set of inputs.
+
+    At most one program's results are alive besides those of the reference, which are in host
+    memory.
     """
 
     def __init__(self, draws: Sequence[Draw], seed: int) -> None:
@@ -32,7 +34,7 @@ class Bench:
         self._noise: list[float] = []
 
     def device(self) -> str:
-        """What the programs run on."""
+        """Return the name of the device that the programs run on."""
         device = jax_compat.import_jax().devices()[0]
         if device.platform != "cpu":
             return str(device.device_kind)
@@ -40,7 +42,7 @@ class Bench:
         return f"cpu ({cores} core{'s' * (cores != 1)})"
 
     def load(self, label: str, program: Any) -> None:
-        """Compiles a program: a `jax.stages.Lowered`, or the bytes of a `jax.export.Exported`."""
+        """Compile a program: a `jax.stages.Lowered`, or the bytes of a `jax.export.Exported`."""
         if isinstance(program, bytes):
             import jax.export
 
@@ -49,13 +51,14 @@ class Bench:
         self._programs[label] = program.compile()
 
     def drop(self, label: str) -> None:
+        """Forget a program."""
         self._programs.pop(label, None)
 
     def refer(self, label: str) -> float | None:
-        """Runs a program and keeps its results as those to compare with.
+        """Run a program and keep its results as those to compare with.
 
         Returns:
-          its own error: 0, or None where nothing can be told from its results.
+          Its own error: 0, or None where nothing can be told from its results.
         """
         self._reference = self._results(label)
         # The nudged inputs take the place of the others: two sets might not fit.
@@ -70,11 +73,11 @@ class Bench:
         return agreement.error(self._reference, self._reference, self._noise, tolerance=0.0)
 
     def error(self, label: str, tolerance: float) -> float | None:
-        """Runs a program and compares its results with the reference's, see `agreement.error`."""
+        """Run a program and compare its results with the reference's, see `agreement.error`."""
         return agreement.error(self._results(label), self._reference, self._noise, tolerance)
 
     def seconds(self, label: str) -> float:
-        """How long one run takes, after a first one that does not count."""
+        """Return the seconds that one run takes, after a first one that does not count."""
         run = self._programs[label]
         block_until_ready = jax_compat.import_jax().block_until_ready
         if label not in self._warm:
@@ -90,7 +93,7 @@ class Bench:
         return elapsed / runs
 
     def _results(self, label: str) -> list[np.ndarray]:
-        """The float and complex results of one run, in host memory."""
+        """Return the float and complex results of one run, in host memory."""
         jax = jax_compat.import_jax()
         results = jax.block_until_ready(self._programs[label](self._inputs))
         self._warm.add(label)

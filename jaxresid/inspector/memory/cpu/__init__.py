@@ -1,0 +1,1 @@
+"""Model what XLA:CPU materialises."""

@@ -1,4 +1,4 @@
-"""A block as a compiler runs it that removes optimization barriers."""
+"""Lower a block for a compiler that removes optimization barriers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _NOTHING = 0.01
 
 
 def without_barriers(block: Block, *, is_body: bool) -> Block:
-    """The block with what its barriers kept apart merged; what is left of the recomputation is
-    where a scheduler puts it without them. The bodies of its loops are as they were.
+    """Return the block with what its barriers kept apart merged.
+
+    What is left of the recomputation is where a scheduler puts it without them. The bodies of its
+    loops are as they were.
     """
     if all(op.name != "barrier" for op in block.ops):
         return block
@@ -43,7 +45,7 @@ def without_barriers(block: Block, *, is_body: bool) -> Block:
 
 
 def undoing(profile: Profile) -> tuple[str, ...]:
-    """What to warn of where checkpoints are tried out for a compiler that undoes them."""
+    """Return the warnings for trying out checkpoints on a compiler that undoes them."""
     if not profile.removes_barriers:
         return ()
     return (
@@ -53,8 +55,14 @@ def undoing(profile: Profile) -> tuple[str, ...]:
 
 
 def is_merged(block: Block, plain: Block) -> bool:
-    """Whether, without barriers, a program computes no more than another one, although as written
-    it does: the same program without a checkpoint.
+    """Return whether removing barriers leaves no recomputation of a program's checkpoint.
+
+    That is, without barriers the program computes no more than the same program without a
+    checkpoint, although as written it computes more.
+
+    Args:
+      block: the block of the program.
+      plain: the block of the same program without a checkpoint.
     """
     asked = _work(block) - _work(plain)
     left = _work(block, merged=True) - _work(plain, merged=True)
@@ -75,7 +83,10 @@ def _work(block: Block, *, merged: bool = False, is_body: bool = False) -> int:
 
 
 def _key(op: Op, operands: tuple[Value, ...]) -> Any:
-    """What makes an op equal to another; None if nothing does. A compiler compares no loops."""
+    """Return what makes an op equal to another; None if nothing does.
+
+    A compiler compares no loops.
+    """
     if op.bodies or op.eqn.effects:
         return None
     # What a primitive makes follows from its operands and params, which it orders.

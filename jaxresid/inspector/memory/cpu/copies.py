@@ -1,6 +1,6 @@
-"""What a jaxpr leaves to XLA:CPU: the copies that its dots, convolutions and loops need.
+"""Add what a jaxpr leaves to XLA:CPU: the copies that its dots, convolutions and loops need.
 
-Read off the passes of jaxlib 0.12 and the programs that come out of them.
+This was read off the passes of jaxlib 0.12 and the programs that come out of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Written:
     """A block with nothing left out.
 
     Attributes:
-      rewritten: results of dots that were turned round to save a transposition.
+      block: the block with its copies, broadcasts and reshapes.
+      rewritten: results of dots that are written the other way round to save a transposition.
       plain: results of dots that no library fusion takes in.
     """
 
@@ -35,7 +36,12 @@ class Written:
 
 
 def written(block: Block, nest: Nest | None) -> Written:
-    """The block with its copies, broadcasts and reshapes; `nest` if it is a loop's body."""
+    """Return the block with its copies, broadcasts and reshapes.
+
+    Args:
+      block: the block.
+      nest: how it lines up with the loop whose body it is; None if it is no loop's.
+    """
     writer = _Writer(nest)
     made = writer.block(block)
     return Written(made, frozenset(writer.rewritten), frozenset(writer.plain()))
@@ -50,7 +56,7 @@ class _Turned:
 
 
 class _Writer:
-    """Writes out what the jaxpr leaves to the compiler."""
+    """A writer of what the jaxpr leaves to the compiler."""
 
     def __init__(self, nest: Nest | None) -> None:
         self._nest = nest
@@ -97,7 +103,7 @@ class _Writer:
         return Block(block.inputs, self._owned(outputs), tuple(outputs))
 
     def _upcast(self) -> None:
-        """Dots of half precision that the library does not take are made in float32."""
+        """Compute in float32 the dots of half precision that the library does not take."""
         ops, self._ops = self._ops, []
         plain = self.plain()
         wide: dict[Value, Value] = {}
@@ -126,10 +132,11 @@ class _Writer:
             self._add(op, "convert_element_type", (made,), result)
 
     def _owned(self, outputs: Sequence[Value]) -> tuple[Op, ...]:
-        """The ops, without the copies that are not needed.
+        """Return the ops without the copies that are not needed.
 
-        What only one op writes over, and nobody else reads, it may have; if it writes over it
-        several times, one of them. Of several ops, one that runs after all others may.
+        What only one op writes over, and nothing else reads, needs no copy; if the op writes over
+        it several times, one of its copies is dropped. Of several ops, one that runs after all
+        others needs no copy.
         """
         readers: dict[Value, list[Op | None]] = {v: [None] for v in outputs}
         for op in self._ops:
@@ -154,7 +161,7 @@ class _Writer:
         )
 
     def _runs_last(self, writers: Sequence[Op]) -> bool:
-        """Whether the last of these ops needs the results of all others."""
+        """Return whether the last of these ops needs the results of all others."""
         missing = set(writers[:-1])
         seen: set[Op] = set()
         ahead = [writers[-1]]
@@ -225,9 +232,10 @@ class _Writer:
             self._emit(replace(op, operands=operands))
 
     def _pooling_gradient(self, op: Op, source: Value, operand: Value) -> None:
-        """The gradient of a maximum over windows, as XLA's SelectAndScatterExpander writes it: a
-        reduction of the operand and the coordinates of its elements, one array an axis, finds the
-        places that the source is then scattered to.
+        """Write the gradient of a maximum over windows as XLA's SelectAndScatterExpander does.
+
+        A reduction of the operand and the coordinates of its elements, one array per axis, finds
+        the places that the source is then scattered to.
         """
         axes = range(len(operand.shape))
         places = tuple(self._add(op, "iota", (), Value(operand.shape, "int32", 4)) for _ in axes)
@@ -249,7 +257,7 @@ class _Writer:
         )
 
     def _of_held(self, op: Op, value: Value) -> Value:
-        """The value; if it is held back itself, now made."""
+        """Return the value; if it was itself held back, it is made now."""
         operands = self._held.pop(value, None)
         if operands is None:
             return value
@@ -265,7 +273,10 @@ class _Writer:
         return value
 
     def _view(self, near: Op, value: Value, like: Value) -> Value:
-        """The value in another shape; one that only gains or loses axes of length 1 stays."""
+        """Return the value in another shape.
+
+        One that only gains or loses axes of length 1 stays as it is.
+        """
         if value.literal is not None:
             return value
         maker = self._makers.get(value)
@@ -279,7 +290,7 @@ class _Writer:
         return self._copies[key]
 
     def _widened(self, op: Op, operands: Sequence[Value]) -> tuple[Value, ...]:
-        """The operands, broadcast to the result; one broadcast is made once."""
+        """Return the operands, broadcast to the result; each broadcast is made once."""
         result = op.results[0]
         found = []
         for v in operands:
@@ -325,10 +336,11 @@ class _Writer:
         self._emit(replace(op, operands=(base,)))
 
     def _dot(self, op: Op, operands: Sequence[Value]) -> None:
-        """A matrix product: operands in the order of batch, rows, columns, each a single axis.
+        """Write a matrix product.
 
-        One that is not in this order is copied, but for plain matrices, which are read either
-        way round.
+        Its operands are in the order of batch, rows, columns, with rows and columns a single axis
+        each. An operand that is not in this order is copied, except for plain matrices, which are
+        read in either orientation.
         """
         contracting, batch = op.params["dimension_numbers"]
         found, sizes = [], []
@@ -362,9 +374,9 @@ class _Writer:
     def _ordered(
         self, op: Op, declared: Value, value: Value, order: tuple[int, ...], batch: int | None
     ) -> tuple[Value, bool]:
-        """The value with its axes in this order, and whether its matrices are still turned.
+        """Return the value with its axes in this order, and whether its matrices stay transposed.
 
-        With `batch` leading axes, what is left being the two of a matrix, it may be.
+        They may stay so only where `batch` leading axes are followed by the two axes of a matrix.
         """
         if value.literal is not None:
             return value, False
@@ -389,7 +401,10 @@ class _Writer:
         return self._copies[key], False
 
     def _convolution(self, op: Op, operands: Sequence[Value]) -> None:
-        """Images as batch, space, features; kernels as space, in, out: others are copied."""
+        """Write a convolution: images as batch, space, features and kernels as space, in, out.
+
+        Operands in another order are copied.
+        """
         numbers = op.params["dimension_numbers"]
         images, kernel, out = (tuple(s) for s in numbers)
         image = (images[0], *images[2:], images[1])
@@ -408,7 +423,7 @@ class _Writer:
         self._emit(replace(op, name="transpose", operands=(made,)))
 
     def _loop_operands(self, op: Op, nest: Nest, operands: Sequence[Value]) -> tuple[Value, ...]:
-        """A loop's operands, with the buffers that it will write: its carries and its stacks."""
+        """Return a loop's operands with the buffers that it writes: its carries and its stacks."""
         found = list(operands)
         for inner in nest.carries:
             at = nest.operands[inner]
@@ -419,7 +434,10 @@ class _Writer:
         return tuple(found)
 
     def _own(self, op: Op, value: Value) -> Value:
-        """A copy of a value, which `op` writes over; `_owned` drops those that are not needed."""
+        """Copy a value for `op` to write over, and return the copy.
+
+        `_owned` drops the copies that are not needed.
+        """
         made = _like(value, value.shape)
         near = replace(op, name="copy", bodies=(), nest=None)
         self._emit(kernel(replace(near, results=(made,)), (value,)))
@@ -450,13 +468,16 @@ def _keeps_size(op: Op) -> bool:
 
 
 def _keeps_order(shape: Sequence[int], permutation: Sequence[int]) -> bool:
-    """Whether axes longer than 1 stay in order, so that nothing moves."""
+    """Return whether axes longer than 1 stay in order, so that nothing moves."""
     long = [i for i in permutation if shape[i] != 1]
     return long == sorted(long)
 
 
 def _swaps(shape: Sequence[int], permutation: Sequence[int], batch: int | None) -> bool:
-    """Whether it turns matrices behind `batch` axes that stay; never if that is None."""
+    """Return whether a permutation transposes matrices behind `batch` axes that stay.
+
+    It never does if `batch` is None.
+    """
     if batch is None:
         return False
     ahead = [i for i in permutation[:batch] if shape[i] != 1]

@@ -1,8 +1,8 @@
-"""Which ops XLA:CPU runs as one kernel.
+"""Decide which ops XLA:CPU runs as one kernel.
 
-First the library's fusions (LibraryRewriter, YNNPACK): around each reduction and dot, as far as
-nobody else reads what is inside. Then loop fusions (CpuInstructionFusion): an elementwise value is
-computed inside the loops that read it, by each of them if it is cheap.
+First come the library's fusions (LibraryRewriter, YNNPACK): around each reduction and dot, as far
+as nothing else reads what is inside. Then come loop fusions (CpuInstructionFusion): an elementwise
+value is computed inside the loops that read it, by each of them if it is cheap.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Kernel(Op):
 
 
 def fused(block: Block, plain: Set[Value]) -> Block:
-    """The block with one op for each kernel; dots that make `plain` values stay alone."""
+    """Return the block with one op for each kernel; dots that make `plain` values stay alone."""
     graph = _Graph(block, plain)
     graph.gather()
     graph.settle()
@@ -141,7 +141,7 @@ class _Graph:
         return (op.name in _SUMS or op.name == "dot_general") and self._supported(op)
 
     def _supported(self, op: Op) -> bool:
-        """Whether a library fusion may take the op in."""
+        """Return whether a library fusion may take the op in."""
         if isinstance(op, Kernel):
             return False
         if op.name == "broadcast_in_dim":
@@ -213,7 +213,7 @@ class _Graph:
         return tuple(dict.fromkeys(self._views.get(v, v) for v in read if v not in internal))
 
     def _read(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """The stored values that a loop reads for these."""
+        """Return the stored values that a loop reads for these."""
         found: dict[Value, None] = {}
         for v in values:
             if v.literal is None:
@@ -233,8 +233,11 @@ class _Graph:
             yield kernel(op, operands, same if op.name in ELEMENTWISE else ())
 
     def _reshaped(self, op: Op) -> Iterator[Kernel]:
-        """Of a stored value it is a view. Any other is computed in this shape for what needs it
-        so, which is why nothing can be overwritten, and by the loops that read it once more.
+        """Yield the kernels of a reshape.
+
+        For a stored value there are none: the reshape is a view of it. Any other value is computed
+        in this shape for what needs it in this shape, which is why nothing can be overwritten, and
+        once more by the loops that read it.
         """
         v, whole = op.results[0], op.operands[0]
         if whole not in self._inside or whole in self._stored:
@@ -251,6 +254,13 @@ class _Graph:
 
 
 def kernel(op: Op, operands: tuple[Value, ...], overwrites: tuple[Value, ...] = ()) -> Kernel:
+    """Return the kernel that an op becomes.
+
+    Args:
+      op: the op whose results it makes.
+      operands: the arrays that it reads.
+      overwrites: the operands whose buffers the result may take over.
+    """
     return Kernel(
         op.name,
         operands,
@@ -267,7 +277,10 @@ def _is_loop(op: Op) -> bool:
 
 
 def _emitted(readers: Sequence[Op], emitted: Mapping[Value, int]) -> int:
-    """How often a loop computes an element that `readers` read: anew for each that shifts it."""
+    """Return how often a loop computes an element that `readers` read.
+
+    It is computed anew for each reader that shifts it.
+    """
     same, shifted = 1, 0
     for op in readers:
         often = emitted.get(op.results[0], 1) if op.results else 1
@@ -284,11 +297,11 @@ def _is_dear(op: Op) -> bool:
         divisor = op.operands[1]
         return divisor.literal is None and divisor.size == op.results[0].size
     if op.results[0].dtype == "bfloat16" and op.name in ELEMENTWISE and op.name != "select_n":
-        return True  # it is computed in float32, and rounding to bfloat16 is dear
+        return True  # it is computed in float32, and rounding to bfloat16 is expensive
     return op.name in _DEAR or op.name in _REDUCTIONS
 
 
 def _reads_one(op: Op) -> bool:
-    """Whether computing it again reads no more than one array of its size."""
+    """Return whether computing it again reads no more than one array of its size."""
     size = op.results[0].size
     return sum(v.literal is None and v.size >= size for v in dict.fromkeys(op.operands)) <= 1

@@ -1,9 +1,9 @@
-"""What XLA:CPU materialises, as of jaxlib 0.12.
+"""Model what XLA:CPU materialises, as of jaxlib 0.12.
 
-A block becomes the kernels that XLA:CPU makes of it, in the order it runs them: copies are written
-out (`writing_cpu`), ops are gathered into fusions (`fusions_cpu`), what is left runs breadth first
-(`schedule_cpu`). Of an op that comes out the operands are the arrays that the kernel reads, and
-the results those it writes, so that nothing more is to be decided here.
+A block becomes the kernels that XLA:CPU makes of it, in the order in which it runs them: copies are
+written out (`copies`), ops are gathered into fusions (`fusion`), and what is left runs breadth
+first (`schedule`). The operands of an op that comes out are the arrays that the kernel reads, and
+its results those it writes, so that nothing more is to be decided here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 
 
 def kernels(block: Block, nest: Nest | None) -> Block:
-    """The kernels of a block, which is a loop's body if there is a `nest`."""
+    """Return the kernels of a block, which is a loop's body if there is a `nest`."""
     found = written(block, nest)
     return breadth_first(fused(found.block, found.plain), found.rewritten)
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """XLA:CPU. It keeps temporaries in the buffers of outputs that are not written yet.
+    """XLA:CPU, which keeps temporaries in the buffers of outputs that are not written yet.
 
     Attributes:
-      removes_barriers: see `storage.Profile`.
+      removes_barriers: see `memory.profile.Profile`.
     """
 
     removes_barriers: str = ""
@@ -38,14 +38,21 @@ class Cpu:
     carries_stay = True
 
     def lowered(self, block: Block, nest: Nest | None) -> Block:
+        """Return the kernels that XLA:CPU makes of the block; `nest` is given for a loop's body."""
         if self.removes_barriers:
             block = without_barriers(block, is_body=nest is not None)
         return kernels(block, nest)
 
     def nbytes(self, value: Value, block: Block) -> int:
+        """Return the bytes of a stored value."""
         return value.nbytes
 
     def in_place(self, op: Op, value: Value) -> bool:
+        """Return whether the op may write a result over `value`.
+
+        A loop may write over its carries and its stacks, a scatter or an update over its first
+        operand, and a fusion over what it was allowed to.
+        """
         if op.nest is not None:
             stacks = sum(op.results[i].memory == "device" for i in op.nest.stacked)
             carried = {op.operands[op.nest.operands[i]] for i in op.nest.carries}

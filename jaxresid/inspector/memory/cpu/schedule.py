@@ -1,4 +1,4 @@
-"""The order in which XLA:CPU runs the kernels of a block."""
+"""Order the kernels of a block as XLA:CPU runs them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 
 
 def breadth_first(block: Block, rewritten: Set[Value]) -> Block:
-    """The ops in XLA:CPU's order: first in, first out, from when all operands are there.
+    """Return the block with its ops in the order in which XLA:CPU runs them.
 
-    Its default scheduler is made for concurrency (BFScheduler): what can run early runs early. Of
-    several that become ready at once, the dots that were rewritten come last.
+    The order is first in, first out, from when all operands are there. XLA:CPU's default scheduler
+    (BFScheduler) is made for concurrency: what can run early runs early. Of several that become
+    ready at once, the dots that were rewritten come last.
     """
     waiting: dict[Op, int] = {}
     users: dict[Value, list[Op]] = {}

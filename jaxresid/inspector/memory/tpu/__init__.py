@@ -1,0 +1,1 @@
+"""Model what a TPU's compiler materialises."""

@@ -1,8 +1,8 @@
-"""What a TPU's compiler computes inside what reads it, and what it makes an array of.
+"""Decide what a TPU's compiler computes inside what reads it, and what it materialises.
 
 Cheap values are computed again in all that read them, as long as that reads and writes less than
-an array of its own. A dot or convolution is finished, before it is written, by the elementwise ops
-that all that is made of it leads through.
+materialising them would. A dot or convolution is finished, before it is written, by the elementwise
+ops that everything made of it leads through.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MOVES = frozenset(
         *("device_put", "full", "empty", "zeros_like"),
     }
 )
-# Too dear to be computed twice.
+# Too expensive to be computed twice.
 _DEAR = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
 MULTIPLIED = frozenset({"dot_general", "conv_general_dilated"})
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin"})
-# What takes a dear value in that nothing else reads.
+# What takes in an expensive value that nothing else reads.
 _READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
 SCATTERS = frozenset({"scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul"})
 # What a loop reads of these it makes itself, each trip.
@@ -59,14 +59,15 @@ class Sum(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fusions:
-    """What is decided for a block before it is known what the arrays are.
+    """What is decided for a block before it is known what is materialised.
 
     Attributes:
-      block: with `Elementwise` ops.
-      held: values that are arrays because of who reads them.
-      spared: elementwise values that are arrays because that reads and writes less.
-      fused: dots and convolutions that are no arrays, being finished by something else.
-      starts: what is an array instead, and dots that finish themselves -> the dot it starts with.
+      block: the block with `Elementwise` and `Sum` ops.
+      held: values that are materialised because of what reads them.
+      spared: elementwise values that are materialised because that reads and writes less.
+      fused: dots and convolutions that are not materialised, as something else finishes them.
+      starts: what is materialised instead of a dot, and dots that finish themselves -> the dot that
+        the kernel starts with.
       widths: reshapes that are copies -> bytes of each of their elements.
     """
 
@@ -78,7 +79,7 @@ class Fusions:
     widths: Mapping[Value, int]
 
     def is_array(self, op: Op) -> bool:
-        """Whether the op's results are arrays, whatever they are made of."""
+        """Return whether the op's results are materialised, whatever they are made of."""
         if not op.results:  # a callback
             return True
         first = op.results[0]
@@ -90,6 +91,7 @@ class Fusions:
 
 
 def fusions(block: Block) -> Fusions:
+    """Return what is fused in a block, and what is materialised."""
     block = _simplified(block, _readers(block))
     readers = _readers(block)
     held = _held(block)
@@ -107,25 +109,30 @@ def fusions(block: Block) -> Fusions:
 
 
 def is_multiplied(op: Op) -> bool:
-    """Whether the op runs on the matrix unit."""
+    """Return whether the op runs on the matrix unit."""
     return op.name in MULTIPLIED and not isinstance(op, Elementwise | Sum)
 
 
 def is_elementwise(op: Op) -> bool:
+    """Return whether the op is elementwise, or computed as elementwise ops are."""
     return op.name in _ELEMENTWISE or isinstance(op, Elementwise)
 
 
 def is_view(op: Op) -> bool:
+    """Return whether the op only views its operand in another shape, order or type."""
     return op.name in _VIEWS and op.operands[0].literal is None
 
 
 def leads_on(op: Op) -> bool:
-    """Whether the op is computed inside what reads it, unless there is a reason against it."""
+    """Return whether the op is computed inside what reads it, unless something prevents that."""
     return is_elementwise(op) or (op.name in _MOVES and not _is_fetched(op)) or is_view(op)
 
 
 def _is_fetched(op: Op) -> bool:
-    """Whether the op brings a value from one memory into another: no reader can do that itself."""
+    """Return whether the op brings a value from one memory into another.
+
+    No reader can do that itself.
+    """
     return op.name == "device_put" and any(
         a.memory != b.memory for a, b in zip(op.operands, op.results, strict=True)
     )
@@ -140,10 +147,10 @@ def _readers(block: Block) -> dict[Value, list[Op]]:
 
 
 def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]]) -> Block:
-    """The block with what is elementwise, or a sum, though it does not look so.
+    """Return the block with ops marked that are elementwise, or a sum, though they do not look so.
 
-    Dots that sum over nothing are products, one-hot scatters comparisons; and what is too dear to
-    be computed twice may be read once.
+    Dots that sum over nothing are products, one-hot scatters are comparisons; and what is too
+    expensive to be computed twice may be read once.
     """
     zeros: set[Value] = set()
     ops: list[Op] = []
@@ -163,7 +170,7 @@ def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]]) -> Block:
 
 
 def _dot_kind(op: Op) -> type[Op] | None:
-    """What a dot is if it is not one of matrices."""
+    """Return the kind of op that a dot is if it does not multiply matrices; None if it does."""
     (left, right), (left_batch, right_batch) = op.params["dimension_numbers"]
     a, b = op.operands
     if all(a.shape[d] == 1 for d in left):
@@ -202,7 +209,10 @@ def _held(block: Block) -> set[Value]:
 def _meetings(
     block: Block, held: set[Value], readers: Mapping[Value, Sequence[Op]]
 ) -> dict[Op, Op | None]:
-    """Op -> the first op that all that is made of its results leads through, if there is one."""
+    """Return, for each op, the first op that everything made of its results leads through.
+
+    It is None where there is no such op.
+    """
     found: dict[Op, Op | None] = {}
     depth: dict[Op, int] = {}
     for op in reversed(block.ops):
@@ -236,9 +246,9 @@ def _meeting(
 def _epilogues(
     block: Block, held: set[Value], meets: Mapping[Op, Op | None]
 ) -> tuple[set[Value], dict[Value, Op]]:
-    """`Fusions.fused` and `Fusions.starts`.
+    """Return `Fusions.fused` and `Fusions.starts`.
 
-    What finishes a dot has to read nothing that comes later than the dot. A cast to a wider type at
+    What finishes a dot must read nothing that comes later than the dot. A cast to a wider type at
     the end is left to the readers, as it is computed again for free.
     """
     fused: set[Value] = set()
@@ -275,7 +285,10 @@ def _epilogues(
 def _sinks(
     block: Block, arrays: set[Value], readers: Mapping[Value, Sequence[Op]]
 ) -> dict[Op, frozenset[Op]]:
-    """Op that leads on -> the kernels that compute it if it is no array, up to a few."""
+    """Return, for each op that leads on, the kernels that compute it if it is not materialised.
+
+    They are counted up to a few.
+    """
     found: dict[Op, frozenset[Op]] = {}
     for op in reversed(block.ops):
         if not leads_on(op):
@@ -292,10 +305,11 @@ def _sinks(
 
 
 def _spared(made: Fusions, forks: Mapping[Op, frozenset[Op]]) -> set[Value]:
-    """The elementwise values that less is read and written for if they are arrays.
+    """Return the elementwise values for which less is read and written if they are materialised.
 
     With r bytes to compute each of its bytes from, and k kernels that read it, computing it each
-    time takes r k, an array r + 1 + k. And a cast to a narrower type is not left to several dots.
+    time takes r k, materialising it r + 1 + k. And a cast to a narrower type is not left to several
+    dots.
     """
     bare = replace(made, spared=set())
     found: set[Value] = set()
@@ -333,7 +347,7 @@ def _spares(value: Value, read: Sequence[Value], sinks: frozenset[Op]) -> bool:
 
 
 def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value, int]:
-    """Reshapes that other ops than dots read and that cut tiles, with their elements' bytes.
+    """Return the reshapes that cut tiles and that not only dots read, with their elements' bytes.
 
     A TPU computes in float32, and casts what it reads in that type before it copies it.
     """

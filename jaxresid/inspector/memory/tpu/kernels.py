@@ -1,8 +1,8 @@
-"""A block -> the kernels that a TPU's compiler makes of it.
+"""Turn a block into the kernels that a TPU's compiler makes of it.
 
-A kernel's operands are the arrays it reads, through all that is computed inside it, and its results
-those it writes. Each rule was measured ahead of time with libtpu 0.0.52, JAX 0.12.0.1, on one v5p
-chip, at gigabyte shapes; a GPU's compiler was not.
+A kernel's operands are the arrays that it reads, through all that is computed inside it, and its
+results those that it writes. Each rule was measured ahead of time with libtpu 0.0.52, JAX 0.12.0.1,
+on one v5p chip, at gigabyte shapes; a GPU's compiler was not measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kernels(Block):
     """Kernels in order.
 
     Attributes:
-      nbytes: of the arrays that take another size than a row-major one of their type.
+      nbytes: the bytes of the arrays that take another size than a row-major one of their type.
     """
 
     nbytes: Mapping[Value, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Kernel(Op):
 
 
 def kernels(block: Block, nest: Nest | None) -> Kernels:
-    """The kernels of a block and of the bodies in it."""
+    """Return the kernels of a block and of the bodies in it."""
     if isinstance(block, Kernels):
         return block
     return _Compiler(block).block(block, nest)
@@ -77,7 +77,7 @@ class _Compiler:
 
 
 class _Writer:
-    """Writes the kernels of one block."""
+    """A writer of the kernels of one block."""
 
     def __init__(self, compiler: _Compiler, block: Block, nest: Nest | None) -> None:
         self._compiler = compiler
@@ -125,9 +125,9 @@ class _Writer:
         return tuple(outputs)
 
     def _ordered(self, outputs: Sequence[Value]) -> tuple[Kernel, ...]:
-        """The kernels; in a loop, those dots last whose results go straight into a stack.
+        """Return the kernels; in a loop, those dots last whose results go straight into a stack.
 
-        No other kernel waits for a weight's gradient, and the scheduler puts it to the end of the
+        No other kernel waits for a weight's gradient, and the scheduler puts it at the end of the
         trip: what it reads was still there at the peak in most scans measured.
         """
         if self._nest is None:
@@ -162,7 +162,7 @@ class _Writer:
         return found
 
     def _inside(self, op: Op) -> None:
-        """The op's results are computed in whatever reads them."""
+        """Record that the op's results are computed in whatever reads them."""
         roots = self._read(op.operands)
         within = frozenset(roots) if is_multiplied(op) else self._within(op.operands)
         for v in op.results:
@@ -187,7 +187,7 @@ class _Writer:
         self._emit(op, roots, overwrites)
 
     def _array(self, op: Op, value: Value) -> Value:
-        """An array for a call that reads `value`."""
+        """Return an array for a call that reads `value`."""
         if value.literal is not None or value in self._arrays:
             return value
         return self._copy(op, value)
@@ -228,7 +228,10 @@ class _Writer:
                 self._nbytes[v] = nbytes
 
     def _barrier(self, op: Op) -> None:
-        """Its results are its operands; but of a stack's slice there is an array from here on."""
+        """Let a barrier's results be its operands.
+
+        A stack's slice is an array of its own from here on.
+        """
         for a, b in zip(op.operands, op.results, strict=True):
             if a in self._slices:
                 self._roots[b] = (self._copy(op, a),)
@@ -262,7 +265,7 @@ class _Writer:
         self._looped.update(op.results)
 
     def _cast(self, op: Op, value: Value) -> Value:
-        """What a loop multiplies is cast before the loop, once and all of it."""
+        """Return what a loop multiplies, cast before the loop, once and all of it."""
         made = self._casts.get(value)
         if made is None:
             made = self._casts[value] = replace(value, dtype="bfloat16", itemsize=2)
@@ -271,7 +274,7 @@ class _Writer:
         return made
 
     def _carry(self, made: Kernels, ops: Sequence[Kernel]) -> None:
-        """A carry's next value takes the buffer of the last one, if nobody reads that any more."""
+        """Let a carry's next value take the buffer of the carry, if nothing reads it any more."""
         if self._nest is None:
             return
         last: dict[Value, int] = {}

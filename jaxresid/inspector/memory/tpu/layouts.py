@@ -1,8 +1,8 @@
-"""How many bytes an array takes in a TPU's memory.
+"""Work out how many bytes an array takes in a TPU's memory.
 
 Arrays are tiled by 8 rows of 128 lanes over the two minor axes, which are padded to whole tiles;
-the compiler chooses them among the last. Of an image they are the batch's and the features'. An
-array that is cut up anew keeps its own order, unless that takes more than double.
+the compiler chooses them among the last. For an image they are the batch and the features. An array
+that is reshaped across tiles keeps its own order, unless that takes more than double.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGE = 1 << 18
 
 
 def layouts(block: Block) -> dict[tuple[int, ...], tuple[int, int]]:
-    """Shapes in a program -> the axes that are tiled, where the layout is not free."""
+    """Return the shapes in a program whose layout is not free, with the axes that are tiled."""
     found: dict[tuple[int, ...], tuple[int, int]] = {}
     for op in all_ops(block.ops):
         if op.name == "conv_general_dilated":
@@ -46,7 +46,14 @@ def stored_nbytes(
     *,
     is_stack: bool = False,
 ) -> int:
-    """Bytes of an array, padding included; a loop's stack is laid out as what it stacks."""
+    """Return the bytes of an array, padding included.
+
+    Args:
+      value: the array.
+      itemsize: the bytes that one element takes.
+      fixed: the tiled axes of some shapes, see `layouts`.
+      is_stack: whether it is a loop's stack, which is laid out as what it stacks.
+    """
     if value.literal is not None:
         return 0
     shape = value.shape[1:] if is_stack else value.shape
@@ -58,7 +65,7 @@ def stored_nbytes(
 
 
 def _padded(shape: tuple[int, ...], axes: Iterable[int]) -> int:
-    """Elements with the padding of the layout that has least."""
+    """Return the number of elements, padding included, in the layout that has the least."""
     size = math.prod(shape)
     extents = [shape[a] for a in axes if shape[a] > 1]
     if len(extents) < 2:
@@ -70,7 +77,7 @@ def _padded(shape: tuple[int, ...], axes: Iterable[int]) -> int:
 
 
 def cuts_tiles(op: Op) -> bool:
-    """Whether a reshape is a copy: the minor axis is another."""
+    """Return whether a reshape is a copy, because another axis is the minor one."""
     before, after = op.operands[0], op.results[0]
     if before.literal is not None or before.size < _LARGE:
         return False

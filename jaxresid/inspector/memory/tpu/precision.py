@@ -1,7 +1,7 @@
-"""Which float32 arrays hold bfloat16, because nothing reads them but dots of default precision.
+"""Find float32 arrays that hold bfloat16, because only dots of default precision read them.
 
 A TPU multiplies float32 at default precision in one pass of bfloat16, and its compiler moves the
-cast to where the operand is made: also through the stack of a scan, which takes half then.
+cast to where the operand is made: also through the stack of a scan, which then takes half as much.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _AS_GIVEN = frozenset(
 
 
 def narrowed(block: Block, plan: Callable[[Block], Fusions]) -> frozenset[Value]:
-    """Of the whole program, bodies included.
+    """Return the values of a whole program, bodies included, that are float32 but hold bfloat16.
 
-    A reduction of what a dot writes is made along with it, and does not read it.
+    A reduction of what a dot writes is made along with the dot, and does not read its result.
 
     Args:
-      plan: what is fused in a block.
+      block: the block of the whole program.
+      plan: returns what is fused in a block.
     """
     found: set[Value] = set()
     _find(block, frozenset(), plan, found)
@@ -45,7 +46,10 @@ def _find(
     plan: Callable[[Block], Fusions],
     found: set[Value],
 ) -> None:
-    """Adds to `found`; `outputs` are those of the block's that only dots read after it."""
+    """Add to `found` the values of a block that hold bfloat16.
+
+    `outputs` are the numbers of the block's outputs that only dots read after it.
+    """
     wide: set[Value] = set()
     seen: set[Value] = set()
     planned = plan(block)
@@ -95,7 +99,7 @@ def _find(
 
 
 def _only_multiplied(block: Block) -> set[Value]:
-    """The values that dots alone read, as they are or transposed."""
+    """Return the values that only dots read, as they are or transposed."""
     found: set[Value] = set()
     other = set(block.outputs)
     for op in reversed(block.ops):

@@ -1,4 +1,4 @@
-"""What a TPU's compiler materialises."""
+"""Model what a TPU's compiler materialises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 
 
 class Accelerator:
-    """The default profile."""
+    """The default profile: a TPU's compiler."""
 
     name = "accelerator"
     outputs_lend_room = False
@@ -20,6 +20,12 @@ class Accelerator:
         self._last: tuple[Block, Kernels] | None = None
 
     def lowered(self, block: Block, nest: Nest | None) -> Block:
+        """Return the kernels that a TPU's compiler makes of the block.
+
+        Args:
+          block: the block; one that is lowered already stays as it is.
+          nest: how it lines up with the loop whose body it is; None if it is no loop's.
+        """
         if self._last is None or self._last[0] is not block:
             made = kernels(block, nest)
             if made is block or nest is not None:
@@ -28,7 +34,9 @@ class Accelerator:
         return self._last[1]
 
     def nbytes(self, value: Value, block: Block) -> int:
+        """Return the bytes of a stored value, padding included."""
         return block.nbytes.get(value, value.nbytes) if isinstance(block, Kernels) else value.nbytes
 
     def in_place(self, op: Op, value: Value) -> bool:
+        """Return whether the op may write a result over `value`."""
         return isinstance(op, Kernel) and value in op.overwrites

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import architecture
+
 PACKAGE = Path(__file__).parent.parent / "jaxresid"
 
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
@@ -127,6 +129,17 @@ def test_every_room_is_known():
     for package, order in ROOMS.items():
         found = {path.with_suffix("").name for path in (PACKAGE / package).iterdir()}
         assert set(order) == found - {"__init__", "__pycache__"}
+
+
+def test_nothing_imports_in_circles():
+    modules = architecture.module_names()
+    assert architecture.circles(architecture.arrows(modules)) == []
+    assert architecture.circles(architecture.between_rooms(modules)) == []
+
+
+def test_a_circle_is_seen():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
+    assert architecture.circles(graph) == [["a", "b", "c"]]
 
 
 @pytest.mark.integration

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
@@ -29,9 +29,11 @@ SECTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Example:
     """Source that illustrates a rule.
+
+    Text that begins with a new line is an indented block: it loses that line and the indentation,
+    when it is asked for, since who only runs the rules never does.
 
     Attributes:
       source: a module. In a bad example the lines that are reported end in `# !`.
@@ -40,10 +42,35 @@ class Example:
       jax: the targeted jax, where the rule depends on it.
     """
 
-    source: str
-    fixed: str | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    jax: tuple[int, int] | None = None
+    __slots__ = ("_files", "_fixed", "_source", "jax")
+
+    def __init__(
+        self,
+        source: str,
+        fixed: str | None = None,
+        files: Mapping[str, str] | None = None,
+        jax: tuple[int, int] | None = None,
+    ) -> None:
+        self._source, self._fixed, self._files, self.jax = source, fixed, files or {}, jax
+
+    @property
+    def source(self) -> str:
+        """The module."""
+        return _dedented(self._source)
+
+    @property
+    def fixed(self) -> str | None:
+        """Its text after all fixes, if there are any."""
+        return None if self._fixed is None else _dedented(self._fixed)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The other modules of its project, by path."""
+        return {path: _dedented(text) for path, text in self._files.items()}
+
+
+def _dedented(text: str) -> str:
+    return textwrap.dedent(text[1:]) if text.startswith("\n") else text
 
 
 class Documented:

@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import importlib
+import inspect
 import pkgutil
 import re
 
@@ -132,3 +134,18 @@ def test_the_index_agrees_with_the_rules():
     assert shown == [tuple(entry) for entry in rules.INDEX]
     assert [e.is_default for e in rules.INDEX] == [r.is_default() for r in RULES]
     assert [e.code for e in rules.INDEX] == sorted(e.code for e in rules.INDEX)
+
+
+def test_examples_are_written_as_blocks():
+    """One reads a module as it is, not a string full of line ends."""
+    for rule in RULES:
+        for call in ast.walk(ast.parse(inspect.getsource(_module(rule)))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Example":
+                for node in ast.walk(call):
+                    text = getattr(node, "value", None)
+                    if isinstance(node, ast.Constant) and isinstance(text, str):
+                        assert "\n" not in text or text.startswith("\n"), (rule.code, text)
+
+
+def _module(rule):
+    return importlib.import_module(rule.__module__)

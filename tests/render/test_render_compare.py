@@ -328,6 +328,13 @@ def test_a_mark_of_one_is_the_mark_of_all_that_are_the_same():
     assert entry.row.policy == "dots_saveable" and entry.pareto and entry.knee
 
 
+def test_measured_where_nothing_ran_without_checkpoints():
+    alone = Timing(0.25, None, None, None, 10, None, 1e-4)
+    rows = [dataclasses.replace(row, measured=alone) for row in ROWS[1:3]]
+    text = printed(render_comparison(compared(*rows, measured_on="cpu (2 cores)")), 100)
+    assert text.count("0.25 s") == 2
+
+
 def test_measured():
     rows = [dataclasses.replace(r, measured=timing(1 + i / 10)) for i, r in enumerate(ROWS[:3])]
     rows.append(dataclasses.replace(ROWS[4], measure_error="killed\n(out of memory?)"))

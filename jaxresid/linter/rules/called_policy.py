@@ -45,83 +45,187 @@ class CalledPolicy(Rule):
     fixes = "safe"
     bad = (
         Example(
-            "import jax\n\n\n"
-            "def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable()):  # !\n"
-            "    return jax.checkpoint(layer, policy=policy)(w, x)\n",
-            fixed="import jax\n\n\n"
-            "def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):\n"
-            "    return jax.checkpoint(layer, policy=policy)(w, x)\n",
+            """
+            import jax
+
+
+            def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable()):  # !
+                return jax.checkpoint(layer, policy=policy)(w, x)
+            """,
+            fixed="""
+            import jax
+
+
+            def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):
+                return jax.checkpoint(layer, policy=policy)(w, x)
+            """,
         ),
         Example(
-            "from jax import checkpoint as ckpt\n"
-            "from jax import checkpoint_policies as cp\n\n\ndef run(layer, w, x):\n"
-            "    return ckpt(layer, policy=cp.dots_saveable())(w, x)  # !\n",
-            fixed="from jax import checkpoint as ckpt\n"
-            "from jax import checkpoint_policies as cp\n\n\ndef run(layer, w, x):\n"
-            "    return ckpt(layer, policy=cp.dots_saveable)(w, x)\n",
+            """
+            from jax import checkpoint as ckpt
+            from jax import checkpoint_policies as cp
+
+
+            def run(layer, w, x):
+                return ckpt(layer, policy=cp.dots_saveable())(w, x)  # !
+            """,
+            fixed="""
+            from jax import checkpoint as ckpt
+            from jax import checkpoint_policies as cp
+
+
+            def run(layer, w, x):
+                return ckpt(layer, policy=cp.dots_saveable)(w, x)
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\n\n"
-            "keep_all = jax.checkpoint_policies.everything_saveable\n\n\n@functools.partial(\n"
-            "    jax.remat,\n    policy=keep_all(),  # !\n)\ndef block(w, x):\n"
-            "    return jax.numpy.sin(x @ w)\n",
-            fixed="import functools\n\nimport jax\n\n"
-            "keep_all = jax.checkpoint_policies.everything_saveable\n\n\n@functools.partial(\n"
-            "    jax.remat,\n    policy=keep_all,\n)\ndef block(w, x):\n"
-            "    return jax.numpy.sin(x @ w)\n",
+            """
+            import functools
+
+            import jax
+
+            keep_all = jax.checkpoint_policies.everything_saveable
+
+
+            @functools.partial(
+                jax.remat,
+                policy=keep_all(),  # !
+            )
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+            """,
+            fixed="""
+            import functools
+
+            import jax
+
+            keep_all = jax.checkpoint_policies.everything_saveable
+
+
+            @functools.partial(
+                jax.remat,
+                policy=keep_all,
+            )
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+            """,
         ),
         Example(
-            "import jax.ad_checkpoint\n\n\ndef policy_for(name):\n"
-            "    cp = jax.ad_checkpoint.checkpoint_policies\n    return {\n"
-            '        "dots": cp.checkpoint_dots(),  # !\n'
-            '        "batch": cp.dots_with_no_batch_dims_saveable(  # !\n        ),\n'
-            "    }[name]\n",
-            fixed="import jax.ad_checkpoint\n\n\ndef policy_for(name):\n"
-            "    cp = jax.ad_checkpoint.checkpoint_policies\n    return {\n"
-            '        "dots": cp.checkpoint_dots,\n'
-            '        "batch": cp.dots_with_no_batch_dims_saveable,\n    }[name]\n',
+            """
+            import jax.ad_checkpoint
+
+
+            def policy_for(name):
+                cp = jax.ad_checkpoint.checkpoint_policies
+                return {
+                    "dots": cp.checkpoint_dots(),  # !
+                    "batch": cp.dots_with_no_batch_dims_saveable(  # !
+                    ),
+                }[name]
+            """,
+            fixed="""
+            import jax.ad_checkpoint
+
+
+            def policy_for(name):
+                cp = jax.ad_checkpoint.checkpoint_policies
+                return {
+                    "dots": cp.checkpoint_dots,
+                    "batch": cp.dots_with_no_batch_dims_saveable,
+                }[name]
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\n"
-            "def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):\n"
-            "    return jax.checkpoint(layer, policy=policy)(w, x)\n"
+            """
+            import jax
+
+
+            def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):
+                return jax.checkpoint(layer, policy=policy)(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n"
-            "def policy(prim, *args, **params):\n"
-            '    return cp.dots_saveable(prim, *args, **params) or prim.name == "exp"\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def policy(prim, *args, **params):
+                return cp.dots_saveable(prim, *args, **params) or prim.name == "exp"
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef mine(prim, *_, **__):\n"
-            "    return cp.nothing_saveable()\n\n\n"
-            "nothing = lambda *_, **__: cp.nothing_saveable()\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def mine(prim, *_, **__):
+                return cp.nothing_saveable()
+
+
+            nothing = lambda *_, **__: cp.nothing_saveable()
+            """
         ),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_policy():\n"
-            "    assert not jax.checkpoint_policies.nothing_saveable()\n"
-            "    assert jax.checkpoint_policies.everything_saveable() is True\n"
-            "    with pytest.raises(TypeError):\n"
-            "        jax.checkpoint_policies.dots_saveable()\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_policy():
+                assert not jax.checkpoint_policies.nothing_saveable()
+                assert jax.checkpoint_policies.everything_saveable() is True
+                with pytest.raises(TypeError):
+                    jax.checkpoint_policies.dots_saveable()
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef run(layer, w, x, arguments):\n"
-            "    kept = cp.dots_saveable(*arguments)\n"
-            "    return jax.checkpoint(layer, policy=cp.save_only_these_names())(w, x), kept\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def run(layer, w, x, arguments):
+                kept = cp.dots_saveable(*arguments)
+                return jax.checkpoint(layer, policy=cp.save_only_these_names())(w, x), kept
+            """
         ),
         Example(
-            "from policies import checkpoint_policies as cp\n\n\ndef run(layer, w, x, remat):\n"
-            "    return remat(layer, policy=cp.nothing_saveable())(w, x)\n"
+            """
+            from policies import checkpoint_policies as cp
+
+
+            def run(layer, w, x, remat):
+                return remat(layer, policy=cp.nothing_saveable())(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef run(cp, layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=cp.dots_saveable())(w, x)\n"
+            """
+            import jax
+
+
+            def run(cp, layer, w, x):
+                return jax.checkpoint(layer, policy=cp.dots_saveable())(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef dots_saveable():\n"
-            "    return jax.checkpoint_policies.dots_saveable\n\n\ndef run(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=dots_saveable())(w, x)\n"
+            """
+            import jax
+
+
+            def dots_saveable():
+                return jax.checkpoint_policies.dots_saveable
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=dots_saveable())(w, x)
+            """
         ),
     )
 

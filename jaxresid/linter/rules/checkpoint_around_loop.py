@@ -51,66 +51,194 @@ class CheckpointAroundLoop(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\nfrom jax import lax\n\n\ndef step(c, w):\n"
-            "    return jnp.tanh(c @ w), None\n\n\ndef loss(ws, x):\n"
-            "    h, _ = jax.checkpoint(lambda c: lax.scan(step, c, ws))(x)  # !\n"
-            "    return h.sum()\n\n\ngradient = jax.grad(loss)\n",
-            fixed="import jax\nimport jax.numpy as jnp\nfrom jax import lax\n\n\ndef step(c, w):\n"
-            "    return jnp.tanh(c @ w), None\n\n\ndef loss(ws, x):\n"
-            "    h, _ = (lambda c: lax.scan(jax.checkpoint(step, prevent_cse=False), c, ws))(x)\n"
-            "    return h.sum()\n\n\ngradient = jax.grad(loss)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax import lax
+
+
+            def step(c, w):
+                return jnp.tanh(c @ w), None
+
+
+            def loss(ws, x):
+                h, _ = jax.checkpoint(lambda c: lax.scan(step, c, ws))(x)  # !
+                return h.sum()
+
+
+            gradient = jax.grad(loss)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+            from jax import lax
+
+
+            def step(c, w):
+                return jnp.tanh(c @ w), None
+
+
+            def loss(ws, x):
+                h, _ = (lambda c: lax.scan(jax.checkpoint(step, prevent_cse=False), c, ws))(x)
+                return h.sum()
+
+
+            gradient = jax.grad(loss)
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint  # !\ndef trunk(ws, x):\n"
-            "    def step(c, w):\n        return jnp.tanh(c @ w), None\n\n"
-            "    out, _ = jax.lax.scan(step, x, ws)\n    return out.sum()\n\n\n"
-            "gradient = jax.value_and_grad(trunk)\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef trunk(ws, x):\n"
-            "    def step(c, w):\n        return jnp.tanh(c @ w), None\n\n"
-            "    out, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)\n"
-            "    return out.sum()\n\n\n"
-            "gradient = jax.value_and_grad(trunk)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint  # !
+            def trunk(ws, x):
+                def step(c, w):
+                    return jnp.tanh(c @ w), None
+
+                out, _ = jax.lax.scan(step, x, ws)
+                return out.sum()
+
+
+            gradient = jax.value_and_grad(trunk)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def trunk(ws, x):
+                def step(c, w):
+                    return jnp.tanh(c @ w), None
+
+                out, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
+                return out.sum()
+
+
+            gradient = jax.value_and_grad(trunk)
+            """,
         ),
         Example(
-            "import flax.linen as nn\n\n\nclass Block(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x, _):\n        return nn.tanh(nn.Dense(8)(x)), None\n\n\n"
-            "class Trunk(nn.Module):\n    @nn.compact\n    def __call__(self, x):\n"
-            "        scanned = nn.scan(Block, {'params': 0}, {'params': True}, length=4)\n"
-            "        x, _ = nn.remat(scanned)(name='blocks')(x, None)  # !\n        return x\n",
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return nn.tanh(nn.Dense(8)(x)), None
+
+
+            class Trunk(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    scanned = nn.scan(Block, {'params': 0}, {'params': True}, length=4)
+                    x, _ = nn.remat(scanned)(name='blocks')(x, None)  # !
+                    return x
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef step(c, w):\n"
-            "    return jnp.tanh(c @ w), None\n\n\ndef loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    h, _ = jax.lax.scan(body, x, ws)\n    return h.sum()\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(c, w):
+                return jnp.tanh(c @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                h, _ = jax.lax.scan(body, x, ws)
+                return h.sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef loss(step, head, ws, x):\n"
-            "    h = jax.checkpoint(lambda c: head(jax.lax.scan(step, c, ws)))(x)\n"
-            "    return h.sum()\n"
+            """
+            import jax
+
+
+            def loss(step, head, ws, x):
+                h = jax.checkpoint(lambda c: head(jax.lax.scan(step, c, ws)))(x)
+                return h.sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(c, w):\n    return c * w, None\n\n\n@jax.checkpoint\n"
-            "def chunk(c, ws):\n    return jax.lax.scan(step, c, ws)\n\n\n"
-            "def loss(chunks, x):\n    h, _ = jax.lax.scan(chunk, x, chunks)\n    return h.sum()\n"
+            """
+            import jax
+
+
+            def step(c, w):
+                return c * w, None
+
+
+            @jax.checkpoint
+            def chunk(c, ws):
+                return jax.lax.scan(step, c, ws)
+
+
+            def loss(chunks, x):
+                h, _ = jax.lax.scan(chunk, x, chunks)
+                return h.sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(c, w):\n    return c * w, None\n\n\n@jax.checkpoint\n"
-            "def chunk(c, ws):\n    return jax.lax.scan(step, c, ws)\n\n\ndef loss(stages, x):\n"
-            "    for ws in stages:\n        x, _ = chunk(x, ws)\n    return x.sum()\n"
+            """
+            import jax
+
+
+            def step(c, w):
+                return c * w, None
+
+
+            @jax.checkpoint
+            def chunk(c, ws):
+                return jax.lax.scan(step, c, ws)
+
+
+            def loss(stages, x):
+                for ws in stages:
+                    x, _ = chunk(x, ws)
+                return x.sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(c, w):\n    return c * w, None\n\n\n@jax.checkpoint\n"
-            "def run(c, ws):\n    return jax.lax.scan(step, c, ws)\n\n\ndef loss(a, b, x):\n"
-            "    x, _ = run(x, a)\n    x, _ = run(x, b)\n    return x.sum()\n"
+            """
+            import jax
+
+
+            def step(c, w):
+                return c * w, None
+
+
+            @jax.checkpoint
+            def run(c, ws):
+                return jax.lax.scan(step, c, ws)
+
+
+            def loss(a, b, x):
+                x, _ = run(x, a)
+                x, _ = run(x, b)
+                return x.sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(c, w):\n    return c * w, None\n\n\ndef loss(ws, x):\n"
-            "    cp = jax.checkpoint_policies\n"
-            "    run = jax.checkpoint(lambda c: jax.lax.scan(step, c, ws), "
-            "policy=cp.dots_saveable)\n    return run(x)[0].sum()\n"
+            """
+            import jax
+
+
+            def step(c, w):
+                return c * w, None
+
+
+            def loss(ws, x):
+                cp = jax.checkpoint_policies
+                run = jax.checkpoint(lambda c: jax.lax.scan(step, c, ws), policy=cp.dots_saveable)
+                return run(x)[0].sum()
+            """
         ),
     )
 

@@ -44,90 +44,265 @@ class CheckpointAsDecoratorFactory(Rule):
     fixes = "safe"
     bad = (
         Example(
-            "import functools\n\nimport jax\n\n\n"
-            "@jax.checkpoint(policy=jax.checkpoint_policies.dots_saveable)  # !\n"
-            "def layer(w, x):\n    return jax.numpy.tanh(x @ w)\n",
-            fixed="import functools\n\nimport jax\n\n\n"
-            "@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)\n"
-            "def layer(w, x):\n    return jax.numpy.tanh(x @ w)\n",
+            """
+            import functools
+
+            import jax
+
+
+            @jax.checkpoint(policy=jax.checkpoint_policies.dots_saveable)  # !
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+            """,
+            fixed="""
+            import functools
+
+            import jax
+
+
+            @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+            """,
         ),
         Example(
-            "import jax\n\n\n@jax.remat()  # !\ndef layer(w, x):\n"
-            "    return jax.numpy.tanh(x @ w)\n",
-            fixed="import jax\n\n\n@jax.remat\ndef layer(w, x):\n"
-            "    return jax.numpy.tanh(x @ w)\n",
+            """
+            import jax
+
+
+            @jax.remat()  # !
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+            """,
+            fixed="""
+            import jax
+
+
+            @jax.remat
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+            """,
         ),
         Example(
-            "from jax import numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
-            "def layer(w, x):\n    return jnp.tanh(x @ w)\n\n\n"
-            "rematted = ckpt(prevent_cse=False)(layer)  # !\n",
-            fixed="from jax import numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
-            "def layer(w, x):\n    return jnp.tanh(x @ w)\n\n\n"
-            "rematted = ckpt(layer, prevent_cse=False)\n",
+            """
+            from jax import numpy as jnp
+            from jax import remat as ckpt
+
+
+            def layer(w, x):
+                return jnp.tanh(x @ w)
+
+
+            rematted = ckpt(prevent_cse=False)(layer)  # !
+            """,
+            fixed="""
+            from jax import numpy as jnp
+            from jax import remat as ckpt
+
+
+            def layer(w, x):
+                return jnp.tanh(x @ w)
+
+
+            rematted = ckpt(layer, prevent_cse=False)
+            """,
         ),
         Example(
-            "import flax.linen as nn\n\n\n@nn.remat(static_argnums=(2,))  # !\n"
-            "class Block(nn.Module):\n"
-            "    def __call__(self, x, train):\n        return x * 2 if train else x\n",
-            fixed="import flax.linen as nn\nimport functools\n\n\n"
-            "@functools.partial(nn.remat, static_argnums=(2,))\nclass Block(nn.Module):\n"
-            "    def __call__(self, x, train):\n        return x * 2 if train else x\n",
+            """
+            import flax.linen as nn
+
+
+            @nn.remat(static_argnums=(2,))  # !
+            class Block(nn.Module):
+                def __call__(self, x, train):
+                    return x * 2 if train else x
+            """,
+            fixed="""
+            import flax.linen as nn
+            import functools
+
+
+            @functools.partial(nn.remat, static_argnums=(2,))
+            class Block(nn.Module):
+                def __call__(self, x, train):
+                    return x * 2 if train else x
+            """,
         ),
         Example(
-            "from functools import partial\n\nimport jax\n\nsaving = partial(\n"
-            "    jax.checkpoint,  # of every layer\n"
-            "    policy=jax.checkpoint_policies.dots_saveable,\n)\n\n\n@saving(  # !\n"
-            "    prevent_cse=False,  # scanned\n)\ndef layer(w, x):\n    return x @ w\n",
-            fixed="from functools import partial\n\nimport jax\n\nsaving = partial(\n"
-            "    jax.checkpoint,  # of every layer\n"
-            "    policy=jax.checkpoint_policies.dots_saveable,\n)\n\n\n@partial(saving,\n"
-            "    prevent_cse=False,  # scanned\n)\ndef layer(w, x):\n    return x @ w\n",
+            """
+            from functools import partial
+
+            import jax
+
+            saving = partial(
+                jax.checkpoint,  # of every layer
+                policy=jax.checkpoint_policies.dots_saveable,
+            )
+
+
+            @saving(  # !
+                prevent_cse=False,  # scanned
+            )
+            def layer(w, x):
+                return x @ w
+            """,
+            fixed="""
+            from functools import partial
+
+            import jax
+
+            saving = partial(
+                jax.checkpoint,  # of every layer
+                policy=jax.checkpoint_policies.dots_saveable,
+            )
+
+
+            @partial(saving,
+                prevent_cse=False,  # scanned
+            )
+            def layer(w, x):
+                return x @ w
+            """,
         ),
         Example(
-            "import jax\n\n\nper_layer = jax.checkpoint(prevent_cse=False)  # !\n",
-            fixed="import jax\nimport functools\n\n\n"
-            "per_layer = functools.partial(jax.checkpoint, prevent_cse=False)\n",
+            """
+            import jax
+
+
+            per_layer = jax.checkpoint(prevent_cse=False)  # !
+            """,
+            fixed="""
+            import jax
+            import functools
+
+
+            per_layer = functools.partial(jax.checkpoint, prevent_cse=False)
+            """,
         ),
     )
     good = (
         Example(
-            "import functools\n\nimport jax\n\n\n@functools.partial(jax.checkpoint, prevent_cse=False)\n"
-            "def layer(x):\n    return jax.numpy.sin(x)\n"
+            """
+            import functools
+
+            import jax
+
+
+            @functools.partial(jax.checkpoint, prevent_cse=False)
+            def layer(x):
+                return jax.numpy.sin(x)
+            """
         ),
-        Example("import jax\n\n\n@jax.checkpoint\ndef layer(x):\n    return jax.numpy.sin(x)\n"),
+        Example("""
+            import jax
+
+
+            @jax.checkpoint
+            def layer(x):
+                return jax.numpy.sin(x)
+            """),
         Example(
-            "import jax\n\n\ndef layer(x):\n    return jax.numpy.sin(x)\n\n\n"
-            "rematted = jax.checkpoint(fun=layer, prevent_cse=False)\n"
+            """
+            import jax
+
+
+            def layer(x):
+                return jax.numpy.sin(x)
+
+
+            rematted = jax.checkpoint(fun=layer, prevent_cse=False)
+            """
         ),
         Example(
-            "from flax import nnx\n\n\n@nnx.remat(static_argnums=(2,))\n"
-            "def block(m, x, train):\n    return m(x) if train else x\n"
+            """
+            from flax import nnx
+
+
+            @nnx.remat(static_argnums=(2,))
+            def block(m, x, train):
+                return m(x) if train else x
+            """
         ),
         Example(
-            "import equinox as eqx\n\n\n@eqx.filter_checkpoint(prevent_cse=False)\n"
-            "def block(m, x):\n    return m(x)\n"
+            """
+            import equinox as eqx
+
+
+            @eqx.filter_checkpoint(prevent_cse=False)
+            def block(m, x):
+                return m(x)
+            """
         ),
-        Example("import jax\n\n\ndef wrap(f, **options):\n    return jax.checkpoint(**options)\n"),
-        Example("import jax\n\n\ndef wrap(*args):\n    return jax.checkpoint(*args)\n"),
+        Example("""
+            import jax
+
+
+            def wrap(f, **options):
+                return jax.checkpoint(**options)
+            """),
+        Example("""
+            import jax
+
+
+            def wrap(*args):
+                return jax.checkpoint(*args)
+            """),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_needs_a_function():\n"
-            "    with pytest.raises(TypeError):\n        jax.checkpoint(prevent_cse=False)\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_needs_a_function():
+                with pytest.raises(TypeError):
+                    jax.checkpoint(prevent_cse=False)
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\n\ndef checkpoint(fun=None, **options):\n"
-            "    if fun is None:\n        return functools.partial(checkpoint, **options)\n"
-            "    return jax.checkpoint(fun, **options)\n\n\n"
-            "@checkpoint(prevent_cse=False)\ndef layer(x):\n    return x\n"
+            """
+            import functools
+
+            import jax
+
+
+            def checkpoint(fun=None, **options):
+                if fun is None:
+                    return functools.partial(checkpoint, **options)
+                return jax.checkpoint(fun, **options)
+
+
+            @checkpoint(prevent_cse=False)
+            def layer(x):
+                return x
+            """
         ),
         Example(
-            "import jax\nfrom flax import nnx\n\n\ndef make(use_nnx):\n"
-            "    remat = nnx.remat if use_nnx else jax.remat\n    return remat(prevent_cse=False)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            def make(use_nnx):
+                remat = nnx.remat if use_nnx else jax.remat
+                return remat(prevent_cse=False)
+            """
         ),
         Example(
-            "import jax\n\n\ndef make(other):\n    remat = jax.remat if other is None else other\n"
-            "    return remat(prevent_cse=False)\n"
+            """
+            import jax
+
+
+            def make(other):
+                remat = jax.remat if other is None else other
+                return remat(prevent_cse=False)
+            """
         ),
-        Example("import orbax.checkpoint as ocp\n\n\nmanager = ocp.checkpoint(directory=None)\n"),
+        Example("""
+            import orbax.checkpoint as ocp
+
+
+            manager = ocp.checkpoint(directory=None)
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

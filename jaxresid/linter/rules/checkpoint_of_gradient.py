@@ -48,53 +48,141 @@ class CheckpointOfGradient(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef loss(w, x):\n    return jax.numpy.tanh(x @ w).sum()\n\n\n"
-            "def step(w, x):\n    g = jax.checkpoint(jax.grad(loss))(w, x)  # !\n"
-            "    return w - 0.1 * g\n\n\ndef train(w, xs):\n    for x in xs:\n        w = jax.jit(step)(w, x)\n    return w\n",
-            fixed="import jax\n\n\ndef loss(w, x):\n    return jax.numpy.tanh(x @ w).sum()\n\n\n"
-            "def step(w, x):\n    g = jax.grad(loss)(w, x)\n"
-            "    return w - 0.1 * g\n\n\ndef train(w, xs):\n    for x in xs:\n        w = jax.jit(step)(w, x)\n    return w\n",
+            """
+            import jax
+
+
+            def loss(w, x):
+                return jax.numpy.tanh(x @ w).sum()
+
+
+            def step(w, x):
+                g = jax.checkpoint(jax.grad(loss))(w, x)  # !
+                return w - 0.1 * g
+
+
+            def train(w, xs):
+                for x in xs:
+                    w = jax.jit(step)(w, x)
+                return w
+            """,
+            fixed="""
+            import jax
+
+
+            def loss(w, x):
+                return jax.numpy.tanh(x @ w).sum()
+
+
+            def step(w, x):
+                g = jax.grad(loss)(w, x)
+                return w - 0.1 * g
+
+
+            def train(w, xs):
+                for x in xs:
+                    w = jax.jit(step)(w, x)
+                return w
+            """,
         ),
         Example(
-            "import jax\nimport optax\n\n\n@jax.jit\n@jax.checkpoint  # !\n"
-            "def train_step(params, state, batch):\n"
-            "    def loss(params):\n        return ((params - batch) ** 2).sum()\n\n"
-            "    value, grads = jax.value_and_grad(loss)(params)\n"
-            "    updates, state = optax.sgd(0.1).update(grads, state)\n"
-            "    return optax.apply_updates(params, updates), state, value\n",
-            fixed="import jax\nimport optax\n\n\n@jax.jit\n"
-            "def train_step(params, state, batch):\n"
-            "    def loss(params):\n        return ((params - batch) ** 2).sum()\n\n"
-            "    value, grads = jax.value_and_grad(loss)(params)\n"
-            "    updates, state = optax.sgd(0.1).update(grads, state)\n"
-            "    return optax.apply_updates(params, updates), state, value\n",
+            """
+            import jax
+            import optax
+
+
+            @jax.jit
+            @jax.checkpoint  # !
+            def train_step(params, state, batch):
+                def loss(params):
+                    return ((params - batch) ** 2).sum()
+
+                value, grads = jax.value_and_grad(loss)(params)
+                updates, state = optax.sgd(0.1).update(grads, state)
+                return optax.apply_updates(params, updates), state, value
+            """,
+            fixed="""
+            import jax
+            import optax
+
+
+            @jax.jit
+            def train_step(params, state, batch):
+                def loss(params):
+                    return ((params - batch) ** 2).sum()
+
+                value, grads = jax.value_and_grad(loss)(params)
+                updates, state = optax.sgd(0.1).update(grads, state)
+                return optax.apply_updates(params, updates), state, value
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef hvp(f, x, v):\n    g = jax.checkpoint(jax.grad(f))\n"
-            "    return jax.jvp(g, (x,), (v,))[1]\n"
+            """
+            import jax
+
+
+            def hvp(f, x, v):
+                g = jax.checkpoint(jax.grad(f))
+                return jax.jvp(g, (x,), (v,))[1]
+            """
         ),
         Example(
-            "import jax\n\n\ndef outer(f, w):\n"
-            "    return jax.grad(lambda w: jax.checkpoint(jax.grad(f))(w).sum())(w)\n"
+            """
+            import jax
+
+
+            def outer(f, w):
+                return jax.grad(lambda w: jax.checkpoint(jax.grad(f))(w).sum())(w)
+            """
         ),
         Example(
-            "import jax\n\n\ndef matching(energy, p, pos, target):\n    @jax.checkpoint\n"
-            "    def forces(p):\n        return -jax.grad(energy, argnums=1)(p, pos)\n\n"
-            "    def loss(p):\n        return ((forces(p) - target) ** 2).sum()\n\n"
-            "    return jax.value_and_grad(loss)(p)\n"
+            """
+            import jax
+
+
+            def matching(energy, p, pos, target):
+                @jax.checkpoint
+                def forces(p):
+                    return -jax.grad(energy, argnums=1)(p, pos)
+
+                def loss(p):
+                    return ((forces(p) - target) ** 2).sum()
+
+                return jax.value_and_grad(loss)(p)
+            """
         ),
         Example(
-            "import jax\n\n\ndef hyper(loss, w, rates):\n    @jax.checkpoint\n"
-            "    def step(w, rate):\n        return w - rate * jax.grad(loss)(w), None\n\n"
-            "    return jax.lax.scan(step, w, rates)[0]\n"
+            """
+            import jax
+
+
+            def hyper(loss, w, rates):
+                @jax.checkpoint
+                def step(w, rate):
+                    return w - rate * jax.grad(loss)(w), None
+
+                return jax.lax.scan(step, w, rates)[0]
+            """
         ),
         Example(
-            "import jax\n\n\n@jax.checkpoint\ndef forces(energy, pos):\n"
-            "    return -jax.grad(energy)(pos)\n"
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def forces(energy, pos):
+                return -jax.grad(energy)(pos)
+            """
         ),
-        Example("import jax\n\n\ndef make(f):\n    return jax.checkpoint(jax.grad(f))\n"),
+        Example("""
+            import jax
+
+
+            def make(f):
+                return jax.checkpoint(jax.grad(f))
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

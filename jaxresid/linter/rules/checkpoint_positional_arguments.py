@@ -53,81 +53,235 @@ class CheckpointPositionalArguments(Rule):
     fixes = "safe"
     bad = (
         Example(
-            "import jax\n\n\ndef layer(w, x):\n    return jax.numpy.tanh(x @ w)\n\n\n"
-            "def loss(w, x):\n"
-            "    block = jax.checkpoint(layer, jax.checkpoint_policies.dots_saveable)  # !\n"
-            "    return block(w, x).sum()\n",
-            fixed="import jax\n\n\ndef layer(w, x):\n    return jax.numpy.tanh(x @ w)\n\n\n"
-            "def loss(w, x):\n"
-            "    block = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)\n"
-            "    return block(w, x).sum()\n",
+            """
+            import jax
+
+
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+
+
+            def loss(w, x):
+                block = jax.checkpoint(layer, jax.checkpoint_policies.dots_saveable)  # !
+                return block(w, x).sum()
+            """,
+            fixed="""
+            import jax
+
+
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+
+
+            def loss(w, x):
+                block = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)
+                return block(w, x).sum()
+            """,
         ),
         Example(
-            "from jax import checkpoint\n\n\ndef layer(x):\n    return x * x\n\n\n"
-            "def loss(x):\n    return checkpoint(layer, x).sum()  # !\n"
+            """
+            from jax import checkpoint
+
+
+            def layer(x):
+                return x * x
+
+
+            def loss(x):
+                return checkpoint(layer, x).sum()  # !
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef layer(w, x):\n    return jnp.tanh(x @ w)\n"
-            "\n\ndef loss(w, x):\n    return jax.checkpoint(layer(w, x)).sum()  # !\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef layer(w, x):\n"
-            "    return jnp.tanh(x @ w)\n"
-            "\n\ndef loss(w, x):\n    return jax.checkpoint(layer)(w, x).sum()\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.tanh(x @ w)
+
+
+            def loss(w, x):
+                return jax.checkpoint(layer(w, x)).sum()  # !
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.tanh(x @ w)
+
+
+            def loss(w, x):
+                return jax.checkpoint(layer)(w, x).sum()
+            """,
         ),
         Example(
-            "from jax import numpy as jnp\nfrom jax import remat as ckpt\n\n\ndef loss(w, x):\n"
-            "    h = jnp.tanh(x @ w)\n    return ckpt(h, prevent_cse=False)()  # !\n"
+            """
+            from jax import numpy as jnp
+            from jax import remat as ckpt
+
+
+            def loss(w, x):
+                h = jnp.tanh(x @ w)
+                return ckpt(h, prevent_cse=False)()  # !
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\n\n"
-            "@functools.partial(jax.remat, jax.checkpoint_policies.dots_saveable)  # !\n"
-            "def layer(w, x):\n    return x @ w\n"
+            """
+            import functools
+
+            import jax
+
+
+            @functools.partial(jax.remat, jax.checkpoint_policies.dots_saveable)  # !
+            def layer(w, x):
+                return x @ w
+            """
         ),
         Example(
-            "import equinox as eqx\n\n\ndef layer(x):\n    return x * x\n\n\n"
-            "def loss(x):\n    return eqx.filter_checkpoint(layer, False)(x)  # !\n"
+            """
+            import equinox as eqx
+
+
+            def layer(x):
+                return x * x
+
+
+            def loss(x):
+                return eqx.filter_checkpoint(layer, False)(x)  # !
+            """
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef loss(layer, policy, x):\n"
-            "    return jax.checkpoint(layer, policy=policy)(x).sum()\n"
+            """
+            import jax
+
+
+            def loss(layer, policy, x):
+                return jax.checkpoint(layer, policy=policy)(x).sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef make(scale):\n    def layer(x):\n        return x * scale\n\n"
-            "    return layer\n\n\ndef loss(x):\n    return jax.checkpoint(make(2.0))(x).sum()\n"
+            """
+            import jax
+
+
+            def make(scale):
+                def layer(x):
+                    return x * scale
+
+                return layer
+
+
+            def loss(x):
+                return jax.checkpoint(make(2.0))(x).sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef make(scale):\n    return lambda x: x * scale\n\n\n"
-            "def loss(x):\n    return jax.checkpoint(make(2.0))(x).sum()\n"
+            """
+            import jax
+
+
+            def make(scale):
+                return lambda x: x * scale
+
+
+            def loss(x):
+                return jax.checkpoint(make(2.0))(x).sum()
+            """
         ),
         Example(
-            "import jax\n\n\nclass Layer:\n    def __call__(self, x):\n        return x * x\n\n\n"
-            "def loss(x):\n    return jax.checkpoint(Layer())(x).sum()\n"
+            """
+            import jax
+
+
+            class Layer:
+                def __call__(self, x):
+                    return x * x
+
+
+            def loss(x):
+                return jax.checkpoint(Layer())(x).sum()
+            """
         ),
         Example(
-            "import flax.linen as nn\n\n\ndef wrap(Block):\n"
-            "    return nn.remat(Block, True, True, False, True, (2,))\n"
+            """
+            import flax.linen as nn
+
+
+            def wrap(Block):
+                return nn.remat(Block, True, True, False, True, (2,))
+            """
         ),
-        Example("import jax\n\n\ndef wrap(f, *args):\n    return jax.checkpoint(*args)\n"),
-        Example("import jax\n\n\ndef wrap(make, x):\n    return jax.checkpoint(make(x))\n"),
+        Example("""
+            import jax
+
+
+            def wrap(f, *args):
+                return jax.checkpoint(*args)
+            """),
+        Example("""
+            import jax
+
+
+            def wrap(make, x):
+                return jax.checkpoint(make(x))
+            """),
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(jax.vmap(f, in_axes=(None, 0)))\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(jax.vmap(f, in_axes=(None, 0)))
+            """
         ),
         Example(
-            "import jax\n\n\ndef activation(name):\n    return getattr(jax.nn, name)\n\n\n"
-            "def loss(x):\n    return jax.checkpoint(activation('relu'))(x)\n"
+            """
+            import jax
+
+
+            def activation(name):
+                return getattr(jax.nn, name)
+
+
+            def loss(x):
+                return jax.checkpoint(activation('relu'))(x)
+            """
         ),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_one_argument():\n"
-            "    with pytest.raises(TypeError):\n        jax.checkpoint(abs, 1.0)\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_one_argument():
+                with pytest.raises(TypeError):
+                    jax.checkpoint(abs, 1.0)
+            """
         ),
         Example(
-            "from torch.utils.checkpoint import checkpoint\n\n\ndef loss(layer, x):\n"
-            "    return checkpoint(layer, x).sum()\n"
+            """
+            from torch.utils.checkpoint import checkpoint
+
+
+            def loss(layer, x):
+                return checkpoint(layer, x).sum()
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef loss(x):\n"
-            "    f = jax.checkpoint(jnp.vectorize(lambda a: a * a))\n    return f(x).sum()\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(x):
+                f = jax.checkpoint(jnp.vectorize(lambda a: a * a))
+                return f(x).sum()
+            """
         ),
     )
 

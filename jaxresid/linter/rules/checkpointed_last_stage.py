@@ -47,52 +47,161 @@ class CheckpointedLastStage(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef trunk(w, x):\n    return jnp.tanh(x @ w)\n\n\n"
-            "def head(w, h):\n    return jnp.sin(h @ w).sum()\n\n\ndef loss(w, x):\n"
-            "    h = trunk(w, x)\n    return jax.checkpoint(head)(w, h)  # !\n\n\n"
-            "step = jax.jit(jax.value_and_grad(loss))\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef trunk(w, x):\n"
-            "    return jnp.tanh(x @ w)\n\n\n"
-            "def head(w, h):\n    return jnp.sin(h @ w).sum()\n\n\ndef loss(w, x):\n"
-            "    h = trunk(w, x)\n    return head(w, h)\n\n\n"
-            "step = jax.jit(jax.value_and_grad(loss))\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def trunk(w, x):
+                return jnp.tanh(x @ w)
+
+
+            def head(w, h):
+                return jnp.sin(h @ w).sum()
+
+
+            def loss(w, x):
+                h = trunk(w, x)
+                return jax.checkpoint(head)(w, h)  # !
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def trunk(w, x):
+                return jnp.tanh(x @ w)
+
+
+            def head(w, h):
+                return jnp.sin(h @ w).sum()
+
+
+            def loss(w, x):
+                h = trunk(w, x)
+                return head(w, h)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.remat  # !\ndef head(w, h):\n"
-            "    return jnp.sin(h @ w)\n\n\ndef step(w, x):\n    def loss(w):\n"
-            "        h = jnp.tanh(x @ w)\n        logits = head(w, h)\n"
-            "        return jnp.mean(logits)\n\n    return jax.grad(loss)(w)\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef head(w, h):\n"
-            "    return jnp.sin(h @ w)\n\n\ndef step(w, x):\n    def loss(w):\n"
-            "        h = jnp.tanh(x @ w)\n        logits = head(w, h)\n"
-            "        return jnp.mean(logits)\n\n    return jax.grad(loss)(w)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.remat  # !
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def step(w, x):
+                def loss(w):
+                    h = jnp.tanh(x @ w)
+                    logits = head(w, h)
+                    return jnp.mean(logits)
+
+                return jax.grad(loss)(w)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def step(w, x):
+                def loss(w):
+                    h = jnp.tanh(x @ w)
+                    logits = head(w, h)
+                    return jnp.mean(logits)
+
+                return jax.grad(loss)(w)
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef loss(trunk, head, w, x):\n    h = jax.checkpoint(trunk)(w, x)\n"
-            "    return head(w, h)\n\n\nstep = jax.grad(loss, argnums=2)\n"
+            """
+            import jax
+
+
+            def loss(trunk, head, w, x):
+                h = jax.checkpoint(trunk)(w, x)
+                return head(w, h)
+
+
+            step = jax.grad(loss, argnums=2)
+            """
         ),
         Example(
-            "import jax\n\n\ndef loss(w, trunk, head, x):\n    h = trunk(w, x)\n"
-            "    cp = jax.checkpoint_policies\n"
-            "    return jax.checkpoint(head, policy=cp.dots_saveable)(w, h)\n\n\n"
-            "step = jax.grad(loss)\n"
+            """
+            import jax
+
+
+            def loss(w, trunk, head, x):
+                h = trunk(w, x)
+                cp = jax.checkpoint_policies
+                return jax.checkpoint(head, policy=cp.dots_saveable)(w, h)
+
+
+            step = jax.grad(loss)
+            """
         ),
         Example(
-            "import jax\n\n\ndef stage(w, trunk, head, x):\n    h = trunk(w, x)\n"
-            "    return jax.checkpoint(head)(w, h)\n\n\ndef loss(w, trunk, head, x):\n"
-            "    return head(w, stage(w, trunk, head, x))\n\n\nstep = jax.grad(loss)\n"
+            """
+            import jax
+
+
+            def stage(w, trunk, head, x):
+                h = trunk(w, x)
+                return jax.checkpoint(head)(w, h)
+
+
+            def loss(w, trunk, head, x):
+                return head(w, stage(w, trunk, head, x))
+
+
+            step = jax.grad(loss)
+            """
         ),
         Example(
-            "import jax\n\n\ndef loss(ws, layer, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer)(w, x)\n    return x.sum()\n\n\n"
-            "step = jax.grad(loss)\n"
+            """
+            import jax
+
+
+            def loss(ws, layer, x):
+                for w in ws:
+                    x = jax.checkpoint(layer)(w, x)
+                return x.sum()
+
+
+            step = jax.grad(loss)
+            """
         ),
         Example(
-            "import jax\n\n\n@jax.checkpoint\ndef layer(w, x):\n    return jax.numpy.sin(x @ w)\n\n\n"
-            "def loss(w, x):\n    h = layer(w, x)\n    return layer(w, h).sum()\n\n\n"
-            "step = jax.grad(loss)\n"
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def layer(w, x):
+                return jax.numpy.sin(x @ w)
+
+
+            def loss(w, x):
+                h = layer(w, x)
+                return layer(w, h).sum()
+
+
+            step = jax.grad(loss)
+            """
         ),
     )
 

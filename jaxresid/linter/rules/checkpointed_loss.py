@@ -55,125 +55,394 @@ class CheckpointedLoss(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef loss(w, x):\n"
-            "    for _ in range(3):\n        x = jnp.tanh(x @ w)\n    return x.sum()\n\n\n"
-            "def step(w, x):\n    return jax.value_and_grad(jax.checkpoint(loss))(w, x)  # !\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef loss(w, x):\n"
-            "    for _ in range(3):\n        x = jnp.tanh(x @ w)\n    return x.sum()\n\n\n"
-            "def step(w, x):\n    return jax.value_and_grad(loss)(w, x)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                for _ in range(3):
+                    x = jnp.tanh(x @ w)
+                return x.sum()
+
+
+            def step(w, x):
+                return jax.value_and_grad(jax.checkpoint(loss))(w, x)  # !
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                for _ in range(3):
+                    x = jnp.tanh(x @ w)
+                return x.sum()
+
+
+            def step(w, x):
+                return jax.value_and_grad(loss)(w, x)
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint  # !\ndef loss(w, x):\n"
-            "    return jnp.tanh(x @ w).sum()\n\n\ngradient = jax.jit(jax.grad(loss))\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef loss(w, x):\n"
-            "    return jnp.tanh(x @ w).sum()\n\n\ngradient = jax.jit(jax.grad(loss))\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint  # !
+            def loss(w, x):
+                return jnp.tanh(x @ w).sum()
+
+
+            gradient = jax.jit(jax.grad(loss))
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                return jnp.tanh(x @ w).sum()
+
+
+            gradient = jax.jit(jax.grad(loss))
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef make_loss(x):\n    def loss(w):\n"
-            "        return jnp.tanh(x @ w).sum()\n\n    return jax.checkpoint(loss)  # !\n\n\n"
-            "def step(w, x):\n    return jax.value_and_grad(make_loss(x))(w)\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef make_loss(x):\n    def loss(w):\n"
-            "        return jnp.tanh(x @ w).sum()\n\n    return loss\n\n\n"
-            "def step(w, x):\n    return jax.value_and_grad(make_loss(x))(w)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def make_loss(x):
+                def loss(w):
+                    return jnp.tanh(x @ w).sum()
+
+                return jax.checkpoint(loss)  # !
+
+
+            def step(w, x):
+                return jax.value_and_grad(make_loss(x))(w)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def make_loss(x):
+                def loss(w):
+                    return jnp.tanh(x @ w).sum()
+
+                return loss
+
+
+            def step(w, x):
+                return jax.value_and_grad(make_loss(x))(w)
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "@functools.partial(jax.remat, prevent_cse=True)  # !\ndef loss(w, x):\n"
-            "    return jnp.tanh(x @ w).sum()\n\n\ngradient = jax.grad(jax.jit(loss))\n",
-            fixed="import functools\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "def loss(w, x):\n"
-            "    return jnp.tanh(x @ w).sum()\n\n\ngradient = jax.grad(jax.jit(loss))\n",
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @functools.partial(jax.remat, prevent_cse=True)  # !
+            def loss(w, x):
+                return jnp.tanh(x @ w).sum()
+
+
+            gradient = jax.grad(jax.jit(loss))
+            """,
+            fixed="""
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                return jnp.tanh(x @ w).sum()
+
+
+            gradient = jax.grad(jax.jit(loss))
+            """,
         ),
         Example(
-            "from jax import checkpoint as ckpt, value_and_grad\nimport jax.numpy as jnp\n\n\n"
-            "def forward(w, x):\n    return jnp.tanh(x @ w).sum()\n\n\ndef train(w, batch):\n"
-            "    def loss(w):\n        return ckpt(forward)(w, batch).mean()  # !\n\n"
-            "    return value_and_grad(loss)(w)\n",
-            fixed="from jax import checkpoint as ckpt, value_and_grad\nimport jax.numpy as jnp\n\n\n"
-            "def forward(w, x):\n    return jnp.tanh(x @ w).sum()\n\n\ndef train(w, batch):\n"
-            "    def loss(w):\n        return forward(w, batch).mean()\n\n"
-            "    return value_and_grad(loss)(w)\n",
+            """
+            from jax import checkpoint as ckpt, value_and_grad
+            import jax.numpy as jnp
+
+
+            def forward(w, x):
+                return jnp.tanh(x @ w).sum()
+
+
+            def train(w, batch):
+                def loss(w):
+                    return ckpt(forward)(w, batch).mean()  # !
+
+                return value_and_grad(loss)(w)
+            """,
+            fixed="""
+            from jax import checkpoint as ckpt, value_and_grad
+            import jax.numpy as jnp
+
+
+            def forward(w, x):
+                return jnp.tanh(x @ w).sum()
+
+
+            def train(w, batch):
+                def loss(w):
+                    return forward(w, batch).mean()
+
+                return value_and_grad(loss)(w)
+            """,
         ),
         Example(
-            "import equinox as eqx\n\n\n@eqx.filter_value_and_grad\n@eqx.filter_checkpoint  # !\n"
-            "def loss(model, x):\n    return model(x).sum()\n",
-            fixed="import equinox as eqx\n\n\n@eqx.filter_value_and_grad\n"
-            "def loss(model, x):\n    return model(x).sum()\n",
+            """
+            import equinox as eqx
+
+
+            @eqx.filter_value_and_grad
+            @eqx.filter_checkpoint  # !
+            def loss(model, x):
+                return model(x).sum()
+            """,
+            fixed="""
+            import equinox as eqx
+
+
+            @eqx.filter_value_and_grad
+            def loss(model, x):
+                return model(x).sum()
+            """,
         ),
         Example(
-            "import jax\n\n\ndef one(w, x):\n    return (jax.numpy.sin(w) * x).sum()\n\n\n"
-            "def step(w, xs):\n    def loss(w):\n"
-            "        losses = jax.vmap(jax.checkpoint(one), (None, 0))(w, xs)  # !\n"
-            "        return losses.mean()\n\n    return jax.value_and_grad(loss)(w)\n",
-            fixed="import jax\n\n\ndef one(w, x):\n    return (jax.numpy.sin(w) * x).sum()\n\n\n"
-            "def step(w, xs):\n    def loss(w):\n"
-            "        losses = jax.vmap(one, (None, 0))(w, xs)\n"
-            "        return losses.mean()\n\n    return jax.value_and_grad(loss)(w)\n",
+            """
+            import jax
+
+
+            def one(w, x):
+                return (jax.numpy.sin(w) * x).sum()
+
+
+            def step(w, xs):
+                def loss(w):
+                    losses = jax.vmap(jax.checkpoint(one), (None, 0))(w, xs)  # !
+                    return losses.mean()
+
+                return jax.value_and_grad(loss)(w)
+            """,
+            fixed="""
+            import jax
+
+
+            def one(w, x):
+                return (jax.numpy.sin(w) * x).sum()
+
+
+            def step(w, xs):
+                def loss(w):
+                    losses = jax.vmap(one, (None, 0))(w, xs)
+                    return losses.mean()
+
+                return jax.value_and_grad(loss)(w)
+            """,
         ),
         Example(
-            "import jax\n\n\n@jax.checkpoint  # !\ndef loss(w, x):\n    return (w * x).sum()\n",
-            fixed="import jax\n\n\ndef loss(w, x):\n    return (w * x).sum()\n",
+            """
+            import jax
+
+
+            @jax.checkpoint  # !
+            def loss(w, x):
+                return (w * x).sum()
+            """,
+            fixed="""
+            import jax
+
+
+            def loss(w, x):
+                return (w * x).sum()
+            """,
             files={
-                "train.py": "import jax\nfrom module import loss\n\n\ndef step(w, x):\n"
-                "    return jax.value_and_grad(loss)(w, x)\n"
+                "train.py": """
+            import jax
+            from module import loss
+
+
+            def step(w, x):
+                return jax.value_and_grad(loss)(w, x)
+            """
             },
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f)\n\n\n"
-            "def step(loss, w):\n    return jax.grad(wrap(loss))(w)\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f)
+
+
+            def step(loss, w):
+                return jax.grad(wrap(loss))(w)
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(loss, w):\n    cp = jax.checkpoint_policies\n"
-            "    return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable))(w)\n"
+            """
+            import jax
+
+
+            def step(loss, w):
+                cp = jax.checkpoint_policies
+                return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable))(w)
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(loss, w, policy):\n"
-            "    return jax.grad(jax.checkpoint(loss, policy=policy))(w)\n"
+            """
+            import jax
+
+
+            def step(loss, w, policy):
+                return jax.grad(jax.checkpoint(loss, policy=policy))(w)
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(loss, w, **options):\n"
-            "    return jax.grad(jax.checkpoint(loss, **options))(w)\n"
+            """
+            import jax
+
+
+            def step(loss, w, **options):
+                return jax.grad(jax.checkpoint(loss, **options))(w)
+            """
         ),
         Example(
-            "import jax\n\n\ndef per_example(loss, w, xs):\n"
-            "    return jax.lax.map(lambda x: jax.grad(jax.checkpoint(loss))(w, x), xs)\n"
+            """
+            import jax
+
+
+            def per_example(loss, w, xs):
+                return jax.lax.map(lambda x: jax.grad(jax.checkpoint(loss))(w, x), xs)
+            """
         ),
         Example(
-            "import jax\n\n\ndef forces(energy, pos):\n"
-            "    return -jax.grad(jax.checkpoint(energy))(pos)\n"
+            """
+            import jax
+
+
+            def forces(energy, pos):
+                return -jax.grad(jax.checkpoint(energy))(pos)
+            """
         ),
         Example(
-            "import jax\n\n\ndef matching(energy, params, pos, target):\n    def loss(params):\n"
-            "        f = jax.grad(jax.checkpoint(energy))(pos, params)\n"
-            "        return ((f - target) ** 2).sum()\n\n    return jax.grad(loss)(params)\n"
+            """
+            import jax
+
+
+            def matching(energy, params, pos, target):
+                def loss(params):
+                    f = jax.grad(jax.checkpoint(energy))(pos, params)
+                    return ((f - target) ** 2).sum()
+
+                return jax.grad(loss)(params)
+            """
         ),
         Example(
-            "import jax\n\n\n@jax.custom_vjp\ndef f(x):\n    return g(x)\n\n\ndef g(x):\n"
-            "    return x * x\n\n\ndef fwd(x):\n    y, vjp = jax.vjp(jax.remat(g), x)\n"
-            "    return y, vjp\n\n\ndef bwd(vjp, ct):\n    return vjp(ct)\n\n\nf.defvjp(fwd, bwd)\n"
+            """
+            import jax
+
+
+            @jax.custom_vjp
+            def f(x):
+                return g(x)
+
+
+            def g(x):
+                return x * x
+
+
+            def fwd(x):
+                y, vjp = jax.vjp(jax.remat(g), x)
+                return y, vjp
+
+
+            def bwd(vjp, ct):
+                return vjp(ct)
+
+
+            f.defvjp(fwd, bwd)
+            """
         ),
         Example(
-            "import jax\n\n\ndef start(loss, w):\n    return jax.vjp(jax.checkpoint(loss), w)\n"
+            """
+            import jax
+
+
+            def start(loss, w):
+                return jax.vjp(jax.checkpoint(loss), w)
+            """
         ),
         Example(
-            "import jax\n\n\ndef layer(w, x):\n    return jax.numpy.tanh(x @ w)\n\n\n"
-            "def loss(ws, x):\n    for w in ws:\n        x = jax.checkpoint(layer)(w, x)\n"
-            "    return x.sum()\n\n\ngradient = jax.grad(loss)\n"
+            """
+            import jax
+
+
+            def layer(w, x):
+                return jax.numpy.tanh(x @ w)
+
+
+            def loss(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(layer)(w, x)
+                return x.sum()
+
+
+            gradient = jax.grad(loss)
+            """
         ),
         Example(
-            "import jax\n\n\n@jax.checkpoint\ndef block(w, x):\n    return jax.numpy.sin(x @ w)\n\n\n"
-            "def loss(w, x):\n    return block(w, block(w, x)).sum()\n\n\n"
-            "gradient = jax.grad(loss)\npiece = jax.grad(lambda w, x: block(w, x).sum())\n"
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+
+
+            def loss(w, x):
+                return block(w, block(w, x)).sum()
+
+
+            gradient = jax.grad(loss)
+            piece = jax.grad(lambda w, x: block(w, x).sum())
+            """
         ),
         Example(
-            "def grad(f):\n    return f\n\n\ndef step(checkpoint, loss):\n"
-            "    return grad(checkpoint(loss))\n"
+            """
+            def grad(f):
+                return f
+
+
+            def step(checkpoint, loss):
+                return grad(checkpoint(loss))
+            """
         ),
         Example(
-            "import jax\n\n\ndef tangent(loss, w, t):\n"
-            "    return jax.jvp(jax.checkpoint(loss, prevent_cse=True), w, t)\n"
+            """
+            import jax
+
+
+            def tangent(loss, w, t):
+                return jax.jvp(jax.checkpoint(loss, prevent_cse=True), w, t)
+            """
         ),
     )
 

@@ -11,9 +11,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
-_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
-_LAYER = "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
-
 
 class CseAllowedInNestedCheckpoint(Rule):
     """`prevent_cse=False` on a checkpoint inside another checkpointed function.
@@ -48,73 +45,234 @@ class CseAllowedInNestedCheckpoint(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            f"{_HEAD}{_LAYER}def pair(x, ws):\n"
-            "    inner = jax.checkpoint(layer, prevent_cse=False)  # !\n"
-            "    for w in ws:\n        x = inner(w, x)\n    return x, None\n\n\n"
-            "def loss(ws, x):\n    body = jax.checkpoint(pair, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws)[0])\n",
-            fixed=f"{_HEAD}{_LAYER}def pair(x, ws):\n"
-            "    inner = jax.checkpoint(layer)\n"
-            "    for w in ws:\n        x = inner(w, x)\n    return x, None\n\n\n"
-            "def loss(ws, x):\n    body = jax.checkpoint(pair, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws)[0])\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(x, ws):
+                inner = jax.checkpoint(layer, prevent_cse=False)  # !
+                for w in ws:
+                    x = inner(w, x)
+                return x, None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(pair, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws)[0])
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(x, ws):
+                inner = jax.checkpoint(layer)
+                for w in ws:
+                    x = inner(w, x)
+                return x, None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(pair, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws)[0])
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
-            "@functools.partial(remat, prevent_cse=False)  # !\n"
-            "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
-            "def pair(ws, x):\n    return layer(ws[1], layer(ws[0], x))\n\n\n"
-            "@jax.checkpoint\ndef stage(ws, x):\n    return jnp.tanh(pair(ws, x))\n\n\n"
-            "def loss(ws, x):\n    return jnp.sum(stage(ws[1], stage(ws[0], x)))\n",
-            fixed="import functools\n\nimport jax\nimport jax.numpy as jnp\nfrom jax import remat"
-            "\n\n\n@remat\n"
-            "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
-            "def pair(ws, x):\n    return layer(ws[1], layer(ws[0], x))\n\n\n"
-            "@jax.checkpoint\ndef stage(ws, x):\n    return jnp.tanh(pair(ws, x))\n\n\n"
-            "def loss(ws, x):\n    return jnp.sum(stage(ws[1], stage(ws[0], x)))\n",
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            from jax import remat
+
+
+            @functools.partial(remat, prevent_cse=False)  # !
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                return layer(ws[1], layer(ws[0], x))
+
+
+            @jax.checkpoint
+            def stage(ws, x):
+                return jnp.tanh(pair(ws, x))
+
+
+            def loss(ws, x):
+                return jnp.sum(stage(ws[1], stage(ws[0], x)))
+            """,
+            fixed="""
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            from jax import remat
+
+
+            @remat
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                return layer(ws[1], layer(ws[0], x))
+
+
+            @jax.checkpoint
+            def stage(ws, x):
+                return jnp.tanh(pair(ws, x))
+
+
+            def loss(ws, x):
+                return jnp.sum(stage(ws[1], stage(ws[0], x)))
+            """,
         ),
     )
     good = (
         Example(  # the default inside, False outside
-            f"{_HEAD}{_LAYER}def pair(x, ws):\n"
-            "    inner = jax.checkpoint(layer)\n"
-            "    for w in ws:\n        x = inner(w, x)\n    return x, None\n\n\n"
-            "def loss(ws, x):\n    body = jax.checkpoint(pair, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(x, ws):
+                inner = jax.checkpoint(layer)
+                for w in ws:
+                    x = inner(w, x)
+                return x, None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(pair, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws)[0])
+            """
         ),
         Example(  # a loop in between
-            f"{_HEAD}{_LAYER}@jax.checkpoint\ndef stage(ws, x):\n"
-            "    inner = jax.checkpoint(layer, prevent_cse=False)\n"
-            "    return jax.lax.scan(lambda x, w: (inner(w, x), None), x, ws)[0]\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            @jax.checkpoint
+            def stage(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return jax.lax.scan(lambda x, w: (inner(w, x), None), x, ws)[0]
+            """
         ),
         Example(  # the same
-            f"{_HEAD}{_LAYER}@jax.checkpoint\ndef stage(ws, x):\n"
-            "    @jax.checkpoint\n    def outer(x):\n"
-            "        inner = jax.checkpoint(layer, prevent_cse=False)\n"
-            "        return jax.lax.fori_loop(0, 4, lambda i, x: inner(ws[i], x), x)\n\n"
-            "    return outer(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            @jax.checkpoint
+            def stage(ws, x):
+                @jax.checkpoint
+                def outer(x):
+                    inner = jax.checkpoint(layer, prevent_cse=False)
+                    return jax.lax.fori_loop(0, 4, lambda i, x: inner(ws[i], x), x)
+
+                return outer(x)
+            """
         ),
         Example(  # the outer one is optional
-            f"{_HEAD}{_LAYER}def run(ws, x, twice):\n"
-            "    inner = jax.checkpoint(layer, prevent_cse=False)\n\n"
-            "    def stage(x, w):\n        return inner(w, x), None\n\n"
-            "    body = jax.checkpoint(stage) if twice else stage\n"
-            "    return jax.lax.scan(body, x, ws)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def run(ws, x, twice):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+
+                def stage(x, w):
+                    return inner(w, x), None
+
+                body = jax.checkpoint(stage) if twice else stage
+                return jax.lax.scan(body, x, ws)
+            """
         ),
         Example(  # also called outside the outer one, in a scan
-            f"{_HEAD}{_LAYER}inner = jax.checkpoint(layer, prevent_cse=False)\n\n\n"
-            "@jax.checkpoint\ndef stage(ws, x):\n    return inner(ws[1], inner(ws[0], x))\n\n\n"
-            "def run(ws, x):\n"
-            "    return jax.lax.scan(lambda x, w: (inner(w, x), None), stage(ws, x), ws)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            inner = jax.checkpoint(layer, prevent_cse=False)
+
+
+            @jax.checkpoint
+            def stage(ws, x):
+                return inner(ws[1], inner(ws[0], x))
+
+
+            def run(ws, x):
+                return jax.lax.scan(lambda x, w: (inner(w, x), None), stage(ws, x), ws)
+            """
         ),
         Example(  # siblings
-            f"{_HEAD}{_LAYER}def loss(ws, x):\n"
-            "    one = jax.checkpoint(layer, prevent_cse=False)\n"
-            "    two = jax.checkpoint(layer)\n    return two(ws, one(ws, x))\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                one = jax.checkpoint(layer, prevent_cse=False)
+                two = jax.checkpoint(layer)
+                return two(ws, one(ws, x))
+            """
         ),
         Example(  # decided elsewhere
-            f"{_HEAD}{_LAYER}def make(flag):\n    @jax.checkpoint\n    def stage(ws, x):\n"
-            "        return jax.checkpoint(layer, prevent_cse=flag)(ws[0], x)\n\n    return stage\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def make(flag):
+                @jax.checkpoint
+                def stage(ws, x):
+                    return jax.checkpoint(layer, prevent_cse=flag)(ws[0], x)
+
+                return stage
+            """
         ),
     )
 

@@ -12,9 +12,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop
 
-_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
-_STEP = "def step(x, w):\n    return jnp.sin(jnp.tanh(x @ w) @ w), None\n\n\n"
-
 
 class CseAllowedInUnrolledScan(Rule):
     """`prevent_cse=False` in the body of a scan that is unrolled completely.
@@ -46,94 +43,262 @@ class CseAllowedInUnrolledScan(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)  # !\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])\n",
-            fixed=f"{_HEAD}{_STEP}def loss(ws, x):\n    body = jax.checkpoint(step)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)  # !
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])
+            """,
         ),
         Example(
-            "from functools import partial\n\nimport jax.numpy as jnp\nfrom jax import lax, remat\n"
-            "\n\n@partial(remat, prevent_cse=False)  # !\n"
-            "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
-            "def loss(ws, x):\n    def body(i, x):\n        return layer(ws[i], x)\n\n"
-            "    return jnp.sum(lax.fori_loop(0, 1, body, x))\n",
-            fixed="from functools import partial\n\nimport jax.numpy as jnp\n"
-            "from jax import lax, remat\n\n\n@remat\n"
-            "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
-            "def loss(ws, x):\n    def body(i, x):\n        return layer(ws[i], x)\n\n"
-            "    return jnp.sum(lax.fori_loop(0, 1, body, x))\n",
+            """
+            from functools import partial
+
+            import jax.numpy as jnp
+            from jax import lax, remat
+
+
+            @partial(remat, prevent_cse=False)  # !
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                def body(i, x):
+                    return layer(ws[i], x)
+
+                return jnp.sum(lax.fori_loop(0, 1, body, x))
+            """,
+            fixed="""
+            from functools import partial
+
+            import jax.numpy as jnp
+            from jax import lax, remat
+
+
+            @remat
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                def body(i, x):
+                    return layer(ws[i], x)
+
+                return jnp.sum(lax.fori_loop(0, 1, body, x))
+            """,
         ),
         Example(
-            "import flax.linen as nn\nimport jax.numpy as jnp\n\n\n"
-            "class Block(nn.Module):\n    @nn.compact\n    def __call__(self, x, _):\n"
-            "        return jnp.sin(nn.Dense(x.shape[-1])(jnp.tanh(x))), None\n\n\n"
-            "class Model(nn.Module):\n    @nn.compact\n    def __call__(self, x):\n"
-            "        stack = nn.scan(\n"
-            "            nn.remat(Block, prevent_cse=False),  # !\n"
-            '            variable_axes={"params": 0},\n'
-            '            split_rngs={"params": True},\n'
-            "            length=4,\n            unroll=4,\n        )\n"
-            "        return stack()(x, None)[0]\n",
-            fixed="import flax.linen as nn\nimport jax.numpy as jnp\n\n\n"
-            "class Block(nn.Module):\n    @nn.compact\n    def __call__(self, x, _):\n"
-            "        return jnp.sin(nn.Dense(x.shape[-1])(jnp.tanh(x))), None\n\n\n"
-            "class Model(nn.Module):\n    @nn.compact\n    def __call__(self, x):\n"
-            "        stack = nn.scan(\n"
-            "            nn.remat(Block),\n"
-            '            variable_axes={"params": 0},\n'
-            '            split_rngs={"params": True},\n'
-            "            length=4,\n            unroll=4,\n        )\n"
-            "        return stack()(x, None)[0]\n",
+            """
+            import flax.linen as nn
+            import jax.numpy as jnp
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return jnp.sin(nn.Dense(x.shape[-1])(jnp.tanh(x))), None
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    stack = nn.scan(
+                        nn.remat(Block, prevent_cse=False),  # !
+                        variable_axes={"params": 0},
+                        split_rngs={"params": True},
+                        length=4,
+                        unroll=4,
+                    )
+                    return stack()(x, None)[0]
+            """,
+            fixed="""
+            import flax.linen as nn
+            import jax.numpy as jnp
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return jnp.sin(nn.Dense(x.shape[-1])(jnp.tanh(x))), None
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    stack = nn.scan(
+                        nn.remat(Block),
+                        variable_axes={"params": 0},
+                        split_rngs={"params": True},
+                        length=4,
+                        unroll=4,
+                    )
+                    return stack()(x, None)[0]
+            """,
         ),
     )
     good = (
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, unroll=2)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=2)[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x, unroll):\n"
-            "    body = jax.checkpoint(step, prevent_cse=not unroll)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll):
+                body = jax.checkpoint(step, prevent_cse=not unroll)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x, unroll=True):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll=True):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])
+            """
         ),
         Example(  # an outer loop keeps the passes apart
-            f"{_HEAD}{_STEP}def group(x, ws):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jax.lax.scan(body, x, ws, unroll=True)[0], None\n\n\n"
-            "def loss(ws, x):\n    return jnp.sum(jax.lax.scan(group, x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def group(x, ws):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, unroll=True)[0], None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(group, x, ws)[0])
+            """
         ),
         Example(  # used by a real loop as well
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    x, _ = jax.lax.scan(body, x, ws[:1], length=1)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws[1:])[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                x, _ = jax.lax.scan(body, x, ws[:1], length=1)
+                return jnp.sum(jax.lax.scan(body, x, ws[1:])[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x, **options):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, **options)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, **options):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, **options)[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws, length=12, unroll=4)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, length=12, unroll=4)[0])
+            """
         ),
         Example(  # another library's
-            f"from mylib import scan\n\n{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jnp.sum(scan(body, x, ws, unroll=True)[0])\n"
+            """
+            from mylib import scan
+
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(scan(body, x, ws, unroll=True)[0])
+            """
         ),
     )
 

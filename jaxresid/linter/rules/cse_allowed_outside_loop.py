@@ -11,9 +11,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
 
-_LAYER = "def layer(w, x):\n    return jnp.sin(jnp.tanh(x @ w) @ w)\n\n\n"
-_STEP = "\n\ndef step(ws, x):\n    return jax.value_and_grad(loss)(ws, x)\n"
-
 
 class CseAllowedOutsideLoop(Rule):
     """`prevent_cse=False` where no staged loop separates the forward from the backward pass.
@@ -47,125 +44,413 @@ class CseAllowedOutsideLoop(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !\n"
-            f"    return jnp.sum(x**2)\n{_STEP}",
-            fixed=f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer)(w, x)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(layer)(w, x)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "@functools.partial(jax.checkpoint, prevent_cse=False)  # !\n"
-            f"{_LAYER}def trunk(ws, x):\n    for w in ws:\n        x = layer(w, x)\n"
-            "    return x\n\n\n"
-            f"def loss(ws, x):\n    return jnp.sum(trunk(ws, x) ** 2)\n{_STEP}",
-            fixed="import functools\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "@jax.checkpoint\n"
-            f"{_LAYER}def trunk(ws, x):\n    for w in ws:\n        x = layer(w, x)\n"
-            "    return x\n\n\n"
-            f"def loss(ws, x):\n    return jnp.sum(trunk(ws, x) ** 2)\n{_STEP}",
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @functools.partial(jax.checkpoint, prevent_cse=False)  # !
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def trunk(ws, x):
+                for w in ws:
+                    x = layer(w, x)
+                return x
+
+
+            def loss(ws, x):
+                return jnp.sum(trunk(ws, x) ** 2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """,
+            fixed="""
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def trunk(ws, x):
+                for w in ws:
+                    x = layer(w, x)
+                return x
+
+
+            def loss(ws, x):
+                return jnp.sum(trunk(ws, x) ** 2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
-            f"{_LAYER}def step(ws, x):\n"
-            "    block = ckpt(\n        layer,\n"
-            "        policy=jax.checkpoint_policies.dots_saveable,\n"
-            "        prevent_cse=False,  # the docs say so\n    )\n\n"
-            "    def loss(ws):\n        h = block(ws[0], x)\n        h = jax.jit(block)(ws[1], h)\n"
-            "        return jnp.sum(h**2)\n\n    return jax.grad(loss)(ws)\n".replace(
-                "    block = ckpt(\n", "    block = ckpt(  # !\n"
-            ),
-            fixed="import jax\nimport jax.numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
-            f"{_LAYER}def step(ws, x):\n"
-            "    block = ckpt(\n        layer,\n"
-            "        policy=jax.checkpoint_policies.dots_saveable,  # the docs say so\n    )\n\n"
-            "    def loss(ws):\n        h = block(ws[0], x)\n        h = jax.jit(block)(ws[1], h)\n"
-            "        return jnp.sum(h**2)\n\n    return jax.grad(loss)(ws)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax import remat as ckpt
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def step(ws, x):
+                block = ckpt(  # !
+                    layer,
+                    policy=jax.checkpoint_policies.dots_saveable,
+                    prevent_cse=False,  # the docs say so
+                )
+
+                def loss(ws):
+                    h = block(ws[0], x)
+                    h = jax.jit(block)(ws[1], h)
+                    return jnp.sum(h**2)
+
+                return jax.grad(loss)(ws)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+            from jax import remat as ckpt
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def step(ws, x):
+                block = ckpt(
+                    layer,
+                    policy=jax.checkpoint_policies.dots_saveable,  # the docs say so
+                )
+
+                def loss(ws):
+                    h = block(ws[0], x)
+                    h = jax.jit(block)(ws[1], h)
+                    return jnp.sum(h**2)
+
+                return jax.grad(loss)(ws)
+            """,
         ),
         Example(
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def trunk(ws, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !\n    return x\n",
-            fixed=f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def trunk(ws, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer)(w, x)\n    return x\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def trunk(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !
+                return x
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def trunk(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(layer)(w, x)
+                return x
+            """,
         ),
     )
     good = (
         Example(  # the default
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x):\n    for w in ws:\n        x = jax.checkpoint(layer)(w, x)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(layer)(w, x)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # a scan
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x):\n    block = jax.checkpoint(layer, prevent_cse=False)\n"
-            "    x, _ = jax.lax.scan(lambda x, w: (block(w, x), None), x, ws)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                block = jax.checkpoint(layer, prevent_cse=False)
+                x, _ = jax.lax.scan(lambda x, w: (block(w, x), None), x, ws)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # scanned, but for the last piece
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x):\n    block = jax.checkpoint(layer, prevent_cse=False)\n"
-            "    x = jax.lax.fori_loop(0, 3, lambda i, x: block(ws[i], x), x)\n"
-            f"    return jnp.sum(block(ws[3], x) ** 2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                block = jax.checkpoint(layer, prevent_cse=False)
+                x = jax.lax.fori_loop(0, 3, lambda i, x: block(ws[i], x), x)
+                return jnp.sum(block(ws[3], x) ** 2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # a Python loop inside the body of a scan
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def group(x, ws):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer, prevent_cse=False)(w, x)\n    return x, None\n\n\n"
-            "def loss(ws, x):\n    x, _ = jax.lax.scan(group, x, ws)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def group(x, ws):
+                for w in ws:
+                    x = jax.checkpoint(layer, prevent_cse=False)(w, x)
+                return x, None
+
+
+            def loss(ws, x):
+                x, _ = jax.lax.scan(group, x, ws)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # decided elsewhere
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x, scanned=False):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer, prevent_cse=not scanned)(w, x)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x, scanned=False):
+                for w in ws:
+                    x = jax.checkpoint(layer, prevent_cse=not scanned)(w, x)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # hidden keywords
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x, **options):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer, **options)(w, x)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x, **options):
+                for w in ws:
+                    x = jax.checkpoint(layer, **options)(w, x)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # nobody here differentiates it, nor loops over layers: its callers may scan
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def block(w, x):\n    return jax.checkpoint(layer, prevent_cse=False)(w, x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def block(w, x):
+                return jax.checkpoint(layer, prevent_cse=False)(w, x)
+            """
         ),
         Example(  # a branch
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def loss(ws, x):\n    block = jax.checkpoint(layer, prevent_cse=False)\n"
-            "    x = jax.lax.cond(x[0, 0] > 0, lambda x: block(ws[0], x), lambda x: x, x)\n"
-            f"    return jnp.sum(x**2)\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                block = jax.checkpoint(layer, prevent_cse=False)
+                x = jax.lax.cond(x[0, 0] > 0, lambda x: block(ws[0], x), lambda x: x, x)
+                return jnp.sum(x**2)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # another module scans it
-            f"import jax\nimport jax.numpy as jnp\n\n\n{_LAYER}"
-            "def group(x, ws):\n    for w in ws:\n"
-            "        x = jax.checkpoint(layer, prevent_cse=False)(w, x)\n    return x, None\n\n\n"
-            "def loss(ws, x):\n    return jnp.sum(group(x, ws)[0])\n" + _STEP,
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def group(x, ws):
+                for w in ws:
+                    x = jax.checkpoint(layer, prevent_cse=False)(w, x)
+                return x, None
+
+
+            def loss(ws, x):
+                return jnp.sum(group(x, ws)[0])
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """,
             files={
-                "model.py": "import jax\nfrom module import group\n\n\n"
-                "def run(x, ws):\n    return jax.lax.scan(group, x, ws)\n"
+                "model.py": """
+            import jax
+            from module import group
+
+
+            def run(x, ws):
+                return jax.lax.scan(group, x, ws)
+            """
             },
         ),
         Example(  # handed to a helper that is not visible
-            "import jax\nimport jax.numpy as jnp\nfrom elsewhere import repeat\n\n\n"
-            f"{_LAYER}def loss(ws, x):\n"
-            "    block = jax.checkpoint(layer, prevent_cse=False)\n"
-            f"    return jnp.sum(repeat(block)(ws, block(ws[0], x)))\n{_STEP}"
+            """
+            import jax
+            import jax.numpy as jnp
+            from elsewhere import repeat
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def loss(ws, x):
+                block = jax.checkpoint(layer, prevent_cse=False)
+                return jnp.sum(repeat(block)(ws, block(ws[0], x)))
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
         Example(  # linen sets it
-            "import flax.linen as nn\n\n\nclass Model(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n"
-            "        return nn.remat_scan(nn.Dense, lengths=(2, 2))(8)(x)\n"
+            """
+            import flax.linen as nn
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat_scan(nn.Dense, lengths=(2, 2))(8)(x)
+            """
         ),
         Example(  # another library's
-            "from torch.utils.checkpoint import checkpoint\nimport jax\n\n\n"
-            "def loss(layer, w, x):\n    return checkpoint(layer, prevent_cse=False)(w, x)\n"
-            + _STEP
+            """
+            from torch.utils.checkpoint import checkpoint
+            import jax
+
+
+            def loss(layer, w, x):
+                return checkpoint(layer, prevent_cse=False)(w, x)
+
+
+            def step(ws, x):
+                return jax.value_and_grad(loss)(ws, x)
+            """
         ),
     )
 

@@ -13,9 +13,6 @@ from jaxresid.violations import Fix, Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site
 
-_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
-_STEP = "def step(x, w):\n    return jnp.sin(jnp.tanh(x @ w) @ w), None\n\n\n"
-
 
 class CsePreventedInLoop(Rule):
     """The body of a staged loop is checkpointed with barriers that it does not need.
@@ -47,73 +44,255 @@ class CsePreventedInLoop(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws)[0])  # !\n",
-            fixed=f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    return jnp.sum(jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)[0])\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws)[0])  # !
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)[0])
+            """,
         ),
         Example(
-            "import jax.numpy as jnp\nfrom jax import checkpoint as jax_checkpoint\n"
-            f"from jax.lax import scan\n\n\n{_STEP}def loss(ws, x, remat=True):\n    body = step\n"
-            "    if remat:\n        body = jax_checkpoint(body)  # !\n"
-            "    return jnp.sum(scan(body, x, ws)[0])\n",
-            fixed="import jax.numpy as jnp\nfrom jax import checkpoint as jax_checkpoint\n"
-            f"from jax.lax import scan\n\n\n{_STEP}def loss(ws, x, remat=True):\n    body = step\n"
-            "    if remat:\n        body = jax_checkpoint(body, prevent_cse=False)\n"
-            "    return jnp.sum(scan(body, x, ws)[0])\n",
+            """
+            import jax.numpy as jnp
+            from jax import checkpoint as jax_checkpoint
+            from jax.lax import scan
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, remat=True):
+                body = step
+                if remat:
+                    body = jax_checkpoint(body)  # !
+                return jnp.sum(scan(body, x, ws)[0])
+            """,
+            fixed="""
+            import jax.numpy as jnp
+            from jax import checkpoint as jax_checkpoint
+            from jax.lax import scan
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, remat=True):
+                body = step
+                if remat:
+                    body = jax_checkpoint(body, prevent_cse=False)
+                return jnp.sum(scan(body, x, ws)[0])
+            """,
         ),
         Example(
-            f"{_HEAD}@jax.checkpoint  # !\n{_STEP}def loss(ws, x):\n"
-            "    return jnp.sum(jax.lax.scan(step, x, ws)[0])\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint  # !
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(step, x, ws)[0])
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "@functools.partial(  # !\n    jax.remat,\n    prevent_cse=True,\n)\n"
-            f"{_STEP}def loss(ws, x):\n    return jnp.sum(jax.lax.scan(step, x, ws)[0])\n",
-            fixed="import functools\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "@functools.partial(\n    jax.remat,\n    prevent_cse=False,\n)\n"
-            f"{_STEP}def loss(ws, x):\n    return jnp.sum(jax.lax.scan(step, x, ws)[0])\n",
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @functools.partial(  # !
+                jax.remat,
+                prevent_cse=True,
+            )
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(step, x, ws)[0])
+            """,
+            fixed="""
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @functools.partial(
+                jax.remat,
+                prevent_cse=False,
+            )
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(step, x, ws)[0])
+            """,
         ),
     )
     good = (
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    body = jax.checkpoint(step, prevent_cse=False)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws)[0])
+            """
         ),
         Example(  # unrolled
-            f"{_HEAD}{_STEP}def loss(ws, x):\n"
-            "    return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws, unroll=True)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws, unroll=True)[0])
+            """
         ),
         Example(  # may be unrolled
-            f"{_HEAD}{_STEP}def loss(ws, x, unroll):\n"
-            "    return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws, unroll=unroll)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll):
+                return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws, unroll=unroll)[0])
+            """
         ),
         Example(  # called outside as well
-            f"{_HEAD}{_STEP}def loss(ws, x):\n    body = jax.checkpoint(step)\n"
-            "    x, _ = body(x, ws[0])\n    return jnp.sum(jax.lax.scan(body, x, ws[1:])[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                x, _ = body(x, ws[0])
+                return jnp.sum(jax.lax.scan(body, x, ws[1:])[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n    body = jax.checkpoint(step)\n"
-            "    for w in ws:\n        x, _ = body(x, w)\n    return jnp.sum(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                for w in ws:
+                    x, _ = body(x, w)
+                return jnp.sum(x)
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x, prevent_cse):\n"
-            "    body = jax.checkpoint(step, prevent_cse=prevent_cse)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, prevent_cse):
+                body = jax.checkpoint(step, prevent_cse=prevent_cse)
+                return jnp.sum(jax.lax.scan(body, x, ws)[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x, **options):\n"
-            "    body = jax.checkpoint(step, **options)\n"
-            "    return jnp.sum(jax.lax.scan(body, x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, **options):
+                body = jax.checkpoint(step, **options)
+                return jnp.sum(jax.lax.scan(body, x, ws)[0])
+            """
         ),
         Example(
-            f"{_HEAD}{_STEP}def loss(ws, x):\n    body = jax.checkpoint(step)\n"
-            "    return jnp.sum(jax.lax.cond(True, body, step, x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                return jnp.sum(jax.lax.cond(True, body, step, x, ws)[0])
+            """
         ),
         Example(  # one call of the body stands between: the loop's other work may be merged
-            f"{_HEAD}{_STEP}def loss(ws, x):\n    body = jax.checkpoint(step)\n"
-            "    return jnp.sum(jax.lax.scan(lambda x, w: body(jnp.sin(x), w), x, ws)[0])\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                return jnp.sum(jax.lax.scan(lambda x, w: body(jnp.sin(x), w), x, ws)[0])
+            """
         ),
     )
 

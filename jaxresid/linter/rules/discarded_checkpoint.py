@@ -41,28 +41,84 @@ class DiscardedCheckpoint(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef loss(block, x):\n    jax.checkpoint(block)  # !\n"
-            "    return block(x).sum()\n",
-            fixed="import jax\n\n\ndef loss(block, x):\n    block = jax.checkpoint(block)\n"
-            "    return block(x).sum()\n",
+            """
+            import jax
+
+
+            def loss(block, x):
+                jax.checkpoint(block)  # !
+                return block(x).sum()
+            """,
+            fixed="""
+            import jax
+
+
+            def loss(block, x):
+                block = jax.checkpoint(block)
+                return block(x).sum()
+            """,
         ),
         Example(
-            "from jax import checkpoint as ckpt\n\n\nclass Trunk:\n    def __call__(self, x):\n"
-            "        ckpt(self.block)  # !\n        return self.block(x)\n",
-            fixed="from jax import checkpoint as ckpt\n\n\nclass Trunk:\n"
-            "    def __call__(self, x):\n        self.block = ckpt(self.block)\n"
-            "        return self.block(x)\n",
+            """
+            from jax import checkpoint as ckpt
+
+
+            class Trunk:
+                def __call__(self, x):
+                    ckpt(self.block)  # !
+                    return self.block(x)
+            """,
+            fixed="""
+            from jax import checkpoint as ckpt
+
+
+            class Trunk:
+                def __call__(self, x):
+                    self.block = ckpt(self.block)
+                    return self.block(x)
+            """,
         ),
         Example(
-            "import jax\n\n\ndef block(x):\n    return x * x\n\n\ndef loss(x):\n"
-            "    jax.checkpoint(block)  # !\n    return block(x).sum()\n",
+            """
+            import jax
+
+
+            def block(x):
+                return x * x
+
+
+            def loss(x):
+                jax.checkpoint(block)  # !
+                return block(x).sum()
+            """,
         ),
     )
     good = (
-        Example("import jax\n\n\ndef loss(block, x):\n    return jax.checkpoint(block)(x).sum()\n"),
-        Example("import jax\n\n\ndef run(f, x):\n    jax.checkpoint(f)(x)\n"),
-        Example("import orbax.checkpoint as ocp\n\n\ndef save(c, t):\n    ocp.checkpoint(t)\n"),
-        Example("def save(checkpoint, state):\n    checkpoint(state)\n"),
+        Example("""
+            import jax
+
+
+            def loss(block, x):
+                return jax.checkpoint(block)(x).sum()
+            """),
+        Example("""
+            import jax
+
+
+            def run(f, x):
+                jax.checkpoint(f)(x)
+            """),
+        Example("""
+            import orbax.checkpoint as ocp
+
+
+            def save(c, t):
+                ocp.checkpoint(t)
+            """),
+        Example("""
+            def save(checkpoint, state):
+                checkpoint(state)
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -41,138 +41,138 @@ class DiscardedCheckpointName(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-
-
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, x):
-    y = x @ w
-    checkpoint_name(y, "a")  # !
-    return jnp.sin(jnp.sin(y))
-""",
-            fixed="""\
-import functools
-
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, x):
-    y = x @ w
-    y = checkpoint_name(y, "a")
-    return jnp.sin(jnp.sin(y))
-""",
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, x):
+                y = x @ w
+                checkpoint_name(y, "a")  # !
+                return jnp.sin(jnp.sin(y))
+            """,
+            fixed="""
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, x):
+                y = x @ w
+                y = checkpoint_name(y, "a")
+                return jnp.sin(jnp.sin(y))
+            """,
         ),
         Example(
-            """\
-from jax import ad_checkpoint as adc
+            """
+            from jax import ad_checkpoint as adc
 
 
-class Block:
-    def __call__(self, x):
-        if self.named:
-            adc.checkpoint_name(self.state, name="state")  # !
-        return self.state * x
-"""
+            class Block:
+                def __call__(self, x):
+                    if self.named:
+                        adc.checkpoint_name(self.state, name="state")  # !
+                    return self.state * x
+            """
         ),
         Example(
-            """\
-import jax.ad_checkpoint
-import jax.numpy as jnp
+            """
+            import jax.ad_checkpoint
+            import jax.numpy as jnp
 
-tag = jax.ad_checkpoint.checkpoint_name
+            tag = jax.ad_checkpoint.checkpoint_name
 
 
-def block(w, x, names):
-    tag(x @ w, names[0])  # !
-    return jnp.sin(x @ w)
-"""
+            def block(w, x, names):
+                tag(x @ w, names[0])  # !
+                return jnp.sin(x @ w)
+            """
         ),
         # To bind it here would make another variable of it.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    y = x @ w
+            def block(w, x):
+                y = x @ w
 
-    def inner(z):
-        checkpoint_name(y, "a")  # !
-        return jnp.sin(y) * z
+                def inner(z):
+                    checkpoint_name(y, "a")  # !
+                    return jnp.sin(y) * z
 
-    return inner(x)
-"""
+                return inner(x)
+            """
         ),
     )
     good = (
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    y = checkpoint_name(x @ w, "a")
-    return jnp.sin(y)
-"""
+            def block(w, x):
+                y = checkpoint_name(x @ w, "a")
+                return jnp.sin(y)
+            """
         ),
         Example(
-            """\
-from jax.ad_checkpoint import checkpoint_name
+            """
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    return checkpoint_name(x @ w, "a")
-"""
+            def block(w, x):
+                return checkpoint_name(x @ w, "a")
+            """
         ),
         Example(
-            """\
-import jax
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(tree):
-    return jax.tree.map(lambda x: checkpoint_name(x, "a"), tree)
-"""
+            def block(tree):
+                return jax.tree.map(lambda x: checkpoint_name(x, "a"), tree)
+            """
         ),
         # Not JAX's.
         Example(
-            """\
-import jax
+            """
+            import jax
 
 
-class Saver:
-    def checkpoint_name(self, step):
-        self.last = step
+            class Saver:
+                def checkpoint_name(self, step):
+                    self.last = step
 
-    def save(self, step):
-        self.checkpoint_name(step)
-"""
+                def save(self, step):
+                    self.checkpoint_name(step)
+            """
         ),
         Example(
-            """\
-import jax
-from trainer.files import checkpoint_name
+            """
+            import jax
+            from trainer.files import checkpoint_name
 
 
-def save(step):
-    checkpoint_name(step, "params")
-"""
+            def save(step):
+                checkpoint_name(step, "params")
+            """
         ),
     )
 

@@ -49,57 +49,159 @@ class EffectInCheckpoint(Rule):
     help = "call back outside of the checkpointed function"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
-            "    jax.debug.print('x = {}', x)  # !\n    return jnp.sin(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def layer(x):
+                jax.debug.print('x = {}', x)  # !
+                return jnp.sin(x)
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\nfrom jax.experimental import io_callback\n\n"
-            "seen = []\n\n\ndef layer(x):\n"
-            "    io_callback(seen.append, None, jax.lax.stop_gradient(x))  # !\n"
-            "    return jnp.sin(x)\n\n\ndef loss(x):\n    return jax.remat(layer)(x).sum()\n"
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.experimental import io_callback
+
+            seen = []
+
+
+            def layer(x):
+                io_callback(seen.append, None, jax.lax.stop_gradient(x))  # !
+                return jnp.sin(x)
+
+
+            def loss(x):
+                return jax.remat(layer)(x).sum()
+            """
         ),
         Example(
-            "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\n"
-            "from jax import debug\n\nseen = []\n\n\n"
-            "@partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)\n"
-            "def layer(x):\n    y = jnp.sin(x)\n"
-            "    debug.callback(seen.append, y)  # !\n    return y\n"
+            """
+            from functools import partial
+
+            import jax
+            import jax.numpy as jnp
+            from jax import debug
+
+            seen = []
+
+
+            @partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
+            def layer(x):
+                y = jnp.sin(x)
+                debug.callback(seen.append, y)  # !
+                return y
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\nseen = []\n\n\ndef host(x):\n"
-            "    seen.append(x)\n    return x\n\n\n@jax.checkpoint\ndef layer(x):\n"
-            "    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)\n"
-            "    scale = jax.pure_callback(host, shape, jax.lax.stop_gradient(x))  # !\n"
-            "    return jnp.sin(x) * scale\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+            seen = []
+
+
+            def host(x):
+                seen.append(x)
+                return x
+
+
+            @jax.checkpoint
+            def layer(x):
+                shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+                scale = jax.pure_callback(host, shape, jax.lax.stop_gradient(x))  # !
+                return jnp.sin(x) * scale
+            """
         ),
     )
     good = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
-            "    return jnp.sin(x)\n\n\ndef loss(x):\n    y = layer(x)\n"
-            "    jax.debug.print('y = {}', y)\n    return y.sum()\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def layer(x):
+                return jnp.sin(x)
+
+
+            def loss(x):
+                y = layer(x)
+                jax.debug.print('y = {}', y)
+                return y.sum()
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.jit\ndef layer(x):\n"
-            "    jax.debug.print('x = {}', x)\n    return jnp.sin(x)\n\n\n"
-            "block = jax.checkpoint(jnp.sin)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.jit
+            def layer(x):
+                jax.debug.print('x = {}', x)
+                return jnp.sin(x)
+
+
+            block = jax.checkpoint(jnp.sin)
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
-            "    print('tracing')\n    return jnp.sin(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def layer(x):
+                print('tracing')
+                return jnp.sin(x)
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef layer(x):\n"
-            "    def show(y):\n        jax.debug.print('y = {}', y)\n\n    return jnp.sin(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def layer(x):
+                def show(y):
+                    jax.debug.print('y = {}', y)
+
+                return jnp.sin(x)
+            """
         ),
         Example(
-            "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\n\n\n"
-            "@partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)\n"
-            "def layer(x):\n    jax.debug.print('x = {}', x)\n    return jnp.sin(x)\n"
+            """
+            from functools import partial
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)
+            def layer(x):
+                jax.debug.print('x = {}', x)
+                return jnp.sin(x)
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\nfrom mylib import debug\n\n\n@jax.checkpoint\n"
-            "def layer(x):\n    debug.print('x = {}', x)\n    return jnp.sin(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+            from mylib import debug
+
+
+            @jax.checkpoint
+            def layer(x):
+                debug.print('x = {}', x)
+                return jnp.sin(x)
+            """
         ),
     )
 

@@ -46,81 +46,186 @@ class EverythingSaveablePolicy(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef block(w, x):\n"
-            "    return jax.numpy.sin(jax.numpy.cos(x @ w))\n\n\ndef run(w, x):\n"
-            "    return jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)(w, x)  # !\n",
-            fixed="import jax\n\n\ndef block(w, x):\n"
-            "    return jax.numpy.sin(jax.numpy.cos(x @ w))\n\n\ndef run(w, x):\n"
-            "    return block(w, x)\n",
+            """
+            import jax
+
+
+            def block(w, x):
+                return jax.numpy.sin(jax.numpy.cos(x @ w))
+
+
+            def run(w, x):
+                return jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)(w, x)  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def block(w, x):
+                return jax.numpy.sin(jax.numpy.cos(x @ w))
+
+
+            def run(w, x):
+                return block(w, x)
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\nfrom jax import checkpoint_policies as cp\n\n\n"
-            "@functools.partial(jax.remat, policy=cp.everything_saveable, prevent_cse=False)  # !\n"
-            "def block(w, x):\n    return jax.numpy.sin(x @ w)\n",
-            fixed="import functools\n\nimport jax\nfrom jax import checkpoint_policies as cp\n\n\n"
-            "def block(w, x):\n    return jax.numpy.sin(x @ w)\n",
+            """
+            import functools
+
+            import jax
+            from jax import checkpoint_policies as cp
+
+
+            @functools.partial(jax.remat, policy=cp.everything_saveable, prevent_cse=False)  # !
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+            """,
+            fixed="""
+            import functools
+
+            import jax
+            from jax import checkpoint_policies as cp
+
+
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+            """,
         ),
         Example(
-            "import flax.linen as nn\nfrom jax.ad_checkpoint import checkpoint_policies\n\n\n"
-            "class Stack(nn.Module):\n    @nn.compact\n    def __call__(self, x):\n"
-            "        dense = nn.remat(\n            nn.Dense,\n"
-            "            policy=checkpoint_policies.everything_saveable,  # !\n        )\n"
-            '        return dense(8, name="dense")(x)\n'
+            """
+            import flax.linen as nn
+            from jax.ad_checkpoint import checkpoint_policies
+
+
+            class Stack(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    dense = nn.remat(
+                        nn.Dense,
+                        policy=checkpoint_policies.everything_saveable,  # !
+                    )
+                    return dense(8, name="dense")(x)
+            """
         ),
     )
     good = (
         Example(
-            'import jax\n\nTABLE = {\n    "all": jax.checkpoint_policies.everything_saveable,\n'
-            '    "none": jax.checkpoint_policies.nothing_saveable,\n}\n\n\n'
-            "def run(layer, w, x, name):\n"
-            "    return jax.checkpoint(layer, policy=TABLE[name])(w, x)\n"
+            """
+            import jax
+
+            TABLE = {
+                "all": jax.checkpoint_policies.everything_saveable,
+                "none": jax.checkpoint_policies.nothing_saveable,
+            }
+
+
+            def run(layer, w, x, name):
+                return jax.checkpoint(layer, policy=TABLE[name])(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\n"
-            "def run(layer, w, x, policy=jax.checkpoint_policies.everything_saveable):\n"
-            "    return jax.checkpoint(layer, policy=policy)(w, x)\n"
+            """
+            import jax
+
+
+            def run(layer, w, x, policy=jax.checkpoint_policies.everything_saveable):
+                return jax.checkpoint(layer, policy=policy)(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef run(layer, w, x, save):\n"
-            "    policy = cp.everything_saveable if save else cp.nothing_saveable\n"
-            "    x = jax.checkpoint(layer, policy=policy)(w, x)\n"
-            "    return jax.checkpoint(layer, policy=cp.everything_saveable if save else None)(w, x)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def run(layer, w, x, save):
+                policy = cp.everything_saveable if save else cp.nothing_saveable
+                x = jax.checkpoint(layer, policy=policy)(w, x)
+                return jax.checkpoint(layer, policy=cp.everything_saveable if save else None)(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef wrap(layer, config):\n"
-            '    if config.remat == "full":\n'
-            "        return jax.checkpoint(layer, policy=cp.nothing_saveable)\n"
-            '    elif config.remat == "none":\n'
-            "        return jax.checkpoint(layer, policy=cp.everything_saveable)\n"
-            "    return layer\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def wrap(layer, config):
+                if config.remat == "full":
+                    return jax.checkpoint(layer, policy=cp.nothing_saveable)
+                elif config.remat == "none":
+                    return jax.checkpoint(layer, policy=cp.everything_saveable)
+                return layer
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef wrap(layer, save):\n"
-            "    if save:\n"
-            "        return jax.checkpoint(layer, policy=cp.everything_saveable)\n"
-            "    return jax.checkpoint(layer)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def wrap(layer, save):
+                if save:
+                    return jax.checkpoint(layer, policy=cp.everything_saveable)
+                return jax.checkpoint(layer)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef wrap(layer, policy):\n"
-            "    if policy is cp.everything_saveable:\n        return layer\n"
-            "    return jax.checkpoint(layer, policy=policy)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def wrap(layer, policy):
+                if policy is cp.everything_saveable:
+                    return layer
+                return jax.checkpoint(layer, policy=policy)
+            """
         ),
         Example(
-            "import jax\n\nPOLICY = jax.checkpoint_policies.everything_saveable\n\n\n"
-            "def run(layer, w, x):\n    return jax.checkpoint(layer, policy=POLICY)(w, x)\n"
+            """
+            import jax
+
+            POLICY = jax.checkpoint_policies.everything_saveable
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=POLICY)(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef run(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)\n"
+            """
+            import jax
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
+            """
         ),
         Example(
-            "from remat import RematSpec\n\nimport jax\n\n"
-            "spec = RematSpec(policy=jax.checkpoint_policies.everything_saveable)\n"
+            """
+            from remat import RematSpec
+
+            import jax
+
+            spec = RematSpec(policy=jax.checkpoint_policies.everything_saveable)
+            """
         ),
         Example(
-            "from torch.utils.checkpoint import checkpoint\n\nfrom policies import cp\n\n\n"
-            "def run(layer, x):\n"
-            "    return checkpoint(layer, policy=cp.everything_saveable)(x)\n"
+            """
+            from torch.utils.checkpoint import checkpoint
+
+            from policies import cp
+
+
+            def run(layer, x):
+                return checkpoint(layer, policy=cp.everything_saveable)(x)
+            """
         ),
     )
 

@@ -50,80 +50,213 @@ class IgnoredStaticArgnames(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "def loss(x):\n"
-            '    block = jax.checkpoint(layer, static_argnames="train")  # !\n'
-            "    return block(x, True).sum()\n",
-            fixed="import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "def loss(x):\n"
-            "    block = jax.checkpoint(layer, static_argnums=(1,))\n"
-            "    return block(x, True).sum()\n",
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                block = jax.checkpoint(layer, static_argnames="train")  # !
+                return block(x, True).sum()
+            """,
+            fixed="""
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                block = jax.checkpoint(layer, static_argnums=(1,))
+                return block(x, True).sum()
+            """,
         ),
         Example(
-            "from functools import partial\n\nimport jax\n\n\n"
-            '@partial(jax.remat, static_argnames=("train",))  # !\n'
-            "def layer(x, train):\n    return x * 2 if train else x\n",
-            fixed="from functools import partial\n\nimport jax\n\n\n"
-            "@partial(jax.remat, static_argnums=(1,))\n"
-            "def layer(x, train):\n    return x * 2 if train else x\n",
+            """
+            from functools import partial
+
+            import jax
+
+
+            @partial(jax.remat, static_argnames=("train",))  # !
+            def layer(x, train):
+                return x * 2 if train else x
+            """,
+            fixed="""
+            from functools import partial
+
+            import jax
+
+
+            @partial(jax.remat, static_argnums=(1,))
+            def layer(x, train):
+                return x * 2 if train else x
+            """,
         ),
         Example(
-            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "block = jax.checkpoint(layer, static_argnames=['train'])  # !\n",
-            fixed="import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "block = jax.checkpoint(layer, static_argnums=(1,))\n",
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            block = jax.checkpoint(layer, static_argnames=['train'])  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            block = jax.checkpoint(layer, static_argnums=(1,))
+            """,
             jax=(0, 9),
         ),
         Example(
-            "from flax import linen as nn\n\n\nclass Block(nn.Module):\n"
-            "    def __call__(self, x, train):\n        return x * 2 if train else x\n\n\n"
-            'Wrapped = nn.remat(Block, static_argnames=("train",))  # !\n'
+            """
+            from flax import linen as nn
+
+
+            class Block(nn.Module):
+                def __call__(self, x, train):
+                    return x * 2 if train else x
+
+
+            Wrapped = nn.remat(Block, static_argnames=("train",))  # !
+            """
         ),
         Example(
-            "import equinox as eqx\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            'block = eqx.filter_checkpoint(layer, static_argnames="train")  # !\n'
+            """
+            import equinox as eqx
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            block = eqx.filter_checkpoint(layer, static_argnames="train")  # !
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, static_argnames=())  # !\n",
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, static_argnames=())  # !
+            """,
             jax=(0, 9),
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "block = jax.checkpoint(layer, static_argnums=(1,))\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            block = jax.checkpoint(layer, static_argnums=(1,))
+            """
         ),
         Example(
-            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "block = jax.jit(layer, static_argnames='train')\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            block = jax.jit(layer, static_argnames='train')
+            """
         ),
         Example(
-            "from functools import partial\n\nimport jax\n\n\n"
-            "@partial(jax.jit, static_argnames=('train',))\n@jax.checkpoint\n"
-            "def layer(x, train):\n    return x * 2\n"
+            """
+            from functools import partial
+
+            import jax
+
+
+            @partial(jax.jit, static_argnames=('train',))
+            @jax.checkpoint
+            def layer(x, train):
+                return x * 2
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f, **options):\n    return jax.checkpoint(f, **options)\n"
+            """
+            import jax
+
+
+            def wrap(f, **options):
+                return jax.checkpoint(f, **options)
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, static_argnames=())\n",
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, static_argnames=())
+            """,
         ),
         Example(
-            "import jax\n\n\ndef wrap(f, names):\n    try:\n"
-            "        return jax.checkpoint(f, static_argnames=names)\n"
-            "    except TypeError:\n        return f\n"
+            """
+            import jax
+
+
+            def wrap(f, names):
+                try:
+                    return jax.checkpoint(f, static_argnames=names)
+                except TypeError:
+                    return f
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f):\n    if jax.config.jax_remat3:\n"
-            "        return jax.checkpoint(f, static_argnames='train')\n    return f\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                if jax.config.jax_remat3:
+                    return jax.checkpoint(f, static_argnames='train')
+                return f
+            """
         ),
         Example(
-            "import jax\n\n\ndef checkpoint(f, static_argnames=()):\n    return jax.checkpoint(f)\n"
-            "\n\nblock = checkpoint(abs, static_argnames='x')\n"
+            """
+            import jax
+
+
+            def checkpoint(f, static_argnames=()):
+                return jax.checkpoint(f)
+
+
+            block = checkpoint(abs, static_argnames='x')
+            """
         ),
         Example(
-            "import jax\n\njax.config.update('jax_remat3', True)\n\n\n"
-            "def wrap(f):\n    return jax.checkpoint(f, static_argnames='train')\n"
+            """
+            import jax
+
+            jax.config.update('jax_remat3', True)
+
+
+            def wrap(f):
+                return jax.checkpoint(f, static_argnames='train')
+            """
         ),
     )
 

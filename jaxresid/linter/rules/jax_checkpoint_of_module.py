@@ -21,16 +21,6 @@ _LAYERS = frozenset(
     """.split()
 )
 _MAX_DEPTH = 5
-_LINEN = "import flax.linen as nn\nimport jax\n\n\n"
-_BLOCK = (
-    "class Block(nn.Module):\n    @nn.compact\n    def __call__(self, x):\n"
-    "        return nn.Dense(4)(x)\n\n\n"
-)
-_EQX = (
-    "import equinox as eqx\nimport jax\nimport jax.numpy as jnp\n\n\n"
-    "class Block(eqx.Module):\n    w: jax.Array\n\n    def __call__(self, x):\n"
-    "        return jnp.sin(self.w @ x)\n\n\n"
-)
 
 
 class JaxCheckpointOfModule(Rule):
@@ -66,90 +56,331 @@ class JaxCheckpointOfModule(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            f"{_LINEN}class Model(nn.Module):\n    @jax.checkpoint  # !\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.Dense(4)(x)\n",
-            fixed=f"{_LINEN}class Model(nn.Module):\n    @nn.remat\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.Dense(4)(x)\n",
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Model(nn.Module):
+                @jax.checkpoint  # !
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+            """,
+            fixed="""
+            import flax.linen as nn
+            import jax
+
+
+            class Model(nn.Module):
+                @nn.remat
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+            """,
         ),
         Example(
-            f"{_LINEN}{_BLOCK}class Model(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.remat(Block())(x)  # !\n",
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(Block())(x)  # !
+            """,
         ),
         Example(
-            f"from jax import checkpoint as ckpt\n\n{_EQX}def loss(block: Block, x):\n"
-            "    return jnp.sum(ckpt(block)(x))  # !\n",
-            fixed=f"from jax import checkpoint as ckpt\n\n{_EQX}def loss(block: Block, x):\n"
-            "    return jnp.sum(eqx.filter_checkpoint(block)(x))\n",
+            """
+            from jax import checkpoint as ckpt
+
+            import equinox as eqx
+            import jax
+            import jax.numpy as jnp
+
+
+            class Block(eqx.Module):
+                w: jax.Array
+
+                def __call__(self, x):
+                    return jnp.sin(self.w @ x)
+
+
+            def loss(block: Block, x):
+                return jnp.sum(ckpt(block)(x))  # !
+            """,
+            fixed="""
+            from jax import checkpoint as ckpt
+
+            import equinox as eqx
+            import jax
+            import jax.numpy as jnp
+
+
+            class Block(eqx.Module):
+                w: jax.Array
+
+                def __call__(self, x):
+                    return jnp.sin(self.w @ x)
+
+
+            def loss(block: Block, x):
+                return jnp.sum(eqx.filter_checkpoint(block)(x))
+            """,
         ),
         Example(
-            "from flax import nnx\n\n\nclass Model(nnx.Module):\n"
-            "    def __init__(self, rngs):\n        self.linear = nnx.Linear(4, 4, rngs=rngs)\n\n"
-            "    def block(self, x):\n        return self.linear(x)\n\n"
-            "    def __call__(self, x):\n        return nnx.remat(self.block)(x)  # !\n",
+            """
+            from flax import nnx
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.linear = nnx.Linear(4, 4, rngs=rngs)
+
+                def block(self, x):
+                    return self.linear(x)
+
+                def __call__(self, x):
+                    return nnx.remat(self.block)(x)  # !
+            """,
         ),
         Example(
-            f"{_LINEN}{_BLOCK}class Model(nn.Module):\n    def setup(self):\n"
-            "        self.block = Block()\n\n    def __call__(self, x):\n"
-            "        return jax.remat(self.block)(x)  # !\n",
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                def setup(self):
+                    self.block = Block()
+
+                def __call__(self, x):
+                    return jax.remat(self.block)(x)  # !
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\nfrom flax import linen\n\n\n"
-            "@functools.partial(jax.checkpoint, prevent_cse=False)  # !\n"
-            "class Model(linen.Module):\n    @linen.compact\n"
-            "    def __call__(self, x):\n        return linen.Dense(4)(x)\n",
+            """
+            import functools
+
+            import jax
+            from flax import linen
+
+
+            @functools.partial(jax.checkpoint, prevent_cse=False)  # !
+            class Model(linen.Module):
+                @linen.compact
+                def __call__(self, x):
+                    return linen.Dense(4)(x)
+            """,
         ),
     )
     good = (
         Example(
-            f"{_LINEN}class Model(nn.Module):\n    @nn.remat\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.Dense(4)(x)\n"
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Model(nn.Module):
+                @nn.remat
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+            """
         ),
         Example(
-            f"{_LINEN}{_BLOCK}class Model(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.remat(Block)()(x)\n"
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(Block)()(x)
+            """
         ),
         Example(  # a bound method of linen
-            f"{_LINEN}{_BLOCK}class Model(nn.Module):\n    def setup(self):\n"
-            "        self.block = Block()\n\n    def run(self, x):\n        return self.block(x)\n\n"
-            "    def __call__(self, x):\n        return jax.checkpoint(self.run)(x)\n"
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                def setup(self):
+                    self.block = Block()
+
+                def run(self, x):
+                    return self.block(x)
+
+                def __call__(self, x):
+                    return jax.checkpoint(self.run)(x)
+            """
         ),
         Example(  # a pure helper
-            f"{_LINEN}class Model(nn.Module):\n    @staticmethod\n    @jax.checkpoint\n"
-            "    def act(x):\n        return jax.numpy.sin(x)\n\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return self.act(nn.Dense(4)(x))\n"
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Model(nn.Module):
+                @staticmethod
+                @jax.checkpoint
+                def act(x):
+                    return jax.numpy.sin(x)
+
+                @nn.compact
+                def __call__(self, x):
+                    return self.act(nn.Dense(4)(x))
+            """
         ),
-        Example(f"{_EQX}def run(block: Block, x):\n    return eqx.filter_checkpoint(block)(x)\n"),
+        Example("""
+            import equinox as eqx
+            import jax
+            import jax.numpy as jnp
+
+
+            class Block(eqx.Module):
+                w: jax.Array
+
+                def __call__(self, x):
+                    return jnp.sin(self.w @ x)
+
+
+            def run(block: Block, x):
+                return eqx.filter_checkpoint(block)(x)
+            """),
         Example(  # arrays alone
-            "import equinox as eqx\nimport jax\n\n\nclass Block(eqx.Module):\n    w: jax.Array\n\n"
-            "    @jax.checkpoint\n    def __call__(self, x):\n        return self.w @ x\n"
+            """
+            import equinox as eqx
+            import jax
+
+
+            class Block(eqx.Module):
+                w: jax.Array
+
+                @jax.checkpoint
+                def __call__(self, x):
+                    return self.w @ x
+            """
         ),
         Example(  # the module is an argument
-            f"{_EQX}def run(block: Block, x):\n"
-            "    return jax.checkpoint(lambda m, x: m(x))(block, x)\n"
+            """
+            import equinox as eqx
+            import jax
+            import jax.numpy as jnp
+
+
+            class Block(eqx.Module):
+                w: jax.Array
+
+                def __call__(self, x):
+                    return jnp.sin(self.w @ x)
+
+
+            def run(block: Block, x):
+                return jax.checkpoint(lambda m, x: m(x))(block, x)
+            """
         ),
         Example(  # no arrays
-            "import equinox as eqx\nimport jax\n\n\nclass Scale(eqx.Module):\n    factor: float\n\n"
-            "    def __call__(self, x):\n        return jax.numpy.sin(self.factor * x)\n\n\n"
-            "def run(x):\n    return jax.checkpoint(Scale(2.0))(x)\n"
+            """
+            import equinox as eqx
+            import jax
+
+
+            class Scale(eqx.Module):
+                factor: float
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.factor * x)
+
+
+            def run(x):
+                return jax.checkpoint(Scale(2.0))(x)
+            """
         ),
         Example(  # no module of any library
-            "import jax\n\n\nclass Block:\n    @jax.checkpoint\n    def __call__(self, x):\n"
-            "        return x\n"
+            """
+            import jax
+
+
+            class Block:
+                @jax.checkpoint
+                def __call__(self, x):
+                    return x
+            """
         ),
         Example(  # the class is not visible
-            "import flax.linen as nn\nfrom blocks import make\n\n\nclass Model(nn.Module):\n"
-            "    @nn.compact\n    def __call__(self, x):\n        return nn.remat(make())(x)\n"
+            """
+            import flax.linen as nn
+            from blocks import make
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(make())(x)
+            """
         ),
         Example(
-            "from flax import nnx\n\n\nclass Model(nnx.Module):\n"
-            "    def __init__(self, rngs):\n        self.linear = nnx.Linear(4, 4, rngs=rngs)\n\n"
-            "    def block(self, x):\n        return self.linear(x)\n\n"
-            "    def __call__(self, x):\n        return nnx.remat(Model.block)(self, x)\n"
+            """
+            from flax import nnx
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.linear = nnx.Linear(4, 4, rngs=rngs)
+
+                def block(self, x):
+                    return self.linear(x)
+
+                def __call__(self, x):
+                    return nnx.remat(Model.block)(self, x)
+            """
         ),
         Example(  # a function of the first argument
-            f"{_LINEN}{_BLOCK}class Model(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n        block = Block()\n"
-            "        return nn.remat(lambda m, x: m(x))(block, x)\n"
+            """
+            import flax.linen as nn
+            import jax
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    block = Block()
+                    return nn.remat(lambda m, x: m(x))(block, x)
+            """
         ),
     )
 

@@ -14,22 +14,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
 
-_HEAD = "import jax\nfrom flax import nnx\n\n\n"
-_NORM = (
-    "class Block(nnx.Module):\n    def __init__(self, rngs):\n"
-    "        self.norm = nnx.BatchNorm(4, rngs=rngs)\n\n"
-    "    def __call__(self, x):\n        return jax.numpy.sin(self.norm(x))\n\n\n"
-)
-_PLAIN = (
-    "class Block(nnx.Module):\n    def __init__(self, rngs):\n"
-    "        self.linear = nnx.Linear(4, 4, rngs=rngs)\n\n"
-    "    def __call__(self, x):\n        return jax.numpy.sin(self.linear(x))\n\n\n"
-)
-_MODEL = (
-    "class Model(nnx.Module):\n    def __init__(self, rngs):\n        self.block = Block(rngs)\n\n"
-    "    def __call__(self, x):\n"
-)
-
 
 class JaxCheckpointOfNnxModule(Rule):
     """`jax.checkpoint` around an nnx module that changes its own state.
@@ -63,72 +47,316 @@ class JaxCheckpointOfNnxModule(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            f"{_HEAD}{_NORM}{_MODEL}"
-            "        return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !\n",
-            fixed=f"{_HEAD}{_NORM}{_MODEL}"
-            "        return nnx.remat(lambda m, x: m(x))(self.block, x)\n",
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !
+            """,
+            fixed="""
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(lambda m, x: m(x))(self.block, x)
+            """,
         ),
         Example(
-            "import flax.nnx as nn\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
-            "class Block(nn.Module):\n    def __init__(self):\n"
-            "        self.calls = nn.Variable(jnp.zeros(()))\n\n"
-            "    @remat  # !\n    def __call__(self, x):\n"
-            "        self.calls[...] = self.calls[...] + 1\n        return jnp.sin(x)\n",
-            fixed="import flax.nnx as nn\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
-            "class Block(nn.Module):\n    def __init__(self):\n"
-            "        self.calls = nn.Variable(jnp.zeros(()))\n\n"
-            "    @nn.remat\n    def __call__(self, x):\n"
-            "        self.calls[...] = self.calls[...] + 1\n        return jnp.sin(x)\n",
+            """
+            import flax.nnx as nn
+            import jax.numpy as jnp
+            from jax import remat
+
+
+            class Block(nn.Module):
+                def __init__(self):
+                    self.calls = nn.Variable(jnp.zeros(()))
+
+                @remat  # !
+                def __call__(self, x):
+                    self.calls[...] = self.calls[...] + 1
+                    return jnp.sin(x)
+            """,
+            fixed="""
+            import flax.nnx as nn
+            import jax.numpy as jnp
+            from jax import remat
+
+
+            class Block(nn.Module):
+                def __init__(self):
+                    self.calls = nn.Variable(jnp.zeros(()))
+
+                @nn.remat
+                def __call__(self, x):
+                    self.calls[...] = self.calls[...] + 1
+                    return jnp.sin(x)
+            """,
         ),
         Example(
-            f"import functools\n\n{_HEAD}{_NORM}"
-            "@functools.partial(jax.checkpoint, prevent_cse=False)  # !\n"
-            "def run(block: Block, x):\n    return block(x)\n",
+            """
+            import functools
+
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            @functools.partial(jax.checkpoint, prevent_cse=False)  # !
+            def run(block: Block, x):
+                return block(x)
+            """,
         ),
         Example(
-            f"{_HEAD}{_NORM}{_MODEL}        return jax.checkpoint(self.block)(x)  # !\n",
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return jax.checkpoint(self.block)(x)  # !
+            """,
         ),
     )
     good = (
         Example(
-            f"{_HEAD}{_NORM}{_MODEL}        return nnx.remat(lambda m, x: m(x))(self.block, x)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(lambda m, x: m(x))(self.block, x)
+            """
         ),
-        Example(f"{_HEAD}{_NORM}run = nnx.remat(Block.__call__, prevent_cse=False)\n"),
+        Example("""
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            run = nnx.remat(Block.__call__, prevent_cse=False)
+            """),
         Example(  # nothing changes
-            f"{_HEAD}{_PLAIN}{_MODEL}"
-            "        return jax.checkpoint(lambda m, x: m(x))(self.block, x)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.linear = nnx.Linear(4, 4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.linear(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return jax.checkpoint(lambda m, x: m(x))(self.block, x)
+            """
         ),
-        Example(f"{_HEAD}{_PLAIN}{_MODEL}        return jax.checkpoint(self.block)(x)\n"),
+        Example("""
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.linear = nnx.Linear(4, 4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.linear(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return jax.checkpoint(self.block)(x)
+            """),
         Example(  # the state is handed back
-            f"{_HEAD}{_NORM}@jax.checkpoint\ndef run(block: Block, x):\n"
-            "    y = block(x)\n    return y, nnx.state(block)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            @jax.checkpoint
+            def run(block: Block, x):
+                y = block(x)
+                return y, nnx.state(block)
+            """
         ),
         Example(  # split and merged
-            f"{_HEAD}{_NORM}def forward(model: Block, x):\n    graph, state = nnx.split(model)\n\n"
-            "    @jax.checkpoint\n    def run(state, x):\n        m = nnx.merge(graph, state)\n"
-            "        return m(x), nnx.state(m)\n\n    return run(state, x)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            def forward(model: Block, x):
+                graph, state = nnx.split(model)
+
+                @jax.checkpoint
+                def run(state, x):
+                    m = nnx.merge(graph, state)
+                    return m(x), nnx.state(m)
+
+                return run(state, x)
+            """
         ),
         Example(  # inference
-            f"{_HEAD}class Block(nnx.Module):\n    def __init__(self, rngs):\n"
-            "        self.drop = nnx.Dropout(0.1, rngs=rngs)\n\n"
-            "    @jax.checkpoint\n    def __call__(self, x):\n"
-            "        return jax.numpy.sin(self.drop(x, deterministic=True))\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.drop = nnx.Dropout(0.1, rngs=rngs)
+
+                @jax.checkpoint
+                def __call__(self, x):
+                    return jax.numpy.sin(self.drop(x, deterministic=True))
+            """
         ),
         Example(  # the class is not visible
-            f"{_HEAD}from models import Block\n\n\n@jax.checkpoint\n"
-            "def run(block: Block, x):\n    return block(x)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            from models import Block
+
+
+            @jax.checkpoint
+            def run(block: Block, x):
+                return block(x)
+            """
         ),
         Example(  # no nnx module
-            "import jax\nimport jax.numpy as jnp\n\n\nclass Block:\n    def __init__(self):\n"
-            "        self.calls = 0\n\n    def __call__(self, x):\n        self.calls += 1\n"
-            "        return jnp.sin(x)\n\n\nblock = Block()\n\n\ndef run(x):\n"
-            "    return jax.checkpoint(block)(x)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            class Block:
+                def __init__(self):
+                    self.calls = 0
+
+                def __call__(self, x):
+                    self.calls += 1
+                    return jnp.sin(x)
+
+
+            block = Block()
+
+
+            def run(x):
+                return jax.checkpoint(block)(x)
+            """
         ),
         Example(  # the state is changed elsewhere
-            f"{_HEAD}class Block(nnx.Module):\n    def __init__(self):\n"
-            "        self.calls = nnx.Variable(0)\n\n"
-            "    def reset(self):\n        self.calls[...] = 0\n\n"
-            "    @jax.checkpoint\n    def __call__(self, x):\n        return jax.numpy.sin(x)\n"
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self):
+                    self.calls = nnx.Variable(0)
+
+                def reset(self):
+                    self.calls[...] = 0
+
+                @jax.checkpoint
+                def __call__(self, x):
+                    return jax.numpy.sin(x)
+            """
         ),
     )
 

@@ -47,115 +47,299 @@ class LateBoundCheckpoint(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef layers(ws):\n"
-            "    return [jax.checkpoint(lambda x: x @ w) for w in ws]  # !\n",
-            fixed="import jax\n\n\ndef layers(ws):\n"
-            "    return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]\n",
+            """
+            import jax
+
+
+            def layers(ws):
+                return [jax.checkpoint(lambda x: x @ w) for w in ws]  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def layers(ws):
+                return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
+            """,
         ),
         Example(
-            "from jax import remat as ckpt\n\n\ndef layers(ws):\n    found = []\n"
-            "    for w in ws:\n"
-            "        found.append(ckpt(lambda x: x @ w, prevent_cse=False))  # !\n"
-            "    return found\n",
-            fixed="from jax import remat as ckpt\n\n\ndef layers(ws):\n    found = []\n"
-            "    for w in ws:\n"
-            "        found.append(ckpt(lambda x, w=w: x @ w, prevent_cse=False))\n"
-            "    return found\n",
+            """
+            from jax import remat as ckpt
+
+
+            def layers(ws):
+                found = []
+                for w in ws:
+                    found.append(ckpt(lambda x: x @ w, prevent_cse=False))  # !
+                return found
+            """,
+            fixed="""
+            from jax import remat as ckpt
+
+
+            def layers(ws):
+                found = []
+                for w in ws:
+                    found.append(ckpt(lambda x, w=w: x @ w, prevent_cse=False))
+                return found
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\n\n\ndef layers(ws):\n    found = {}\n"
-            "    for i, w in enumerate(ws):\n\n"
-            "        @functools.partial(jax.checkpoint, prevent_cse=False)  # !\n"
-            "        def layer(x):\n            y = x @ w\n            return y\n\n"
-            "        found[i] = layer\n    return found\n",
-            fixed="import functools\n\nimport jax\n\n\ndef layers(ws):\n    found = {}\n"
-            "    for i, w in enumerate(ws):\n\n"
-            "        @functools.partial(jax.checkpoint, prevent_cse=False)\n"
-            "        def layer(x, w=w):\n            y = x @ w\n            return y\n\n"
-            "        found[i] = layer\n    return found\n",
+            """
+            import functools
+
+            import jax
+
+
+            def layers(ws):
+                found = {}
+                for i, w in enumerate(ws):
+
+                    @functools.partial(jax.checkpoint, prevent_cse=False)  # !
+                    def layer(x):
+                        y = x @ w
+                        return y
+
+                    found[i] = layer
+                return found
+            """,
+            fixed="""
+            import functools
+
+            import jax
+
+
+            def layers(ws):
+                found = {}
+                for i, w in enumerate(ws):
+
+                    @functools.partial(jax.checkpoint, prevent_cse=False)
+                    def layer(x, w=w):
+                        y = x @ w
+                        return y
+
+                    found[i] = layer
+                return found
+            """,
         ),
         Example(
-            "import jax\n\n\ndef layers(ws):\n    found = []\n    for i in range(len(ws)):\n"
-            "        w = ws[i]\n        block = jax.checkpoint(lambda x: x @ w)  # !\n"
-            "        found.append(jax.jit(block))\n    return found\n",
-            fixed="import jax\n\n\ndef layers(ws):\n    found = []\n    for i in range(len(ws)):\n"
-            "        w = ws[i]\n        block = jax.checkpoint(lambda x, w=w: x @ w)\n"
-            "        found.append(jax.jit(block))\n    return found\n",
+            """
+            import jax
+
+
+            def layers(ws):
+                found = []
+                for i in range(len(ws)):
+                    w = ws[i]
+                    block = jax.checkpoint(lambda x: x @ w)  # !
+                    found.append(jax.jit(block))
+                return found
+            """,
+            fixed="""
+            import jax
+
+
+            def layers(ws):
+                found = []
+                for i in range(len(ws)):
+                    w = ws[i]
+                    block = jax.checkpoint(lambda x, w=w: x @ w)
+                    found.append(jax.jit(block))
+                return found
+            """,
         ),
         Example(
-            "import jax\n\n\ndef layers(ws):\n"
-            "    return {i: jax.jit(jax.checkpoint(lambda x: x @ w))  # !\n"
-            "            for i, w in enumerate(ws)}\n",
-            fixed="import jax\n\n\ndef layers(ws):\n"
-            "    return {i: jax.jit(jax.checkpoint(lambda x, w=w: x @ w))\n"
-            "            for i, w in enumerate(ws)}\n",
+            """
+            import jax
+
+
+            def layers(ws):
+                return {i: jax.jit(jax.checkpoint(lambda x: x @ w))  # !
+                        for i, w in enumerate(ws)}
+            """,
+            fixed="""
+            import jax
+
+
+            def layers(ws):
+                return {i: jax.jit(jax.checkpoint(lambda x, w=w: x @ w))
+                        for i, w in enumerate(ws)}
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef layers(ws):\n"
-            "    return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]\n"
+            """
+            import jax
+
+
+            def layers(ws):
+                return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(lambda x: x @ w)(x)\n    return x\n"
+            """
+            import jax
+
+
+            def model(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(lambda x: x @ w)(x)
+                return x
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, x):\n    for w in ws:\n"
-            "        block = jax.checkpoint(lambda x: x @ w)\n        x = block(x)\n    return x\n"
+            """
+            import jax
+
+
+            def model(ws, x):
+                for w in ws:
+                    block = jax.checkpoint(lambda x: x @ w)
+                    x = block(x)
+                return x
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, x):\n"
-            "    return [jax.checkpoint(lambda x: x @ w)(x) for w in ws]\n"
+            """
+            import jax
+
+
+            def model(ws, x):
+                return [jax.checkpoint(lambda x: x @ w)(x) for w in ws]
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, x):\n    for w in ws:\n        @jax.checkpoint\n"
-            "        def body(x, _):\n            return x @ w, None\n\n"
-            "        x, _ = jax.lax.scan(body, x, None, length=2)\n    return x\n"
+            """
+            import jax
+
+
+            def model(ws, x):
+                for w in ws:
+                    @jax.checkpoint
+                    def body(x, _):
+                        return x @ w, None
+
+                    x, _ = jax.lax.scan(body, x, None, length=2)
+                return x
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\n\ndef layer(w, x):\n    return x @ w\n\n\n"
-            "def layers(ws):\n"
-            "    return [jax.checkpoint(functools.partial(layer, w)) for w in ws]\n"
+            """
+            import functools
+
+            import jax
+
+
+            def layer(w, x):
+                return x @ w
+
+
+            def layers(ws):
+                return [jax.checkpoint(functools.partial(layer, w)) for w in ws]
+            """
         ),
         Example(
-            "import jax\n\n\ndef layers(ws, scale):\n"
-            "    return [jax.checkpoint(lambda w, x: x @ w * scale) for _ in ws]\n"
+            """
+            import jax
+
+
+            def layers(ws, scale):
+                return [jax.checkpoint(lambda w, x: x @ w * scale) for _ in ws]
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, x):\n"
-            "    for block in (jax.checkpoint(lambda x: x @ w) for w in ws):\n"
-            "        x = block(x)\n    return x\n"
+            """
+            import jax
+
+
+            def model(ws, x):
+                for block in (jax.checkpoint(lambda x: x @ w) for w in ws):
+                    x = block(x)
+                return x
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, x):\n    blocks = []\n    for w in ws:\n"
-            "        blocks.append(jax.checkpoint(lambda x: x @ w))\n"
-            "        x = blocks[-1](x)\n    return x\n"
+            """
+            import jax
+
+
+            def model(ws, x):
+                blocks = []
+                for w in ws:
+                    blocks.append(jax.checkpoint(lambda x: x @ w))
+                    x = blocks[-1](x)
+                return x
+            """
         ),
         Example(
-            "import jax\n\n\ndef bound(w):\n    return jax.checkpoint(lambda x: x @ w)\n\n\n"
-            "def layers(ws):\n    return [bound(w) for w in ws]\n"
+            """
+            import jax
+
+
+            def bound(w):
+                return jax.checkpoint(lambda x: x @ w)
+
+
+            def layers(ws):
+                return [bound(w) for w in ws]
+            """
         ),
         Example(
-            "import jax\n\n\ndef model(ws, xs):\n    for w in ws:\n        outputs = []\n"
-            "        outputs.append(jax.checkpoint(lambda x: x @ w))\n"
-            "        xs = [f(x) for f, x in zip(outputs, xs)]\n    return xs\n"
+            """
+            import jax
+
+
+            def model(ws, xs):
+                for w in ws:
+                    outputs = []
+                    outputs.append(jax.checkpoint(lambda x: x @ w))
+                    xs = [f(x) for f, x in zip(outputs, xs)]
+                return xs
+            """
         ),
         Example(
-            "import jax\n\n\ndef layers(ws):\n    found = []\n    for w in ws:\n"
-            "        scale = 2.0\n\n        @jax.checkpoint\n        def layer(w, x):\n"
-            "            y = x @ w\n            return y * scale\n\n"
-            "        found.append(layer)\n    return found\n"
+            """
+            import jax
+
+
+            def layers(ws):
+                found = []
+                for w in ws:
+                    scale = 2.0
+
+                    @jax.checkpoint
+                    def layer(w, x):
+                        y = x @ w
+                        return y * scale
+
+                    found.append(layer)
+                return found
+            """
         ),
         Example(
-            "import jax\n\n\ndef first(ws):\n    found = []\n    for w in ws:\n"
-            "        if w.ndim == 2:\n"
-            "            found.append(jax.checkpoint(lambda x: x @ w))\n            break\n"
-            "    return found\n"
+            """
+            import jax
+
+
+            def first(ws):
+                found = []
+                for w in ws:
+                    if w.ndim == 2:
+                        found.append(jax.checkpoint(lambda x: x @ w))
+                        break
+                return found
+            """
         ),
         Example(
-            "import torch\nfrom torch.utils.checkpoint import checkpoint\n\n\ndef layers(ws):\n"
-            "    return [checkpoint(lambda x: x @ w) for w in ws]\n"
+            """
+            import torch
+            from torch.utils.checkpoint import checkpoint
+
+
+            def layers(ws):
+                return [checkpoint(lambda x: x @ w) for w in ws]
+            """
         ),
     )
 

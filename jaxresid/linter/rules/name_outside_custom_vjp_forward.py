@@ -56,256 +56,256 @@ class NameOutsideCustomVjpForward(Rule):
     help = "name the residual in the forward rule"
     bad = (
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@jax.custom_vjp
-def act(x, w):
-    y = checkpoint_name(x @ w, "a")  # !
-    return jnp.sin(y)
+            @jax.custom_vjp
+            def act(x, w):
+                y = checkpoint_name(x @ w, "a")  # !
+                return jnp.sin(y)
 
 
-def act_fwd(x, w):
-    y = x @ w
-    return jnp.sin(y), (y, x, w)
+            def act_fwd(x, w):
+                y = x @ w
+                return jnp.sin(y), (y, x, w)
 
 
-def act_bwd(residuals, g):
-    y, x, w = residuals
-    d = g * jnp.cos(y)
-    return d @ w.T, x.T @ d
+            def act_bwd(residuals, g):
+                y, x, w = residuals
+                d = g * jnp.cos(y)
+                return d @ w.T, x.T @ d
 
 
-act.defvjp(act_fwd, act_bwd)
-"""
+            act.defvjp(act_fwd, act_bwd)
+            """
         ),
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax import ad_checkpoint as adc
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def act(x, w, scale):
-    y = adc.checkpoint_name(x @ w, name="a")  # !
-    return jnp.sin(scale * y)
+            import jax
+            import jax.numpy as jnp
+            from jax import ad_checkpoint as adc
 
 
-def _forward(x, w, scale):
-    return act(x, w, scale), (x, w)
+            @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+            def act(x, w, scale):
+                y = adc.checkpoint_name(x @ w, name="a")  # !
+                return jnp.sin(scale * y)
 
 
-def _backward(scale, residuals, g):
-    x, w = residuals
-    d = g * scale * jnp.cos(scale * (x @ w))
-    return d @ w.T, x.T @ d
+            def _forward(x, w, scale):
+                return act(x, w, scale), (x, w)
 
 
-act.defvjp(fwd=_forward, bwd=_backward)
-"""
+            def _backward(scale, residuals, g):
+                x, w = residuals
+                d = g * scale * jnp.cos(scale * (x @ w))
+                return d @ w.T, x.T @ d
+
+
+            act.defvjp(fwd=_forward, bwd=_backward)
+            """
         ),
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def _act(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))  # !
+            def _act(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))  # !
 
 
-def _residuals(x, w):
-    return x @ w, x, w
+            def _residuals(x, w):
+                return x @ w, x, w
 
 
-act = jax.custom_vjp(_act)
-act.defvjp(
-    lambda x, w: (jnp.sin(x @ w), _residuals(x, w)),
-    lambda r, g: ((g * jnp.cos(r[0])) @ r[2].T, r[1].T @ (g * jnp.cos(r[0]))),
-)
-"""
+            act = jax.custom_vjp(_act)
+            act.defvjp(
+                lambda x, w: (jnp.sin(x @ w), _residuals(x, w)),
+                lambda r, g: ((g * jnp.cos(r[0])) @ r[2].T, r[1].T @ (g * jnp.cos(r[0]))),
+            )
+            """
         ),
     )
     good = (
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@jax.custom_vjp
-def act(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))
+            @jax.custom_vjp
+            def act(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-def act_fwd(x, w):
-    y = checkpoint_name(x @ w, "a")
-    return jnp.sin(y), (y, x, w)
+            def act_fwd(x, w):
+                y = checkpoint_name(x @ w, "a")
+                return jnp.sin(y), (y, x, w)
 
 
-def act_bwd(residuals, g):
-    y, x, w = residuals
-    d = g * jnp.cos(y)
-    return d @ w.T, x.T @ d
+            def act_bwd(residuals, g):
+                y, x, w = residuals
+                d = g * jnp.cos(y)
+                return d @ w.T, x.T @ d
 
 
-act.defvjp(act_fwd, act_bwd)
-"""
+            act.defvjp(act_fwd, act_bwd)
+            """
         ),
         # The rule calls a function that has the name.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def _multiply(x, w):
-    return checkpoint_name(x @ w, "a")
+            def _multiply(x, w):
+                return checkpoint_name(x @ w, "a")
 
 
-@jax.custom_vjp
-def act(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))
+            @jax.custom_vjp
+            def act(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-def act_fwd(x, w):
-    y = _multiply(x, w)
-    return jnp.sin(y), (y, x, w)
+            def act_fwd(x, w):
+                y = _multiply(x, w)
+                return jnp.sin(y), (y, x, w)
 
 
-def act_bwd(residuals, g):
-    y, x, w = residuals
-    d = g * jnp.cos(y)
-    return d @ w.T, x.T @ d
+            def act_bwd(residuals, g):
+                y, x, w = residuals
+                d = g * jnp.cos(y)
+                return d @ w.T, x.T @ d
 
 
-act.defvjp(act_fwd, act_bwd)
-"""
+            act.defvjp(act_fwd, act_bwd)
+            """
         ),
         # The rule differentiates the implementation, and that has the name.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def _act(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))
+            def _act(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-act = jax.custom_vjp(_act)
-act.defvjp(lambda x, w: jax.vjp(_act, x, w), lambda pullback, g: pullback(g))
-"""
+            act = jax.custom_vjp(_act)
+            act.defvjp(lambda x, w: jax.vjp(_act, x, w), lambda pullback, g: pullback(g))
+            """
         ),
         # The rule comes from elsewhere, or calls what is not visible.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-from kernels import act_bwd, forward, other_fwd
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+            from kernels import act_bwd, forward, other_fwd
 
 
-@jax.custom_vjp
-def act(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))
+            @jax.custom_vjp
+            def act(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-def act_fwd(x, w):
-    return forward(x, w), (x, w)
+            def act_fwd(x, w):
+                return forward(x, w), (x, w)
 
 
-act.defvjp(act_fwd, act_bwd)
+            act.defvjp(act_fwd, act_bwd)
 
 
-@jax.custom_vjp
-def other(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))
+            @jax.custom_vjp
+            def other(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-other.defvjp(other_fwd, act_bwd)
-"""
+            other.defvjp(other_fwd, act_bwd)
+            """
         ),
         # The implementation also runs on its own.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def _act(x, w):
-    return jnp.sin(checkpoint_name(x @ w, "a"))
+            def _act(x, w):
+                return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-act = jax.custom_vjp(_act)
+            act = jax.custom_vjp(_act)
 
 
-def act_fwd(x, w):
-    return jnp.sin(x @ w), (x, w)
+            def act_fwd(x, w):
+                return jnp.sin(x @ w), (x, w)
 
 
-def act_bwd(residuals, g):
-    x, w = residuals
-    d = g * jnp.cos(x @ w)
-    return d @ w.T, x.T @ d
+            def act_bwd(residuals, g):
+                x, w = residuals
+                d = g * jnp.cos(x @ w)
+                return d @ w.T, x.T @ d
 
 
-act.defvjp(act_fwd, act_bwd)
+            act.defvjp(act_fwd, act_bwd)
 
 
-def pick(x, w, fused):
-    return act(x, w) if fused else _act(x, w)
-"""
+            def pick(x, w, fused):
+                return act(x, w) if fused else _act(x, w)
+            """
         ),
         # A custom_jvp is differentiated through.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@jax.custom_jvp
-def act(x):
-    return jnp.sin(checkpoint_name(x, "a"))
+            @jax.custom_jvp
+            def act(x):
+                return jnp.sin(checkpoint_name(x, "a"))
 
 
-@act.defjvp
-def act_jvp(primals, tangents):
-    return act(*primals), jnp.cos(primals[0]) * tangents[0]
-"""
+            @act.defjvp
+            def act_jvp(primals, tangents):
+                return act(*primals), jnp.cos(primals[0]) * tangents[0]
+            """
         ),
         # The name of the rule is computed.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def make(name, act_bwd):
-    @jax.custom_vjp
-    def act(x, w):
-        return jnp.sin(checkpoint_name(x @ w, "a"))
+            def make(name, act_bwd):
+                @jax.custom_vjp
+                def act(x, w):
+                    return jnp.sin(checkpoint_name(x @ w, "a"))
 
-    def act_fwd(x, w):
-        y = checkpoint_name(x @ w, name)
-        return jnp.sin(y), (y, x, w)
+                def act_fwd(x, w):
+                    y = checkpoint_name(x @ w, name)
+                    return jnp.sin(y), (y, x, w)
 
-    act.defvjp(act_fwd, act_bwd)
-    return act
-"""
+                act.defvjp(act_fwd, act_bwd)
+                return act
+            """
         ),
     )
 

@@ -35,71 +35,132 @@ class NameSavedAndOffloaded(Rule):
     help = "leave the name in one of the lists"
     bad = (
         Example(
-            "import jax\n\n\ndef policy():\n"
-            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '        names_which_can_be_saved=["attn", "mlp"],\n'
-            '        names_which_can_be_offloaded=["out", "attn"],  # !\n'
-            '        offload_src="device",\n        offload_dst="pinned_host",\n    )\n'
+            """
+            import jax
+
+
+            def policy():
+                return jax.checkpoint_policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=["attn", "mlp"],
+                    names_which_can_be_offloaded=["out", "attn"],  # !
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                )
+            """
         ),
         Example(
-            "from functools import partial\n\n"
-            'from jax.ad_checkpoint import checkpoint_policies as cp\n\nSAVED = ("attn",)\n\n\n'
-            "def policy(name):\n    make = partial(\n"
-            "        cp.save_and_offload_only_these_names,\n"
-            "        names_which_can_be_saved=SAVED,\n"
-            '        names_which_can_be_offloaded={name, "attn"},  # !\n    )\n'
-            '    return make(offload_src="device", offload_dst="pinned_host")\n'
+            """
+            from functools import partial
+
+            from jax.ad_checkpoint import checkpoint_policies as cp
+
+            SAVED = ("attn",)
+
+
+            def policy(name):
+                make = partial(
+                    cp.save_and_offload_only_these_names,
+                    names_which_can_be_saved=SAVED,
+                    names_which_can_be_offloaded={name, "attn"},  # !
+                )
+                return make(offload_src="device", offload_dst="pinned_host")
+            """
         ),
         Example(
-            'import jax\n\nBOTH = ["attn"]\n'
-            "make = jax.checkpoint_policies.save_and_offload_only_these_names\n\n\n"
-            "def policy(src):\n    return make(\n        names_which_can_be_saved=BOTH,\n"
-            "        names_which_can_be_offloaded=BOTH,  # !\n        offload_src=src,\n"
-            '        offload_dst="pinned_host",\n    )\n'
+            """
+            import jax
+
+            BOTH = ["attn"]
+            make = jax.checkpoint_policies.save_and_offload_only_these_names
+
+
+            def policy(src):
+                return make(
+                    names_which_can_be_saved=BOTH,
+                    names_which_can_be_offloaded=BOTH,  # !
+                    offload_src=src,
+                    offload_dst="pinned_host",
+                )
+            """
         ),
     )
     good = (
         Example(
-            "import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=["attn"],\n'
-            '    names_which_can_be_offloaded=["mlp"],\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=["attn"],
+                names_which_can_be_offloaded=["mlp"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy(saved, offloaded):\n"
-            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '        names_which_can_be_saved=[*saved, "attn"],\n'
-            '        names_which_can_be_offloaded=offloaded,\n        offload_src="device",\n'
-            '        offload_dst="pinned_host",\n    )\n'
+            """
+            import jax
+
+
+            def policy(saved, offloaded):
+                return jax.checkpoint_policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=[*saved, "attn"],
+                    names_which_can_be_offloaded=offloaded,
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                )
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy(saved, offloaded):\n"
-            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '        names_which_can_be_saved=[n for n in saved if n != "attn"],\n'
-            '        names_which_can_be_offloaded=["attn"],\n        offload_src="device",\n'
-            '        offload_dst="pinned_host",\n    )\n'
+            """
+            import jax
+
+
+            def policy(saved, offloaded):
+                return jax.checkpoint_policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=[n for n in saved if n != "attn"],
+                    names_which_can_be_offloaded=["attn"],
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                )
+            """
         ),
         Example(
-            "import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=["attn", "attn"],\n'
-            '    names_which_can_be_offloaded=[],\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=["attn", "attn"],
+                names_which_can_be_offloaded=[],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """
         ),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_both():\n"
-            "    with pytest.raises(ValueError):\n"
-            "        jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '            names_which_can_be_saved=["attn"],\n'
-            '            names_which_can_be_offloaded=["attn"],\n'
-            '            offload_src="device",\n            offload_dst="pinned_host",\n'
-            "        )\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_both():
+                with pytest.raises(ValueError):
+                    jax.checkpoint_policies.save_and_offload_only_these_names(
+                        names_which_can_be_saved=["attn"],
+                        names_which_can_be_offloaded=["attn"],
+                        offload_src="device",
+                        offload_dst="pinned_host",
+                    )
+            """
         ),
         Example(
-            "from policies import save_and_offload_only_these_names\n\n"
-            "policy = save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=["attn"], names_which_can_be_offloaded=["attn"]\n)\n'
+            """
+            from policies import save_and_offload_only_these_names
+
+            policy = save_and_offload_only_these_names(
+                names_which_can_be_saved=["attn"], names_which_can_be_offloaded=["attn"]
+            )
+            """
         ),
     )
 

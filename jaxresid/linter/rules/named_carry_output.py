@@ -42,311 +42,311 @@ class NamedCarryOutput(Rule):
     help = "name the carry at the start of the body, or a value that the function itself needs"
     bad = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-
-
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=["carry"],
-        offload_src="device",
-        offload_dst="pinned_host",
-    ),
-)
-def body(c, w):
-    y = jnp.sin(jnp.sin(c @ w) @ w)
-    return checkpoint_name(y, "carry"), None  # !
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def loss(ws, c):
-    return jax.lax.scan(body, c, ws)[0].sum()
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=[],
+                    names_which_can_be_offloaded=["carry"],
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                ),
+            )
+            def body(c, w):
+                y = jnp.sin(jnp.sin(c @ w) @ w)
+                return checkpoint_name(y, "carry"), None  # !
+
+
+            def loss(ws, c):
+                return jax.lax.scan(body, c, ws)[0].sum()
+            """
         ),
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax import ad_checkpoint as adc
-from jax import remat as ckpt
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax import ad_checkpoint as adc
+            from jax import remat as ckpt
 
 
-def body(c, w):
-    c = jnp.sin(jnp.sin(c @ w) @ w)
-    c = adc.checkpoint_name(c, name="carry")  # !
-    return c, None
+            def body(c, w):
+                c = jnp.sin(jnp.sin(c @ w) @ w)
+                c = adc.checkpoint_name(c, name="carry")  # !
+                return c, None
 
 
-policy = adc.checkpoint_policies.save_only_these_names("carry")
+            policy = adc.checkpoint_policies.save_only_these_names("carry")
 
 
-def loss(ws, c):
-    return jax.lax.scan(ckpt(body, policy=policy, prevent_cse=False), c, ws)[0].sum()
-"""
+            def loss(ws, c):
+                return jax.lax.scan(ckpt(body, policy=policy, prevent_cse=False), c, ws)[0].sum()
+            """
         ),
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def layer(w, x):
-    h = jnp.sin(x @ w)
-    return checkpoint_name(jnp.sin(h @ w), "out")  # !
+            def layer(w, x):
+                h = jnp.sin(x @ w)
+                return checkpoint_name(jnp.sin(h @ w), "out")  # !
 
 
-layer = jax.checkpoint(
-    layer, policy=jax.checkpoint_policies.save_only_these_names("out")
-)
+            layer = jax.checkpoint(
+                layer, policy=jax.checkpoint_policies.save_only_these_names("out")
+            )
 
 
-def loss(ws, x):
-    for w in ws:
-        x = layer(w, x)
-    return jnp.sin(x).sum()
-"""
+            def loss(ws, x):
+                for w in ws:
+                    x = layer(w, x)
+                return jnp.sin(x).sum()
+            """
         ),
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from flax import linen as nn
+            from jax.ad_checkpoint import checkpoint_name
 
 
-class Block(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        x = jnp.sin(nn.Dense(8)(x))
-        return checkpoint_name(jnp.sin(nn.Dense(8)(x)), "out")  # !
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    x = jnp.sin(nn.Dense(8)(x))
+                    return checkpoint_name(jnp.sin(nn.Dense(8)(x)), "out")  # !
 
 
-class Model(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        policy = jax.checkpoint_policies.save_only_these_names("out")
-        block = nn.remat(Block, policy=policy)
-        for i in range(2):
-            x = block(name=f"block_{i}")(x)
-        return jnp.sin(x)
-"""
+            class Model(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    policy = jax.checkpoint_policies.save_only_these_names("out")
+                    block = nn.remat(Block, policy=policy)
+                    for i in range(2):
+                        x = block(name=f"block_{i}")(x)
+                    return jnp.sin(x)
+            """
         ),
     )
     good = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-
-
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=["carry"],
-        offload_src="device",
-        offload_dst="pinned_host",
-    ),
-)
-def body(c, w):
-    c = checkpoint_name(c, "carry")
-    return jnp.sin(jnp.sin(c @ w) @ w), None
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def loss(ws, c):
-    return jax.lax.scan(body, c, ws)[0].sum()
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=[],
+                    names_which_can_be_offloaded=["carry"],
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                ),
+            )
+            def body(c, w):
+                c = checkpoint_name(c, "carry")
+                return jnp.sin(jnp.sin(c @ w) @ w), None
+
+
+            def loss(ws, c):
+                return jax.lax.scan(body, c, ws)[0].sum()
+            """
         ),
         # The carry has the name at the start as well.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def body(c, w):
-    c = checkpoint_name(c, "carry")
-    return checkpoint_name(jnp.sin(c @ w), "carry"), None
+            def body(c, w):
+                c = checkpoint_name(c, "carry")
+                return checkpoint_name(jnp.sin(c @ w), "carry"), None
 
 
-policy = jax.checkpoint_policies.save_only_these_names("carry")
+            policy = jax.checkpoint_policies.save_only_these_names("carry")
 
 
-def loss(ws, c):
-    return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
-"""
+            def loss(ws, c):
+                return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
+            """
         ),
         # The named value is used before it is returned.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def body(c, w):
-    c = checkpoint_name(jnp.sin(c @ w), "carry")
-    return c, jnp.sin(c).sum()
+            def body(c, w):
+                c = checkpoint_name(jnp.sin(c @ w), "carry")
+                return c, jnp.sin(c).sum()
 
 
-policy = jax.checkpoint_policies.save_only_these_names("carry")
+            policy = jax.checkpoint_policies.save_only_these_names("carry")
 
 
-def loss(ws, c):
-    return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
-"""
+            def loss(ws, c):
+                return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
+            """
         ),
         # The policy has another name, or is not known.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def body(c, w):
-    c = jnp.sin(checkpoint_name(c @ w, "hidden"))
-    return checkpoint_name(c, "carry"), None
+            def body(c, w):
+                c = jnp.sin(checkpoint_name(c @ w, "hidden"))
+                return checkpoint_name(c, "carry"), None
 
 
-policy = jax.checkpoint_policies.save_only_these_names("hidden")
+            policy = jax.checkpoint_policies.save_only_these_names("hidden")
 
 
-def loss(ws, c, other):
-    c, _ = jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)
-    c, _ = jax.lax.scan(jax.checkpoint(body, policy=other), c, ws)
-    return jax.lax.scan(jax.checkpoint(body), c, ws)[0].sum()
-"""
+            def loss(ws, c, other):
+                c, _ = jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)
+                c, _ = jax.lax.scan(jax.checkpoint(body, policy=other), c, ws)
+                return jax.lax.scan(jax.checkpoint(body), c, ws)[0].sum()
+            """
         ),
         # An outer checkpoint has the name as well: between its stages the output is a residual.
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
-policy = jax.checkpoint_policies.save_only_these_names("out")
-
-
-@functools.partial(jax.checkpoint, policy=policy)
-def layer(w, x):
-    return checkpoint_name(jnp.sin(x @ w), "out")
+            policy = jax.checkpoint_policies.save_only_these_names("out")
 
 
-@functools.partial(jax.checkpoint, policy=policy)
-def stage(ws, x):
-    for w in ws:
-        x = layer(w, x)
-    return x
-"""
+            @functools.partial(jax.checkpoint, policy=policy)
+            def layer(w, x):
+                return checkpoint_name(jnp.sin(x @ w), "out")
+
+
+            @functools.partial(jax.checkpoint, policy=policy)
+            def stage(ws, x):
+                for w in ws:
+                    x = layer(w, x)
+                return x
+            """
         ),
         # The function is also called as a part of something larger.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
-policy = jax.checkpoint_policies.save_only_these_names("out")
-
-
-def layer(w, x):
-    return checkpoint_name(jnp.sin(x @ w), "out")
+            policy = jax.checkpoint_policies.save_only_these_names("out")
 
 
-def pair(ws, x):
-    return layer(ws[1], layer(ws[0], x))
+            def layer(w, x):
+                return checkpoint_name(jnp.sin(x @ w), "out")
 
 
-single = jax.checkpoint(layer, policy=policy)
-double = jax.checkpoint(pair, policy=policy)
-"""
+            def pair(ws, x):
+                return layer(ws[1], layer(ws[0], x))
+
+
+            single = jax.checkpoint(layer, policy=policy)
+            double = jax.checkpoint(pair, policy=policy)
+            """
         ),
         # Another module calls it as a part of something larger.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
-policy = jax.checkpoint_policies.save_only_these_names("out")
-
-
-def layer(w, x):
-    return checkpoint_name(jnp.sin(x @ w), "out")
+            policy = jax.checkpoint_policies.save_only_these_names("out")
 
 
-single = jax.checkpoint(layer, policy=policy)
-""",
+            def layer(w, x):
+                return checkpoint_name(jnp.sin(x @ w), "out")
+
+
+            single = jax.checkpoint(layer, policy=policy)
+            """,
             files={
-                "pairs.py": """\
-import jax
+                "pairs.py": """
+            import jax
 
-from module import layer, policy
-
-
-@jax.jit
-def pair(ws, x):
-    return layer(ws[1], layer(ws[0], x))
+            from module import layer, policy
 
 
-double = jax.checkpoint(pair, policy=policy)
-"""
+            @jax.jit
+            def pair(ws, x):
+                return layer(ws[1], layer(ws[0], x))
+
+
+            double = jax.checkpoint(pair, policy=policy)
+            """
             },
         ),
         # No checkpoint here; and an inner function's result.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    def inner(y):
-        return checkpoint_name(y @ w, "out")
+            def block(w, x):
+                def inner(y):
+                    return checkpoint_name(y @ w, "out")
 
-    return jnp.sin(inner(x))
-
-
-layer = jax.checkpoint(
-    block, policy=jax.checkpoint_policies.save_only_these_names("out")
-)
+                return jnp.sin(inner(x))
 
 
-def attention(w, x):
-    return checkpoint_name(x @ w, "attention"), None
-"""
+            layer = jax.checkpoint(
+                block, policy=jax.checkpoint_policies.save_only_these_names("out")
+            )
+
+
+            def attention(w, x):
+                return checkpoint_name(x @ w, "attention"), None
+            """
         ),
         # Something else that is called checkpoint_name.
         Example(
-            """\
-import jax
-from trainer.files import checkpoint_name
+            """
+            import jax
+            from trainer.files import checkpoint_name
 
 
-def body(c, w):
-    return checkpoint_name(c @ w, "carry"), None
+            def body(c, w):
+                return checkpoint_name(c @ w, "carry"), None
 
 
-policy = jax.checkpoint_policies.save_only_these_names("carry")
+            policy = jax.checkpoint_policies.save_only_these_names("carry")
 
 
-def loss(ws, c):
-    return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
-"""
+            def loss(ws, c):
+                return jax.lax.scan(jax.checkpoint(body, policy=policy), c, ws)[0].sum()
+            """
         ),
     )
 

@@ -77,196 +77,196 @@ class NamedNonlinearityOutput(Rule):
     help = "name the input of the nonlinearity instead"
     bad = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, v, x):
-    h = checkpoint_name(jax.nn.relu(x @ w), "a")  # !
-    return jnp.sin(h @ v)
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, v, x):
+                h = checkpoint_name(jax.nn.relu(x @ w), "a")  # !
+                return jnp.sin(h @ v)
+            """
         ),
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax import ad_checkpoint as adc
-from jax import remat as ckpt
+            import jax
+            import jax.numpy as jnp
+            from jax import ad_checkpoint as adc
+            from jax import remat as ckpt
 
 
-@functools.partial(ckpt, policy=adc.checkpoint_policies.save_only_these_names("a"))
-def block(w, v, x):
-    h = jnp.einsum("bi,ij->bj", x, w)
-    h = jnp.exp(h)
-    h = adc.checkpoint_name(h, name="a")  # !
-    return jnp.sin(h @ v)
-"""
+            @functools.partial(ckpt, policy=adc.checkpoint_policies.save_only_these_names("a"))
+            def block(w, v, x):
+                h = jnp.einsum("bi,ij->bj", x, w)
+                h = jnp.exp(h)
+                h = adc.checkpoint_name(h, name="a")  # !
+                return jnp.sin(h @ v)
+            """
         ),
         Example(
-            """\
-import jax.ad_checkpoint
-import jax.numpy as jnp
-from jax.nn import softmax
+            """
+            import jax.ad_checkpoint
+            import jax.numpy as jnp
+            from jax.nn import softmax
 
-tag = jax.ad_checkpoint.checkpoint_name
-
-
-def block(w, v, x):
-    scores = (jnp.matmul(x, w) + 1.0).astype(x.dtype)
-    p = tag(softmax(scores, axis=-1), "a")  # !
-    return jnp.sin(p @ v)
+            tag = jax.ad_checkpoint.checkpoint_name
 
 
-policy = jax.checkpoint_policies.save_only_these_names("a")
-block = jax.checkpoint(block, policy=policy)
-"""
+            def block(w, v, x):
+                scores = (jnp.matmul(x, w) + 1.0).astype(x.dtype)
+                p = tag(softmax(scores, axis=-1), "a")  # !
+                return jnp.sin(p @ v)
+
+
+            policy = jax.checkpoint_policies.save_only_these_names("a")
+            block = jax.checkpoint(block, policy=policy)
+            """
         ),
         Example(
-            """\
-from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
+            """
+            from flax import linen as nn
+            from jax.ad_checkpoint import checkpoint_name
 
 
-class Mlp(nn.Module):
-    def setup(self):
-        self.up = nn.Dense(8)
+            class Mlp(nn.Module):
+                def setup(self):
+                    self.up = nn.Dense(8)
 
-    @nn.compact
-    def __call__(self, x):
-        h = checkpoint_name(nn.gelu(self.up(x)), "a")  # !
-        h = checkpoint_name(nn.relu(nn.Dense(8, name="mid")(h)), "b")  # !
-        return nn.Dense(8, name="down")(h)
-"""
+                @nn.compact
+                def __call__(self, x):
+                    h = checkpoint_name(nn.gelu(self.up(x)), "a")  # !
+                    h = checkpoint_name(nn.relu(nn.Dense(8, name="mid")(h)), "b")  # !
+                    return nn.Dense(8, name="down")(h)
+            """
         ),
     )
     good = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, v, x):
-    h = jax.nn.relu(checkpoint_name(x @ w, "a"))
-    return jnp.sin(h @ v)
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, v, x):
+                h = jax.nn.relu(checkpoint_name(x @ w, "a"))
+                return jnp.sin(h @ v)
+            """
         ),
         # The matmul has a name of its own.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, v, x):
-    y = checkpoint_name(x @ w, "pre")
-    h = checkpoint_name(jax.nn.relu(y), "post")
-    return jnp.sin(h @ v)
-"""
+            def block(w, v, x):
+                y = checkpoint_name(x @ w, "pre")
+                h = checkpoint_name(jax.nn.relu(y), "post")
+                return jnp.sin(h @ v)
+            """
         ),
         # Linear in the matmul.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, v, x):
-    h = checkpoint_name(-(x @ w), "a")
-    g = checkpoint_name(jnp.negative(x @ v), "b")
-    return jnp.sin(h @ v) + jax.nn.identity(g)
-"""
+            def block(w, v, x):
+                h = checkpoint_name(-(x @ w), "a")
+                g = checkpoint_name(jnp.negative(x @ v), "b")
+                return jnp.sin(h @ v) + jax.nn.identity(g)
+            """
         ),
         # No matmul that would be recomputed.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    h = checkpoint_name(jax.nn.relu(x), "a")
-    return jnp.sin(h @ w)
-"""
+            def block(w, x):
+                h = checkpoint_name(jax.nn.relu(x), "a")
+                return jnp.sin(h @ w)
+            """
         ),
         # Another policy saves the matmuls.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax import checkpoint_policies as cp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax import checkpoint_policies as cp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, v, x):
-    h = checkpoint_name(jax.nn.gelu(x @ w), "a")
-    return jnp.sin(h @ v)
+            def block(w, v, x):
+                h = checkpoint_name(jax.nn.gelu(x @ w), "a")
+                return jnp.sin(h @ v)
 
 
-policy = cp.save_from_both_policies(cp.dots_saveable, cp.save_only_these_names("a"))
-layer = jax.checkpoint(block, policy=policy)
-"""
+            policy = cp.save_from_both_policies(cp.dots_saveable, cp.save_only_these_names("a"))
+            layer = jax.checkpoint(block, policy=policy)
+            """
         ),
         # The name is there to be left out.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, v, x):
-    h = checkpoint_name(jax.nn.gelu(x @ w), "logits")
-    return jnp.sin(h @ v)
+            def block(w, v, x):
+                h = checkpoint_name(jax.nn.gelu(x @ w), "logits")
+                return jnp.sin(h @ v)
 
 
-policy = jax.checkpoint_policies.save_any_names_but_these("logits")
-"""
+            policy = jax.checkpoint_policies.save_any_names_but_these("logits")
+            """
         ),
         # Which function it is comes from a configuration.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, v, x, act):
-    h = checkpoint_name(act(x @ w), "a")
-    return jnp.sin(h @ v)
-"""
+            def block(w, v, x, act):
+                h = checkpoint_name(act(x @ w), "a")
+                return jnp.sin(h @ v)
+            """
         ),
         # Not JAX's relu, and not JAX's checkpoint_name.
         Example(
-            """\
-import jax
-from torch.nn.functional import relu
-from jax.ad_checkpoint import checkpoint_name as tag
-from trainer.files import checkpoint_name
+            """
+            import jax
+            from torch.nn.functional import relu
+            from jax.ad_checkpoint import checkpoint_name as tag
+            from trainer.files import checkpoint_name
 
 
-def block(w, x):
-    return tag(relu(x @ w), "a"), checkpoint_name(jax.nn.relu(x @ w), "b")
-"""
+            def block(w, x):
+                return tag(relu(x @ w), "a"), checkpoint_name(jax.nn.relu(x @ w), "b")
+            """
         ),
     )
 

@@ -45,70 +45,145 @@ class NamesAsString(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved="hidden",  # !\n'
-            '    names_which_can_be_offloaded=[],\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n',
-            fixed="import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=["hidden"],\n    names_which_can_be_offloaded=[],\n'
-            '    offload_src="device",\n    offload_dst="pinned_host",\n)\n',
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved="hidden",  # !
+                names_which_can_be_offloaded=[],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """,
+            fixed="""
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=["hidden"],
+                names_which_can_be_offloaded=[],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """,
         ),
         Example(
-            "from functools import partial\n\n"
-            'from jax.ad_checkpoint import checkpoint_policies as cp\n\nNAME = "hidden"\n'
-            "offload = cp.save_and_offload_only_these_names\nmake = partial(\n    offload,\n"
-            '    names_which_can_be_saved=[],\n    offload_src="device",\n)\n'
-            "policy = offload(\n    names_which_can_be_saved=[],\n"
-            '    names_which_can_be_offloaded=NAME,  # !\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n',
-            fixed="from functools import partial\n\n"
-            'from jax.ad_checkpoint import checkpoint_policies as cp\n\nNAME = "hidden"\n'
-            "offload = cp.save_and_offload_only_these_names\nmake = partial(\n    offload,\n"
-            '    names_which_can_be_saved=[],\n    offload_src="device",\n)\n'
-            "policy = offload(\n    names_which_can_be_saved=[],\n"
-            '    names_which_can_be_offloaded=[NAME],\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n',
+            """
+            from functools import partial
+
+            from jax.ad_checkpoint import checkpoint_policies as cp
+
+            NAME = "hidden"
+            offload = cp.save_and_offload_only_these_names
+            make = partial(
+                offload,
+                names_which_can_be_saved=[],
+                offload_src="device",
+            )
+            policy = offload(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=NAME,  # !
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """,
+            fixed="""
+            from functools import partial
+
+            from jax.ad_checkpoint import checkpoint_policies as cp
+
+            NAME = "hidden"
+            offload = cp.save_and_offload_only_these_names
+            make = partial(
+                offload,
+                names_which_can_be_saved=[],
+                offload_src="device",
+            )
+            policy = offload(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=[NAME],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\n\nmake = functools.partial(\n"
-            "    jax.checkpoint_policies.save_and_offload_only_these_names,\n"
-            '    names_which_can_be_saved="attn, mlp",  # !\n)\n'
+            """
+            import functools
+
+            import jax
+
+            make = functools.partial(
+                jax.checkpoint_policies.save_and_offload_only_these_names,
+                names_which_can_be_saved="attn, mlp",  # !
+            )
+            """
         ),
     )
     good = (
         Example(
-            "import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=["hidden"],\n'
-            '    names_which_can_be_offloaded=("out",),\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=["hidden"],
+                names_which_can_be_offloaded=("out",),
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """
         ),
         Example(
-            "import jax\n\n\ndef kept(saved, config):\n"
-            "    return jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            "        names_which_can_be_saved=saved,\n"
-            "        names_which_can_be_offloaded=config.offloaded,\n"
-            '        offload_src="device",\n        offload_dst="pinned_host",\n    )\n'
+            """
+            import jax
+
+
+            def kept(saved, config):
+                return jax.checkpoint_policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=saved,
+                    names_which_can_be_offloaded=config.offloaded,
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                )
+            """
         ),
         Example(
-            'import jax\n\nNAMES = "attn mlp".split()\n'
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            "    names_which_can_be_saved=NAMES,\n    names_which_can_be_offloaded=list(),\n"
-            '    offload_src="device",\n    offload_dst="pinned_host",\n)\n'
+            """
+            import jax
+
+            NAMES = "attn mlp".split()
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=NAMES,
+                names_which_can_be_offloaded=list(),
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """
         ),
         Example(
-            "import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved="h",\n    names_which_can_be_offloaded="",\n'
-            '    offload_src="device",\n    offload_dst="pinned_host",\n)\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved="h",
+                names_which_can_be_offloaded="",
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """
         ),
-        Example('import jax\n\npolicy = jax.checkpoint_policies.save_only_these_names("hidden")\n'),
+        Example("""
+            import jax
+
+            policy = jax.checkpoint_policies.save_only_these_names("hidden")
+            """),
         Example(
-            "def save_and_offload_only_these_names(names_which_can_be_saved):\n"
-            "    return names_which_can_be_saved\n\n\n"
-            'policy = save_and_offload_only_these_names(names_which_can_be_saved="hidden")\n'
+            """
+            def save_and_offload_only_these_names(names_which_can_be_saved):
+                return names_which_can_be_saved
+
+
+            policy = save_and_offload_only_these_names(names_which_can_be_saved="hidden")
+            """
         ),
     )
 

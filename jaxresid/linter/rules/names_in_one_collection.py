@@ -45,94 +45,206 @@ class NamesInOneCollection(Rule):
     fixes = "safe"
     bad = (
         Example(
-            "import jax\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !\n',
-            fixed="import jax\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names(*("attn", "mlp"))\n',
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !
+            """,
+            fixed="""
+            import jax
+
+            policy = jax.checkpoint_policies.save_only_these_names(*("attn", "mlp"))
+            """,
         ),
         Example(
-            "import jax\n\n\ndef kept():\n    cp = jax.checkpoint_policies\n"
-            '    return cp.save_only_these_names(["attn", "mlp"])  # !\n',
-            fixed="import jax\n\n\ndef kept():\n    cp = jax.checkpoint_policies\n"
-            '    return cp.save_only_these_names(*["attn", "mlp"])\n',
+            """
+            import jax
+
+
+            def kept():
+                cp = jax.checkpoint_policies
+                return cp.save_only_these_names(["attn", "mlp"])  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def kept():
+                cp = jax.checkpoint_policies
+                return cp.save_only_these_names(*["attn", "mlp"])
+            """,
         ),
         Example(
-            "from functools import partial\n\nfrom jax import remat as ckpt\n"
-            "from jax.ad_checkpoint import checkpoint_policies\n\n"
-            'NAMES: tuple[str, ...] = ("attn",)\n'
-            "but = checkpoint_policies.save_any_names_but_these\n\n\n"
-            "@partial(ckpt, policy=but(NAMES))  # !\ndef block(w, x):\n    return x @ w\n",
-            fixed="from functools import partial\n\nfrom jax import remat as ckpt\n"
-            "from jax.ad_checkpoint import checkpoint_policies\n\n"
-            'NAMES: tuple[str, ...] = ("attn",)\n'
-            "but = checkpoint_policies.save_any_names_but_these\n\n\n"
-            "@partial(ckpt, policy=but(*NAMES))\ndef block(w, x):\n    return x @ w\n",
+            """
+            from functools import partial
+
+            from jax import remat as ckpt
+            from jax.ad_checkpoint import checkpoint_policies
+
+            NAMES: tuple[str, ...] = ("attn",)
+            but = checkpoint_policies.save_any_names_but_these
+
+
+            @partial(ckpt, policy=but(NAMES))  # !
+            def block(w, x):
+                return x @ w
+            """,
+            fixed="""
+            from functools import partial
+
+            from jax import remat as ckpt
+            from jax.ad_checkpoint import checkpoint_policies
+
+            NAMES: tuple[str, ...] = ("attn",)
+            but = checkpoint_policies.save_any_names_but_these
+
+
+            @partial(ckpt, policy=but(*NAMES))
+            def block(w, x):
+                return x @ w
+            """,
         ),
         Example(
-            "import functools\n\nimport jax.ad_checkpoint\n\n\ndef choose(config, layer):\n"
-            "    cp = jax.ad_checkpoint.checkpoint_policies\n"
-            "    jax.checkpoint(layer, policy=cp.save_only_these_names(tuple(config.names)))  # !\n"
-            "    return functools.partial(cp.save_only_these_names, frozenset(config.names))  # !\n",
-            fixed="import functools\n\nimport jax.ad_checkpoint\n\n\ndef choose(config, layer):\n"
-            "    cp = jax.ad_checkpoint.checkpoint_policies\n"
-            "    jax.checkpoint(layer, policy=cp.save_only_these_names(*tuple(config.names)))\n"
-            "    return functools.partial(cp.save_only_these_names, *frozenset(config.names))\n",
+            """
+            import functools
+
+            import jax.ad_checkpoint
+
+
+            def choose(config, layer):
+                cp = jax.ad_checkpoint.checkpoint_policies
+                jax.checkpoint(layer, policy=cp.save_only_these_names(tuple(config.names)))  # !
+                return functools.partial(cp.save_only_these_names, frozenset(config.names))  # !
+            """,
+            fixed="""
+            import functools
+
+            import jax.ad_checkpoint
+
+
+            def choose(config, layer):
+                cp = jax.ad_checkpoint.checkpoint_policies
+                jax.checkpoint(layer, policy=cp.save_only_these_names(*tuple(config.names)))
+                return functools.partial(cp.save_only_these_names, *frozenset(config.names))
+            """,
         ),
         Example(
-            "import jax\n\n\ndef kept(config):\n"
-            "    return jax.checkpoint_policies.save_only_these_names(n for n in config.names)  # !\n"
+            """
+            import jax
+
+
+            def kept(config):
+                return jax.checkpoint_policies.save_only_these_names(n for n in config.names)  # !
+            """
         ),
     )
     good = (
         Example(
-            'import jax\n\npolicy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")
+            """
         ),
         Example(
-            'import jax\n\nNAMES = ("attn", "mlp")\n'
-            'policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])\n'
+            """
+            import jax
+
+            NAMES = ("attn", "mlp")
+            policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])
+            """
         ),
         Example(
-            "import jax\n\n\ndef kept(names):\n"
-            "    return jax.checkpoint_policies.save_only_these_names(names)\n"
+            """
+            import jax
+
+
+            def kept(names):
+                return jax.checkpoint_policies.save_only_these_names(names)
+            """
         ),
         Example(
-            "import jax\n\n\ndef kept(config):\n"
-            '    return jax.checkpoint_policies.save_only_these_names(config.name, ("out"))\n'
+            """
+            import jax
+
+
+            def kept(config):
+                return jax.checkpoint_policies.save_only_these_names(config.name, ("out"))
+            """
         ),
         Example(
-            "import jax\n\n"
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=["attn"],\n'
-            '    names_which_can_be_offloaded=("mlp",),\n    offload_src="device",\n'
-            '    offload_dst="pinned_host",\n)\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=["attn"],
+                names_which_can_be_offloaded=("mlp",),
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            """
         ),
         Example(
-            "def save_only_these_names(names):\n    return names\n\n\n"
-            'policy = save_only_these_names(["attn", "mlp"])\n'
+            """
+            def save_only_these_names(names):
+                return names
+
+
+            policy = save_only_these_names(["attn", "mlp"])
+            """
         ),
         Example(
-            'import jax\n\nNAME = "attn"\n'
-            'policy = jax.checkpoint_policies.save_any_names_but_these(NAME, f"{NAME}_out")\n'
+            """
+            import jax
+
+            NAME = "attn"
+            policy = jax.checkpoint_policies.save_any_names_but_these(NAME, f"{NAME}_out")
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef list(names):\n"
-            '    return names[0]\n\n\npolicy = cp.save_only_these_names(list(["attn"]))\n'
-            "broken = cp.save_from_both_policies([cp.dots_saveable, policy])\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def list(names):
+                return names[0]
+
+
+            policy = cp.save_only_these_names(list(["attn"]))
+            broken = cp.save_from_both_policies([cp.dots_saveable, policy])
+            """
         ),
         Example(
-            "from torch import checkpoint_policies as cp\n\n"
-            'policy = cp.save_only_these_names(["attn"])\n'
+            """
+            from torch import checkpoint_policies as cp
+
+            policy = cp.save_only_these_names(["attn"])
+            """
         ),
         Example(
-            'import jax\n\n\ndef kept(one, many):\n    names = ("attn", "mlp")\n'
-            "    for names in many:\n"
-            "        one = jax.checkpoint_policies.save_only_these_names(names)\n"
-            "    return one\n"
+            """
+            import jax
+
+
+            def kept(one, many):
+                names = ("attn", "mlp")
+                for names in many:
+                    one = jax.checkpoint_policies.save_only_these_names(names)
+                return one
+            """
         ),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_list():\n"
-            "    with pytest.raises(TypeError):\n"
-            '        jax.checkpoint_policies.save_only_these_names(["attn"])\n'
+            """
+            import jax
+            import pytest
+
+
+            def test_list():
+                with pytest.raises(TypeError):
+                    jax.checkpoint_policies.save_only_these_names(["attn"])
+            """
         ),
     )
 

@@ -45,39 +45,105 @@ class NestedCheckpoint(Rule):
     fixes = "safe"
     bad = (
         Example(
-            "import jax\n\n\ndef run(f, x):\n    return jax.checkpoint(jax.checkpoint(f))(x)  # !\n",
-            fixed="import jax\n\n\ndef run(f, x):\n    return jax.checkpoint(f)(x)\n",
+            """
+            import jax
+
+
+            def run(f, x):
+                return jax.checkpoint(jax.checkpoint(f))(x)  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def run(f, x):
+                return jax.checkpoint(f)(x)
+            """,
         ),
         Example(
-            "import jax\nfrom jax import remat\n\n\n@remat\ndef block(x):\n"
-            "    return jax.numpy.sin(x)\n\n\ndef loss(x):\n"
-            "    return jax.checkpoint(block)(x).sum()  # !\n",
-            fixed="import jax\nfrom jax import remat\n\n\n@remat\ndef block(x):\n"
-            "    return jax.numpy.sin(x)\n\n\ndef loss(x):\n"
-            "    return block(x).sum()\n",
+            """
+            import jax
+            from jax import remat
+
+
+            @remat
+            def block(x):
+                return jax.numpy.sin(x)
+
+
+            def loss(x):
+                return jax.checkpoint(block)(x).sum()  # !
+            """,
+            fixed="""
+            import jax
+            from jax import remat
+
+
+            @remat
+            def block(x):
+                return jax.numpy.sin(x)
+
+
+            def loss(x):
+                return block(x).sum()
+            """,
         ),
         Example(
-            "import functools\n\nimport jax\n\n\n@jax.checkpoint  # !\n"
-            "@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)\n"
-            "def block(w, x):\n    return jax.numpy.sin(x @ w)\n",
+            """
+            import functools
+
+            import jax
+
+
+            @jax.checkpoint  # !
+            @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef run(f, g, x):\n"
-            "    return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)\n"
+            """
+            import jax
+
+
+            def run(f, g, x):
+                return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef run(f, x, twice):\n    if twice:\n        f = jax.checkpoint(f)\n"
-            "    return jax.checkpoint(f)(x)\n"
+            """
+            import jax
+
+
+            def run(f, x, twice):
+                if twice:
+                    f = jax.checkpoint(f)
+                return jax.checkpoint(f)(x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef run(f, x, flag):\n    if flag:\n        f = jax.checkpoint(f)\n"
-            "    else:\n        f = jax.checkpoint(f, prevent_cse=False)\n    return f(x)\n"
+            """
+            import jax
+
+
+            def run(f, x, flag):
+                if flag:
+                    f = jax.checkpoint(f)
+                else:
+                    f = jax.checkpoint(f, prevent_cse=False)
+                return f(x)
+            """
         ),
         Example(
-            "import flax.linen as nn\n\n\ndef blocks(Attention, Mlp):\n"
-            "    return nn.remat(Attention), nn.remat(Mlp)\n"
+            """
+            import flax.linen as nn
+
+
+            def blocks(Attention, Mlp):
+                return nn.remat(Attention), nn.remat(Mlp)
+            """
         ),
     )
 

@@ -48,82 +48,173 @@ class OffloadMemoryKind(Rule):
     jax = ">=0.7.1"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n"
-            "from jax.ad_checkpoint import checkpoint_name\n\n\ndef layer(w, x):\n"
-            '    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()\n\n\n'
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=[],\n    names_which_can_be_offloaded=["hidden"],\n'
-            '    offload_src="device",\n    offload_dst="host",  # !\n)\n'
-            "block = jax.checkpoint(layer, policy=policy)\n",
-            fixed="import jax\nimport jax.numpy as jnp\n"
-            "from jax.ad_checkpoint import checkpoint_name\n\n\ndef layer(w, x):\n"
-            '    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()\n\n\n'
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=[],\n    names_which_can_be_offloaded=["hidden"],\n'
-            '    offload_src="device",\n    offload_dst="pinned_host",\n)\n'
-            "block = jax.checkpoint(layer, policy=policy)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def layer(w, x):
+                return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["hidden"],
+                offload_src="device",
+                offload_dst="host",  # !
+            )
+            block = jax.checkpoint(layer, policy=policy)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def layer(w, x):
+                return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+
+
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["hidden"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            block = jax.checkpoint(layer, policy=policy)
+            """,
         ),
         Example(
-            "from jax import checkpoint_policies as cp\n\n"
-            "first = cp.offload_dot_with_no_batch_dims(\"device\", 'unpinned_host')  # !\n"
-            "second = cp.offload_dot_with_no_batch_dims(offload_dst=\"pinned_host\", offload_src='gpu_hbm')  # !\n",
-            fixed="from jax import checkpoint_policies as cp\n\n"
-            "first = cp.offload_dot_with_no_batch_dims(\"device\", 'pinned_host')\n"
-            "second = cp.offload_dot_with_no_batch_dims(offload_dst=\"pinned_host\", offload_src='device')\n",
+            """
+            from jax import checkpoint_policies as cp
+
+            first = cp.offload_dot_with_no_batch_dims("device", 'unpinned_host')  # !
+            second = cp.offload_dot_with_no_batch_dims(offload_dst="pinned_host", offload_src='gpu_hbm')  # !
+            """,
+            fixed="""
+            from jax import checkpoint_policies as cp
+
+            first = cp.offload_dot_with_no_batch_dims("device", 'pinned_host')
+            second = cp.offload_dot_with_no_batch_dims(offload_dst="pinned_host", offload_src='device')
+            """,
         ),
         Example(
-            "from functools import partial\n\n"
-            'from jax.ad_checkpoint import checkpoint_policies\n\nHOST = "pinned-host"\n'
-            "offload = partial(\n    checkpoint_policies.save_and_offload_only_these_names,\n"
-            '    offload_src="device",\n    offload_dst=HOST,  # !\n)\n'
+            """
+            from functools import partial
+
+            from jax.ad_checkpoint import checkpoint_policies
+
+            HOST = "pinned-host"
+            offload = partial(
+                checkpoint_policies.save_and_offload_only_these_names,
+                offload_src="device",
+                offload_dst=HOST,  # !
+            )
+            """
         ),
         Example(
-            "import jax\n\npolicy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(\n"
-            '    "pinned_host",  # !\n    "device",  # !\n)\n',
-            fixed="import jax\n\npolicy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(\n"
-            '    "device",\n    "pinned_host",\n)\n',
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(
+                "pinned_host",  # !
+                "device",  # !
+            )
+            """,
+            fixed="""
+            import jax
+
+            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(
+                "device",
+                "pinned_host",
+            )
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n"
-            'policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+            """
         ),
         Example(
-            'import jax\n\nHOST = "pinned_host"\n'
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            '    names_which_can_be_saved=[],\n    names_which_can_be_offloaded=["hidden"],\n'
-            '    offload_src="device",\n    offload_dst=HOST,\n)\n'
+            """
+            import jax
+
+            HOST = "pinned_host"
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["hidden"],
+                offload_src="device",
+                offload_dst=HOST,
+            )
+            """
         ),
         Example(
-            'import jax\n\n\ndef policy(src, dst="host", **options):\n'
-            "    return jax.checkpoint_policies.offload_dot_with_no_batch_dims(src, dst, **options)\n"
+            """
+            import jax
+
+
+            def policy(src, dst="host", **options):
+                return jax.checkpoint_policies.offload_dot_with_no_batch_dims(src, dst, **options)
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy(config, on_cpu):\n    cp = jax.checkpoint_policies\n"
-            '    kind = "device" if on_cpu else "pinned_host"\n'
-            '    return cp.offload_dot_with_no_batch_dims("device", kind), cp.offload_dot_with_no_batch_dims(\n'
-            "        config.src, config.dst\n    )\n"
+            """
+            import jax
+
+
+            def policy(config, on_cpu):
+                cp = jax.checkpoint_policies
+                kind = "device" if on_cpu else "pinned_host"
+                return cp.offload_dot_with_no_batch_dims("device", kind), cp.offload_dot_with_no_batch_dims(
+                    config.src, config.dst
+                )
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy(kinds):\n"
-            "    return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*kinds)\n"
+            """
+            import jax
+
+
+            def policy(kinds):
+                return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*kinds)
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy(first):\n"
-            '    return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*first, "pinned-host")\n'
+            """
+            import jax
+
+
+            def policy(first):
+                return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*first, "pinned-host")
+            """
         ),
         Example(
-            "import jax\n\n\ndef move(x, sharding):\n"
-            '    return jax.device_put(x, sharding.with_memory_kind("unpinned_host"))\n'
+            """
+            import jax
+
+
+            def move(x, sharding):
+                return jax.device_put(x, sharding.with_memory_kind("unpinned_host"))
+            """
         ),
         Example(
-            "from policies import offload_dot_with_no_batch_dims\n\n"
-            'policy = offload_dot_with_no_batch_dims("gpu", "host")\n'
+            """
+            from policies import offload_dot_with_no_batch_dims
+
+            policy = offload_dot_with_no_batch_dims("gpu", "host")
+            """
         ),
         Example(
-            "import jax\n\n"
-            'policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "unpinned_host")\n',
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "unpinned_host")
+            """,
             jax=(0, 6),
         ),
     )

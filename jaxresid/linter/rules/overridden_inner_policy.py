@@ -43,102 +43,237 @@ class OverriddenInnerPolicy(Rule):
     help = "give the outer checkpoint the policy"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\ncp = jax.checkpoint_policies\n\n\n"
-            "def layer(w, x):\n    return jnp.sin(x @ w)\n\n\n@jax.checkpoint\n"
-            "def block(w, x):\n"
-            "    y = jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)  # !\n"
-            "    return jnp.cos(y @ w)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+            cp = jax.checkpoint_policies
+
+
+            def layer(w, x):
+                return jnp.sin(x @ w)
+
+
+            @jax.checkpoint
+            def block(w, x):
+                y = jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)  # !
+                return jnp.cos(y @ w)
+            """
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n"
-            "from jax import checkpoint as ckpt\n"
-            "from jax.ad_checkpoint import checkpoint_name, checkpoint_policies\n\n\n"
-            '@functools.partial(ckpt, policy=checkpoint_policies.save_only_these_names("inner"))  # !\n'
-            "def layer(w, x):\n"
-            '    return jnp.sin(checkpoint_name(jnp.sin(x @ w), "inner"))\n\n\n'
-            '@functools.partial(ckpt, policy=checkpoint_policies.save_only_these_names("outer"))\n'
-            "def block(w, x):\n"
-            '    return jnp.cos(checkpoint_name(jnp.cos(layer(w, x) @ w), "outer"))\n'
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            from jax import checkpoint as ckpt
+            from jax.ad_checkpoint import checkpoint_name, checkpoint_policies
+
+
+            @functools.partial(ckpt, policy=checkpoint_policies.save_only_these_names("inner"))  # !
+            def layer(w, x):
+                return jnp.sin(checkpoint_name(jnp.sin(x @ w), "inner"))
+
+
+            @functools.partial(ckpt, policy=checkpoint_policies.save_only_these_names("outer"))
+            def block(w, x):
+                return jnp.cos(checkpoint_name(jnp.cos(layer(w, x) @ w), "outer"))
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef loss(w, x):\n"
-            "    attend = jax.remat(\n        lambda w, x: jnp.sin(x @ w),\n"
-            "        policy=jax.checkpoint_policies.everything_saveable,  # !\n    )\n"
-            "    return jnp.cos(attend(w, x) @ w).sum()\n\n\n"
-            "block = jax.remat(loss, policy=jax.checkpoint_policies.nothing_saveable)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                attend = jax.remat(
+                    lambda w, x: jnp.sin(x @ w),
+                    policy=jax.checkpoint_policies.everything_saveable,  # !
+                )
+                return jnp.cos(attend(w, x) @ w).sum()
+
+
+            block = jax.remat(loss, policy=jax.checkpoint_policies.nothing_saveable)
+            """
         ),
     )
     good = (
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n@jax.checkpoint\n"
-            "def block(layer, other, w, x):\n    return other(w, jax.checkpoint(layer)(w, x))\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @jax.checkpoint
+            def block(layer, other, w, x):
+                return other(w, jax.checkpoint(layer)(w, x))
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\ncp = jax.checkpoint_policies\n\n\n"
-            "@functools.partial(jax.checkpoint, policy=cp.dots_saveable)\n"
-            "def block(layer, w, x):\n"
-            "    return jax.checkpoint(layer)(w, jax.checkpoint(layer, policy=cp.dots_saveable)(w, x))\n"
+            """
+            import functools
+
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @functools.partial(jax.checkpoint, policy=cp.dots_saveable)
+            def block(layer, w, x):
+                return jax.checkpoint(layer)(w, jax.checkpoint(layer, policy=cp.dots_saveable)(w, x))
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n@jax.checkpoint\n"
-            "def stack(ws, x):\n    for w in ws:\n"
-            "        x = jax.checkpoint(jax.numpy.dot, policy=cp.dots_saveable)(x, w)\n"
-            "    return x\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @jax.checkpoint
+            def stack(ws, x):
+                for w in ws:
+                    x = jax.checkpoint(jax.numpy.dot, policy=cp.dots_saveable)(x, w)
+                return x
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n@jax.checkpoint\n"
-            "def stack(layer, ws, x):\n"
-            "    step = jax.checkpoint(layer, policy=cp.dots_saveable)\n"
-            "    return jax.lax.scan(step, x, ws)[0]\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @jax.checkpoint
+            def stack(layer, ws, x):
+                step = jax.checkpoint(layer, policy=cp.dots_saveable)
+                return jax.lax.scan(step, x, ws)[0]
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef layer(w, x):\n"
-            "    return jax.numpy.sin(x @ w)\n\n\n"
-            "block = jax.checkpoint(layer, policy=cp.dots_saveable)\n\n\n@jax.checkpoint\n"
-            "def two(w, x):\n    return block(w, x)\n\n\ndef model(w, x):\n"
-            "    return two(w, block(w, x))\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def layer(w, x):
+                return jax.numpy.sin(x @ w)
+
+
+            block = jax.checkpoint(layer, policy=cp.dots_saveable)
+
+
+            @jax.checkpoint
+            def two(w, x):
+                return block(w, x)
+
+
+            def model(w, x):
+                return two(w, block(w, x))
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef inner(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)\n\n\n"
-            "def outer(layer, w, x, remat):\n"
-            "    wrapped = jax.checkpoint(inner, static_argnums=0) if remat else inner\n"
-            "    return wrapped(layer, w, x)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def inner(layer, w, x):
+                return jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)
+
+
+            def outer(layer, w, x, remat):
+                wrapped = jax.checkpoint(inner, static_argnums=0) if remat else inner
+                return wrapped(layer, w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n"
-            "def run(layer, w, x, policy, names):\n    @jax.checkpoint\n    def body(w, x):\n"
-            "        y = jax.checkpoint(layer, policy=policy)(w, x)\n"
-            "        return jax.checkpoint(layer, policy=cp.save_only_these_names(*names))(w, y)\n\n"
-            "    return body(w, x)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def run(layer, w, x, policy, names):
+                @jax.checkpoint
+                def body(w, x):
+                    y = jax.checkpoint(layer, policy=policy)(w, x)
+                    return jax.checkpoint(layer, policy=cp.save_only_these_names(*names))(w, y)
+
+                return body(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef run(layer, w, x, **options):\n"
-            "    def body(w, x):\n"
-            "        return jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)\n\n"
-            "    return jax.checkpoint(body, **options)(w, x)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def run(layer, w, x, **options):
+                def body(w, x):
+                    return jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)
+
+                return jax.checkpoint(body, **options)(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n@jax.checkpoint\n"
-            "def block(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=cp.nothing_saveable)(w, x)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @jax.checkpoint
+            def block(layer, w, x):
+                return jax.checkpoint(layer, policy=cp.nothing_saveable)(w, x)
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\ncp = jax.checkpoint_policies\n\n\n"
-            "@functools.partial(jax.checkpoint, policy=cp.dots_saveable)\n"
-            "def block(layer, w, x):\n    x = jax.checkpoint(layer, policy=None)(w, x)\n"
-            "    return jax.checkpoint(layer, policy=cp.nothing_saveable)(w, x)\n"
+            """
+            import functools
+
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @functools.partial(jax.checkpoint, policy=cp.dots_saveable)
+            def block(layer, w, x):
+                x = jax.checkpoint(layer, policy=None)(w, x)
+                return jax.checkpoint(layer, policy=cp.nothing_saveable)(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n@jax.checkpoint\n"
-            "def stack(layer, ws, x):\n"
-            "    step = jax.checkpoint(layer, policy=cp.dots_saveable)\n    for w in ws:\n"
-            "        x = step(w, x)\n    return x\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            @jax.checkpoint
+            def stack(layer, ws, x):
+                step = jax.checkpoint(layer, policy=cp.dots_saveable)
+                for w in ws:
+                    x = step(w, x)
+                return x
+            """
         ),
         Example(
-            "import orbax.checkpoint as ocp\n\nimport jax\n\n\n@ocp.checkpoint\n"
-            "def block(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)\n"
+            """
+            import orbax.checkpoint as ocp
+
+            import jax
+
+
+            @ocp.checkpoint
+            def block(layer, w, x):
+                return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
+            """
         ),
     )
 

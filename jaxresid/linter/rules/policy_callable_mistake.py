@@ -48,108 +48,296 @@ class PolicyCallableMistake(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef layer(w, x):\n"
-            "    return jnp.cos(jnp.sin(x @ w)).sum()\n\n\nblock = jax.checkpoint(\n"
-            '    layer,\n    policy=lambda prim, *_, **__: prim == "dot_general",  # !\n)\n',
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef layer(w, x):\n"
-            "    return jnp.cos(jnp.sin(x @ w)).sum()\n\n\nblock = jax.checkpoint(\n"
-            '    layer,\n    policy=lambda prim, *_, **__: prim.name == "dot_general",\n)\n',
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+
+
+            block = jax.checkpoint(
+                layer,
+                policy=lambda prim, *_, **__: prim == "dot_general",  # !
+            )
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+
+
+            block = jax.checkpoint(
+                layer,
+                policy=lambda prim, *_, **__: prim.name == "dot_general",
+            )
+            """,
         ),
         Example(
-            "from functools import partial\n\nimport jax.numpy as jnp\n"
-            "from jax import remat as ckpt\n\n\n"
-            "@partial(ckpt, policy=lambda prim: False)  # !\ndef block(w, x):\n"
-            "    return jnp.cos(jnp.sin(x @ w)).sum()\n\n\n"
-            "@partial(ckpt, policy=lambda prim, **params: False)  # !\ndef narrow(w, x):\n"
-            "    return jnp.cos(jnp.sin(x @ w)).sum()\n"
+            """
+            from functools import partial
+
+            import jax.numpy as jnp
+            from jax import remat as ckpt
+
+
+            @partial(ckpt, policy=lambda prim: False)  # !
+            def block(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+
+
+            @partial(ckpt, policy=lambda prim, **params: False)  # !
+            def narrow(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef keep(p, *args, **params):\n"
-            '    if p not in ("dot_general", "exp"):  # !\n        return False\n'
-            "    return True\n\n\n@jax.checkpoint\ndef plain(w, x):\n"
-            "    return jnp.cos(jnp.sin(x @ w)).sum()\n\n\ndef block(w, x):\n"
-            "    return jax.checkpoint(plain, policy=keep)(w, x)\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef keep(p, *args, **params):\n"
-            '    if p.name not in ("dot_general", "exp"):\n        return False\n'
-            "    return True\n\n\n@jax.checkpoint\ndef plain(w, x):\n"
-            "    return jnp.cos(jnp.sin(x @ w)).sum()\n\n\ndef block(w, x):\n"
-            "    return jax.checkpoint(plain, policy=keep)(w, x)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def keep(p, *args, **params):
+                if p not in ("dot_general", "exp"):  # !
+                    return False
+                return True
+
+
+            @jax.checkpoint
+            def plain(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+
+
+            def block(w, x):
+                return jax.checkpoint(plain, policy=keep)(w, x)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def keep(p, *args, **params):
+                if p.name not in ("dot_general", "exp"):
+                    return False
+                return True
+
+
+            @jax.checkpoint
+            def plain(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+
+
+            def block(w, x):
+                return jax.checkpoint(plain, policy=keep)(w, x)
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef keep(prim, *args, **params):\n"
-            '    if prim.name == "dot_general":\n        return "save"  # !\n'
-            '    if prim.name == "exp":\n        return  # !\n    return None  # !\n\n\n'
-            'def silent(prim, *args, **params):\n    params.get("name") == "hidden"\n\n\n'
-            "@jax.jit\ndef layer(w, x):\n    return jnp.cos(jnp.sin(x @ w)).sum()\n\n\n"
-            "block = jax.checkpoint(layer, policy=keep)\n"
-            "other = jax.checkpoint(layer, policy=silent)  # !\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def keep(prim, *args, **params):
+                if prim.name == "dot_general":
+                    return "save"  # !
+                if prim.name == "exp":
+                    return  # !
+                return None  # !
+
+
+            def silent(prim, *args, **params):
+                params.get("name") == "hidden"
+
+
+            @jax.jit
+            def layer(w, x):
+                return jnp.cos(jnp.sin(x @ w)).sum()
+
+
+            block = jax.checkpoint(layer, policy=keep)
+            other = jax.checkpoint(layer, policy=silent)  # !
+            """
         ),
         Example(
-            'import jax\n\nWANTED = ["dot_general"]\n\n\ndef matmuls(prim, *args, **params):\n'
-            '    dots = prim in WANTED  # !\n    return dots or "conv" in prim  # !\n\n\n'
-            "def run(layer, w, x):\n    return jax.remat(layer, policy=matmuls)(w, x)\n",
-            fixed='import jax\n\nWANTED = ["dot_general"]\n\n\ndef matmuls(prim, *args, **params):\n'
-            '    dots = prim.name in WANTED\n    return dots or "conv" in prim.name\n\n\n'
-            "def run(layer, w, x):\n    return jax.remat(layer, policy=matmuls)(w, x)\n",
+            """
+            import jax
+
+            WANTED = ["dot_general"]
+
+
+            def matmuls(prim, *args, **params):
+                dots = prim in WANTED  # !
+                return dots or "conv" in prim  # !
+
+
+            def run(layer, w, x):
+                return jax.remat(layer, policy=matmuls)(w, x)
+            """,
+            fixed="""
+            import jax
+
+            WANTED = ["dot_general"]
+
+
+            def matmuls(prim, *args, **params):
+                dots = prim.name in WANTED
+                return dots or "conv" in prim.name
+
+
+            def run(layer, w, x):
+                return jax.remat(layer, policy=matmuls)(w, x)
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef run(layer, w, x):\n"
-            '    policy = lambda prim, *_, **__: prim.name == "dot_general"\n'
-            "    return jax.checkpoint(layer, policy=policy)(w, x)\n"
+            """
+            import jax
+
+
+            def run(layer, w, x):
+                policy = lambda prim, *_, **__: prim.name == "dot_general"
+                return jax.checkpoint(layer, policy=policy)(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef run(layer, w, x):\n"
-            '    return jax.checkpoint(layer, policy=lambda p, *_, **__: str(p) in {"dot_general"})(w, x)\n'
+            """
+            import jax
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=lambda p, *_, **__: str(p) in {"dot_general"})(w, x)
+            """
         ),
         Example(
-            "import jax\nfrom jax.extend.core.primitives import dot_general_p, exp_p\n\n\n"
-            "def keep(prim, *args, **params):\n"
-            "    return prim is dot_general_p or prim in (exp_p,)\n\n\ndef run(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=keep)(w, x)\n"
+            """
+            import jax
+            from jax.extend.core.primitives import dot_general_p, exp_p
+
+
+            def keep(prim, *args, **params):
+                return prim is dot_general_p or prim in (exp_p,)
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep)(w, x)
+            """
         ),
         Example(
-            'import jax\n\n\ndef keep(*args, **params):\n    if args[0] == "dot_general":\n'
-            "        raise ValueError\n    return False\n\n\ndef run(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=keep)(w, x)\n"
+            """
+            import jax
+
+
+            def keep(*args, **params):
+                if args[0] == "dot_general":
+                    raise ValueError
+                return False
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep)(w, x)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef keep(prim, *args, **params):\n"
-            "    prim = prim.name\n"
-            '    return prim == "dot_general" or cp.dots_saveable(prim, *args, **params)\n\n\n'
-            "def run(layer, w, x):\n    return jax.checkpoint(layer, policy=keep)(w, x)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def keep(prim, *args, **params):
+                prim = prim.name
+                return prim == "dot_general" or cp.dots_saveable(prim, *args, **params)
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep)(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef keep(prim, lhs, rhs=None, **params):\n"
-            "    return lhs.ndim > 1\n\n\ndef run(layer, w, x):\n"
-            "    return jax.checkpoint(layer, policy=keep)(w, x)\n"
+            """
+            import jax
+
+
+            def keep(prim, lhs, rhs=None, **params):
+                return lhs.ndim > 1
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep)(w, x)
+            """
         ),
         Example(
-            'import jax\n\n\ndef keep(kind):\n    if kind == "dots":\n'
-            "        return jax.checkpoint_policies.dots_saveable\n    return None\n\n\n"
-            "def run(layer, w, x):\n"
-            '    return jax.checkpoint(layer, policy=keep("dots"))(w, x)\n'
+            """
+            import jax
+
+
+            def keep(kind):
+                if kind == "dots":
+                    return jax.checkpoint_policies.dots_saveable
+                return None
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep("dots"))(w, x)
+            """
         ),
         Example(
-            "import jax\n\n\nclass Trainer:\n    def keep(self, prim, *args, **params):\n"
-            '        return prim.name == "dot_general"\n\n    def run(self, layer, w, x):\n'
-            "        return jax.checkpoint(layer, policy=self.keep)(w, x)\n"
+            """
+            import jax
+
+
+            class Trainer:
+                def keep(self, prim, *args, **params):
+                    return prim.name == "dot_general"
+
+                def run(self, layer, w, x):
+                    return jax.checkpoint(layer, policy=self.keep)(w, x)
+            """
         ),
         Example(
-            "import jax\nfrom policies import adapted\n\n\n@adapted\ndef keep(prim):\n"
-            '    return prim == "dot_general"\n\n\ndef run(layer, w, x):\n'
-            "    return jax.checkpoint(layer, policy=keep)(w, x)\n"
+            """
+            import jax
+            from policies import adapted
+
+
+            @adapted
+            def keep(prim):
+                return prim == "dot_general"
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep)(w, x)
+            """
         ),
         Example(
-            "def run(remat, layer):\n"
-            '    return remat(layer, policy=lambda prim: prim == "checkpoint")\n'
+            """
+            def run(remat, layer):
+                return remat(layer, policy=lambda prim: prim == "checkpoint")
+            """
         ),
         Example(
-            "import jax\n\n\ndef keep(prim, *args, **params):\n    def wanted(prim):\n"
-            '        return prim == "dot_general"\n\n    def nothing():\n'
-            "        return None\n\n    return wanted(prim.name) or nothing() is not None\n\n\n"
-            "def run(layer, w, x):\n    return jax.checkpoint(layer, policy=keep)(w, x)\n"
+            """
+            import jax
+
+
+            def keep(prim, *args, **params):
+                def wanted(prim):
+                    return prim == "dot_general"
+
+                def nothing():
+                    return None
+
+                return wanted(prim.name) or nothing() is not None
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=keep)(w, x)
+            """
         ),
     )
 

@@ -45,57 +45,156 @@ class PreventCseType(Rule):
     jax = ">=0.7.2"
     bad = (
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=0)  # !\n",
-            fixed="import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=False)\n",
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse=0)  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse=False)
+            """,
         ),
         Example(
-            "from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
-            "@partial(ckpt, prevent_cse=1)  # !\ndef layer(x):\n    return x * x\n",
-            fixed="from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
-            "@partial(ckpt, prevent_cse=True)\ndef layer(x):\n    return x * x\n",
+            """
+            from functools import partial
+
+            from jax import remat as ckpt
+
+
+            @partial(ckpt, prevent_cse=1)  # !
+            def layer(x):
+                return x * x
+            """,
+            fixed="""
+            from functools import partial
+
+            from jax import remat as ckpt
+
+
+            @partial(ckpt, prevent_cse=True)
+            def layer(x):
+                return x * x
+            """,
         ),
-        Example("import jax\n\n\ndef wrap(f):\n    return jax.remat(f, prevent_cse=None)  # !\n"),
+        Example("""
+            import jax
+
+
+            def wrap(f):
+                return jax.remat(f, prevent_cse=None)  # !
+            """),
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse='no')  # !\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse='no')  # !
+            """
         ),
         Example(
-            "from flax import linen as nn\n\nCSE = None\n\n\ndef wrap(Block):\n"
-            "    return nn.remat(Block, prevent_cse=CSE)  # !\n"
+            """
+            from flax import linen as nn
+
+            CSE = None
+
+
+            def wrap(Block):
+                return nn.remat(Block, prevent_cse=CSE)  # !
+            """
         ),
         Example(
-            "import equinox as eqx\n\n\ndef wrap(f):\n"
-            "    return eqx.filter_checkpoint(f, prevent_cse=(True, None))  # !\n"
+            """
+            import equinox as eqx
+
+
+            def wrap(f):
+                return eqx.filter_checkpoint(f, prevent_cse=(True, None))  # !
+            """
         ),
     )
     good = (
-        Example("import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=False)\n"),
+        Example("""
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse=False)
+            """),
         Example(
-            "import jax\n\n\ndef wrap(f):\n"
-            "    return jax.checkpoint(f, prevent_cse=(True, False))\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse=(True, False))
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f, config):\n"
-            "    return jax.checkpoint(f, prevent_cse=config.prevent_cse)\n"
+            """
+            import jax
+
+
+            def wrap(f, config):
+                return jax.checkpoint(f, prevent_cse=config.prevent_cse)
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f, prevent_cse=None):\n"
-            "    return jax.checkpoint(f, prevent_cse=prevent_cse)\n"
+            """
+            import jax
+
+
+            def wrap(f, prevent_cse=None):
+                return jax.checkpoint(f, prevent_cse=prevent_cse)
+            """
         ),
         Example(
-            "import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=0)\n",
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse=0)
+            """,
             jax=(0, 7),
         ),
         Example(
-            "import jax\n\n\ndef wrap(f, scanned):\n"
-            "    return jax.checkpoint(f, prevent_cse=not scanned)\n"
+            """
+            import jax
+
+
+            def wrap(f, scanned):
+                return jax.checkpoint(f, prevent_cse=not scanned)
+            """
         ),
-        Example("import jax\n\n\ndef wrap(f):\n    return jax.checkpoint(f, prevent_cse=[True])\n"),
+        Example("""
+            import jax
+
+
+            def wrap(f):
+                return jax.checkpoint(f, prevent_cse=[True])
+            """),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_refused():\n"
-            "    with pytest.raises(TypeError, match='prevent_cse'):\n"
-            "        jax.checkpoint(abs, prevent_cse=None)\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_refused():
+                with pytest.raises(TypeError, match='prevent_cse'):
+                    jax.checkpoint(abs, prevent_cse=None)
+            """
         ),
-        Example("def wrap(checkpoint, f):\n    return checkpoint(f, prevent_cse=None)\n"),
+        Example("""
+            def wrap(checkpoint, f):
+                return checkpoint(f, prevent_cse=None)
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

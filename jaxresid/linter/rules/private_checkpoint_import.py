@@ -56,45 +56,112 @@ class PrivateCheckpointImport(Rule):
     fixes = "safe"
     bad = (
         Example(
-            "from jax._src.ad_checkpoint import checkpoint_name  # !\n\n\ndef name(x):\n"
-            "    return checkpoint_name(x, 'h')\n",
-            fixed="from jax.ad_checkpoint import checkpoint_name\n\n\ndef name(x):\n"
-            "    return checkpoint_name(x, 'h')\n",
+            """
+            from jax._src.ad_checkpoint import checkpoint_name  # !
+
+
+            def name(x):
+                return checkpoint_name(x, 'h')
+            """,
+            fixed="""
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def name(x):
+                return checkpoint_name(x, 'h')
+            """,
         ),
         Example(
-            "from jax._src.ad_checkpoint import remat as ckpt, remat_p  # !\n\n\n"
-            "def wrap(f):\n    return ckpt(f), remat_p\n",
-            fixed="from jax import remat as ckpt\nfrom jax._src.ad_checkpoint import remat_p\n\n\n"
-            "def wrap(f):\n    return ckpt(f), remat_p\n",
+            """
+            from jax._src.ad_checkpoint import remat as ckpt, remat_p  # !
+
+
+            def wrap(f):
+                return ckpt(f), remat_p
+            """,
+            fixed="""
+            from jax import remat as ckpt
+            from jax._src.ad_checkpoint import remat_p
+
+
+            def wrap(f):
+                return ckpt(f), remat_p
+            """,
         ),
         Example(
-            "import jax\nfrom jax._src import ad_checkpoint\n\n\ndef wrap(f):\n"
-            "    policy = ad_checkpoint.checkpoint_policies.dots_saveable  # !\n"
-            "    return jax.checkpoint(f, policy=policy)\n",
-            fixed="import jax\nfrom jax._src import ad_checkpoint\n\n\ndef wrap(f):\n"
-            "    policy = jax.checkpoint_policies.dots_saveable\n"
-            "    return jax.checkpoint(f, policy=policy)\n",
+            """
+            import jax
+            from jax._src import ad_checkpoint
+
+
+            def wrap(f):
+                policy = ad_checkpoint.checkpoint_policies.dots_saveable  # !
+                return jax.checkpoint(f, policy=policy)
+            """,
+            fixed="""
+            import jax
+            from jax._src import ad_checkpoint
+
+
+            def wrap(f):
+                policy = jax.checkpoint_policies.dots_saveable
+                return jax.checkpoint(f, policy=policy)
+            """,
         ),
         Example(
-            "import jax._src.ad_checkpoint\n\n\ndef wrap(f):\n"
-            "    return jax._src.ad_checkpoint.checkpoint(f)  # !\n",
-            fixed="import jax._src.ad_checkpoint\n\n\ndef wrap(f):\n    return jax.checkpoint(f)\n",
+            """
+            import jax._src.ad_checkpoint
+
+
+            def wrap(f):
+                return jax._src.ad_checkpoint.checkpoint(f)  # !
+            """,
+            fixed="""
+            import jax._src.ad_checkpoint
+
+
+            def wrap(f):
+                return jax.checkpoint(f)
+            """,
         ),
     )
     good = (
-        Example("from jax.ad_checkpoint import checkpoint_name, checkpoint_policies\n"),
-        Example("from jax._src.ad_checkpoint import saved_residuals, remat_p\n"),
-        Example("from jax._src import ad_checkpoint\n\nprimitive = ad_checkpoint.remat_p\n"),
+        Example("""
+            from jax.ad_checkpoint import checkpoint_name, checkpoint_policies
+            """),
+        Example("""
+            from jax._src.ad_checkpoint import saved_residuals, remat_p
+            """),
+        Example("""
+            from jax._src import ad_checkpoint
+
+            primitive = ad_checkpoint.remat_p
+            """),
         Example(
-            "from torch.utils.checkpoint import checkpoint\n\n\ndef run(f, x):\n"
-            "    return checkpoint(f, x)\n"
+            """
+            from torch.utils.checkpoint import checkpoint
+
+
+            def run(f, x):
+                return checkpoint(f, x)
+            """
         ),
         Example(
-            "try:\n    from jax.ad_checkpoint import checkpoint_name\nexcept ImportError:\n"
-            "    from jax._src.ad_checkpoint import checkpoint_name\n"
+            """
+            try:
+                from jax.ad_checkpoint import checkpoint_name
+            except ImportError:
+                from jax._src.ad_checkpoint import checkpoint_name
+            """
         ),
-        Example("from keras.src.backend.common.remat import remat\n"),
-        Example("import jax._src.ad_checkpoint\n\nname_p = jax._src.ad_checkpoint.name_p\n"),
+        Example("""
+            from keras.src.backend.common.remat import remat
+            """),
+        Example("""
+            import jax._src.ad_checkpoint
+
+            name_p = jax._src.ad_checkpoint.name_p
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -11,9 +11,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
-_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
-_POLICY = 'def keep_sin(prim, *_, **params):\n    return str(prim) == "sin"\n\n\n'
-
 
 class Remat3CallablePolicy(Rule):
     """A policy that is a function of one's own, which `jax_remat3` rarely asks.
@@ -45,34 +42,101 @@ class Remat3CallablePolicy(Rule):
     help = "name the values with `checkpoint_name` and save them by `save_only_these_names`"
     bad = (
         Example(
-            f"{_HEAD}{_POLICY}def block(x):\n    return jnp.sin(jnp.sin(jnp.sin(x)))\n\n\n"
-            "run = jax.checkpoint(block, policy=keep_sin)  # !\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def keep_sin(prim, *_, **params):
+                return str(prim) == "sin"
+
+
+            def block(x):
+                return jnp.sin(jnp.sin(jnp.sin(x)))
+
+
+            run = jax.checkpoint(block, policy=keep_sin)  # !
+            """
         ),
         Example(
-            "import functools\n\nimport jax.numpy as jnp\nfrom jax import remat\n\n\n"
-            '@functools.partial(remat, policy=lambda prim, *_, **__: prim.name == "sin")  # !\n'
-            "def run(x):\n    return jnp.sin(jnp.sin(jnp.sin(x)))\n"
+            """
+            import functools
+
+            import jax.numpy as jnp
+            from jax import remat
+
+
+            @functools.partial(remat, policy=lambda prim, *_, **__: prim.name == "sin")  # !
+            def run(x):
+                return jnp.sin(jnp.sin(jnp.sin(x)))
+            """
         ),
     )
     good = (
         Example(
-            f"{_HEAD}run = jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            run = jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable)
+            """
         ),
         Example(
-            f"{_HEAD}names = jax.checkpoint_policies.save_only_these_names('a')\n"
-            "run = jax.checkpoint(jnp.sin, policy=names)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            names = jax.checkpoint_policies.save_only_these_names('a')
+            run = jax.checkpoint(jnp.sin, policy=names)
+            """
         ),
-        Example(f"{_HEAD}def make(f, policy=None):\n    return jax.checkpoint(f, policy=policy)\n"),
+        Example("""
+            import jax
+            import jax.numpy as jnp
+
+
+            def make(f, policy=None):
+                return jax.checkpoint(f, policy=policy)
+            """),
         Example(  # hands on
-            f"{_HEAD}def policy(*args, **params):\n"
-            "    return jax.checkpoint_policies.dots_saveable(*args, **params)\n\n\n"
-            "run = jax.checkpoint(jnp.sin, policy=policy)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def policy(*args, **params):
+                return jax.checkpoint_policies.dots_saveable(*args, **params)
+
+
+            run = jax.checkpoint(jnp.sin, policy=policy)
+            """
         ),
         Example(  # for the versions that have it
-            f"{_HEAD}{_POLICY}run = jax.checkpoint(jnp.sin, policy=keep_sin)\n", jax=(0, 9)
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def keep_sin(prim, *_, **params):
+                return str(prim) == "sin"
+
+
+            run = jax.checkpoint(jnp.sin, policy=keep_sin)
+            """,
+            jax=(0, 9),
         ),
         Example(
-            f"{_HEAD}from policies import mine\n\nrun = jax.checkpoint(jnp.sin, policy=mine)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            from policies import mine
+
+            run = jax.checkpoint(jnp.sin, policy=mine)
+            """
         ),
     )
 

@@ -11,8 +11,6 @@ from jaxresid.violations import Fix, Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
 
-_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
-_FUNCTION = "def f(x, flag):\n    return jnp.sin(x) if flag else x\n\n\n"
 _LIBRARIES = frozenset({"jax", "linen"})
 
 
@@ -45,28 +43,106 @@ class Remat3ListStaticArgnums(Rule):
     fixes = "safe"
     bad = (
         Example(
-            f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=[1])  # !\n",
-            fixed=f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=(1,))\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(x, flag):
+                return jnp.sin(x) if flag else x
+
+
+            run = jax.checkpoint(f, static_argnums=[1])  # !
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(x, flag):
+                return jnp.sin(x) if flag else x
+
+
+            run = jax.checkpoint(f, static_argnums=(1,))
+            """,
         ),
         Example(
-            "import functools\n\nimport jax.numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
-            "@functools.partial(ckpt, static_argnums=[1, 2])  # !\n"
-            "def run(x, flag, scale):\n    return scale * jnp.sin(x) if flag else x\n",
-            fixed="import functools\n\nimport jax.numpy as jnp\nfrom jax import remat as ckpt\n\n\n"
-            "@functools.partial(ckpt, static_argnums=(1, 2))\n"
-            "def run(x, flag, scale):\n    return scale * jnp.sin(x) if flag else x\n",
+            """
+            import functools
+
+            import jax.numpy as jnp
+            from jax import remat as ckpt
+
+
+            @functools.partial(ckpt, static_argnums=[1, 2])  # !
+            def run(x, flag, scale):
+                return scale * jnp.sin(x) if flag else x
+            """,
+            fixed="""
+            import functools
+
+            import jax.numpy as jnp
+            from jax import remat as ckpt
+
+
+            @functools.partial(ckpt, static_argnums=(1, 2))
+            def run(x, flag, scale):
+                return scale * jnp.sin(x) if flag else x
+            """,
         ),
     )
     good = (
-        Example(f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=(1,))\n"),
-        Example(f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, static_argnums=1)\n"),
-        Example(f"{_HEAD}{_FUNCTION}run = jax.jit(jax.checkpoint(f), static_argnums=[1])\n"),
+        Example("""
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(x, flag):
+                return jnp.sin(x) if flag else x
+
+
+            run = jax.checkpoint(f, static_argnums=(1,))
+            """),
+        Example("""
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(x, flag):
+                return jnp.sin(x) if flag else x
+
+
+            run = jax.checkpoint(f, static_argnums=1)
+            """),
+        Example("""
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(x, flag):
+                return jnp.sin(x) if flag else x
+
+
+            run = jax.jit(jax.checkpoint(f), static_argnums=[1])
+            """),
         Example(  # this one converts it
-            "from flax.linen import partitioning\n\n\ndef make(Block):\n"
-            "    return partitioning.remat(Block, static_argnums=[1])\n"
+            """
+            from flax.linen import partitioning
+
+
+            def make(Block):
+                return partitioning.remat(Block, static_argnums=[1])
+            """
         ),
         Example(
-            f"{_HEAD}def make(f, static):\n    return jax.checkpoint(f, static_argnums=static)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def make(f, static):
+                return jax.checkpoint(f, static_argnums=static)
+            """
         ),
     )
 

@@ -10,9 +10,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
-_HEAD = "import jax\nimport jax.numpy as jnp\n\n\n"
-_FUNCTION = "def f(w, x, flag):\n    return jnp.sin(w * x) if flag else x\n\n\n"
-
 
 class Remat3PreventCseSequence(Rule):
     """`prevent_cse` per argument together with static arguments, which `jax_remat3` refuses.
@@ -41,34 +38,96 @@ class Remat3PreventCseSequence(Rule):
     help = "give one bool, or close over the static arguments"
     bad = (
         Example(
-            f"{_HEAD}{_FUNCTION}"
-            "run = jax.checkpoint(f, prevent_cse=(True, False), static_argnums=(2,))  # !\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(w, x, flag):
+                return jnp.sin(w * x) if flag else x
+
+
+            run = jax.checkpoint(f, prevent_cse=(True, False), static_argnums=(2,))  # !
+            """
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n\nCSE = [False, True]\n\n\n"
-            "@functools.partial(jax.checkpoint, prevent_cse=CSE, static_argnums=2)  # !\n"
-            "def run(w, x, flag):\n    return jnp.sin(w * x) if flag else x\n"
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+            CSE = [False, True]
+
+
+            @functools.partial(jax.checkpoint, prevent_cse=CSE, static_argnums=2)  # !
+            def run(w, x, flag):
+                return jnp.sin(w * x) if flag else x
+            """
         ),
     )
     good = (
         Example(
-            f"{_HEAD}{_FUNCTION}run = jax.checkpoint(f, prevent_cse=False, static_argnums=(2,))\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(w, x, flag):
+                return jnp.sin(w * x) if flag else x
+
+
+            run = jax.checkpoint(f, prevent_cse=False, static_argnums=(2,))
+            """
         ),
-        Example(f"{_HEAD}run = jax.checkpoint(jnp.multiply, prevent_cse=(True, False))\n"),
+        Example("""
+            import jax
+            import jax.numpy as jnp
+
+
+            run = jax.checkpoint(jnp.multiply, prevent_cse=(True, False))
+            """),
         Example(
-            f"{_HEAD}run = jax.checkpoint(jnp.add, prevent_cse=(True, False), static_argnums=())\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            run = jax.checkpoint(jnp.add, prevent_cse=(True, False), static_argnums=())
+            """
         ),
         Example(
-            f"{_HEAD}def make(f, cse):\n"
-            "    return jax.checkpoint(f, prevent_cse=cse, static_argnums=(2,))\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def make(f, cse):
+                return jax.checkpoint(f, prevent_cse=cse, static_argnums=(2,))
+            """
         ),
         Example(
-            f"{_HEAD}def make(f, static):\n"
-            "    return jax.checkpoint(f, prevent_cse=(True, False), static_argnums=static)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def make(f, static):
+                return jax.checkpoint(f, prevent_cse=(True, False), static_argnums=static)
+            """
         ),
         Example(
-            f"{_HEAD}{_FUNCTION}"
-            "run = jax.checkpoint(f, prevent_cse=(True, False), static_argnums=(2,))\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def f(w, x, flag):
+                return jnp.sin(w * x) if flag else x
+
+
+            run = jax.checkpoint(f, prevent_cse=(True, False), static_argnums=(2,))
+            """,
             jax=(0, 10),
         ),
     )

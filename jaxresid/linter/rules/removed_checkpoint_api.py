@@ -64,103 +64,281 @@ class RemovedCheckpointApi(Rule):
     jax = ">=0.10 for jax.ad_checkpoint and concrete=False"
     bad = (
         Example(
-            "import jax\nfrom jax.ad_checkpoint import checkpoint  # !\n\n\n"
-            "def layer(x):\n    return checkpoint(jax.numpy.sin)(x)\n",
-            fixed="import jax\nfrom jax import checkpoint\n\n\n"
-            "def layer(x):\n    return checkpoint(jax.numpy.sin)(x)\n",
+            """
+            import jax
+            from jax.ad_checkpoint import checkpoint  # !
+
+
+            def layer(x):
+                return checkpoint(jax.numpy.sin)(x)
+            """,
+            fixed="""
+            import jax
+            from jax import checkpoint
+
+
+            def layer(x):
+                return checkpoint(jax.numpy.sin)(x)
+            """,
         ),
         Example(
-            "from jax.ad_checkpoint import checkpoint_name, remat as ckpt  # !\n\n\n"
-            "def layer(f, x):\n    return checkpoint_name(ckpt(f)(x), 'h')\n",
-            fixed="from jax import remat as ckpt\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
-            "def layer(f, x):\n    return checkpoint_name(ckpt(f)(x), 'h')\n",
+            """
+            from jax.ad_checkpoint import checkpoint_name, remat as ckpt  # !
+
+
+            def layer(f, x):
+                return checkpoint_name(ckpt(f)(x), 'h')
+            """,
+            fixed="""
+            from jax import remat as ckpt
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def layer(f, x):
+                return checkpoint_name(ckpt(f)(x), 'h')
+            """,
         ),
         Example(
-            "import jax\nfrom jax import ad_checkpoint as adc\n\n\n"
-            "def layer(f, x):\n    return adc.checkpoint(f)(x)  # !\n",
-            fixed="import jax\nfrom jax import ad_checkpoint as adc\n\n\n"
-            "def layer(f, x):\n    return jax.checkpoint(f)(x)\n",
+            """
+            import jax
+            from jax import ad_checkpoint as adc
+
+
+            def layer(f, x):
+                return adc.checkpoint(f)(x)  # !
+            """,
+            fixed="""
+            import jax
+            from jax import ad_checkpoint as adc
+
+
+            def layer(f, x):
+                return jax.checkpoint(f)(x)
+            """,
         ),
         Example(
-            "import jax\n\nremat = jax.checkpoint\n\n\ndef layer(f, x):\n"
-            "    return remat(f, concrete=False, prevent_cse=False)(x)  # !\n",
-            fixed="import jax\n\nremat = jax.checkpoint\n\n\ndef layer(f, x):\n"
-            "    return remat(f, prevent_cse=False)(x)\n",
+            """
+            import jax
+
+            remat = jax.checkpoint
+
+
+            def layer(f, x):
+                return remat(f, concrete=False, prevent_cse=False)(x)  # !
+            """,
+            fixed="""
+            import jax
+
+            remat = jax.checkpoint
+
+
+            def layer(f, x):
+                return remat(f, prevent_cse=False)(x)
+            """,
         ),
         Example(
-            "from functools import partial\n\nimport jax\n\n\n"
-            "@partial(jax.remat, concrete=True)  # !\ndef layer(x, train):\n"
-            "    return x * 2 if train else x\n",
+            """
+            from functools import partial
+
+            import jax
+
+
+            @partial(jax.remat, concrete=True)  # !
+            def layer(x, train):
+                return x * 2 if train else x
+            """,
             jax=(0, 10),
         ),
         Example(
-            "from jax import checkpoint_name  # !\n\n\ndef name(x):\n"
-            "    return checkpoint_name(x, 'h')\n",
-            fixed="from jax.ad_checkpoint import checkpoint_name\n\n\ndef name(x):\n"
-            "    return checkpoint_name(x, 'h')\n",
+            """
+            from jax import checkpoint_name  # !
+
+
+            def name(x):
+                return checkpoint_name(x, 'h')
+            """,
+            fixed="""
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def name(x):
+                return checkpoint_name(x, 'h')
+            """,
         ),
         Example(
-            "from jax.ad_checkpoint import saved_residuals  # !\n\n\ndef show(f, x):\n"
-            "    return saved_residuals(f, x)\n"
+            """
+            from jax.ad_checkpoint import saved_residuals  # !
+
+
+            def show(f, x):
+                return saved_residuals(f, x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef layer(f):\n    return jax.new_checkpoint(f)  # !\n",
-            fixed="import jax\n\n\ndef layer(f):\n    return jax.checkpoint(f)\n",
+            """
+            import jax
+
+
+            def layer(f):
+                return jax.new_checkpoint(f)  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def layer(f):
+                return jax.checkpoint(f)
+            """,
         ),
-        Example("import jax\n\n\ndef layer(f):\n    return jax.custom_remat(f)  # !\n"),
+        Example("""
+            import jax
+
+
+            def layer(f):
+                return jax.custom_remat(f)  # !
+            """),
         Example(
-            "import jax\n\n\ndef layer(f):\n    return jax.checkpoint(f, concrete=True)  # !\n",
+            """
+            import jax
+
+
+            def layer(f):
+                return jax.checkpoint(f, concrete=True)  # !
+            """,
             jax=(0, 7),
         ),
     )
     good = (
-        Example("from jax.checkpoint_policies import dots_saveable\n"),
-        Example("from jax import checkpoint\n\n\ndef layer(f):\n    return checkpoint(f)\n"),
+        Example("""
+            from jax.checkpoint_policies import dots_saveable
+            """),
+        Example("""
+            from jax import checkpoint
+
+
+            def layer(f):
+                return checkpoint(f)
+            """),
         Example(
-            "from jax.ad_checkpoint import checkpoint_name, print_saved_residuals\n\n\n"
-            "def name(x):\n    return checkpoint_name(x, 'h')\n"
+            """
+            from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
+
+
+            def name(x):
+                return checkpoint_name(x, 'h')
+            """
         ),
         Example(
-            "from jax.ad_checkpoint import checkpoint\n\n\ndef layer(f):\n    return checkpoint(f)\n",
+            """
+            from jax.ad_checkpoint import checkpoint
+
+
+            def layer(f):
+                return checkpoint(f)
+            """,
             jax=(0, 7),
         ),
         Example(
-            "import jax\n\n\ndef layer(f):\n    return jax.checkpoint(f, concrete=False)\n",
+            """
+            import jax
+
+
+            def layer(f):
+                return jax.checkpoint(f, concrete=False)
+            """,
             jax=(0, 9),
         ),
         Example(
-            "try:\n    from jax.ad_checkpoint import checkpoint\nexcept ImportError:\n"
-            "    from jax import checkpoint\n"
+            """
+            try:
+                from jax.ad_checkpoint import checkpoint
+            except ImportError:
+                from jax import checkpoint
+            """
         ),
         Example(
-            "try:\n    from jax import remat\nexcept ImportError:\n"
-            "    from jax.ad_checkpoint import remat\n"
+            """
+            try:
+                from jax import remat
+            except ImportError:
+                from jax.ad_checkpoint import remat
+            """
         ),
         Example(
-            "import jax\n\nif jax.__version_info__ < (0, 10):\n"
-            "    from jax.ad_checkpoint import checkpoint\nelse:\n    from jax import checkpoint\n"
+            """
+            import jax
+
+            if jax.__version_info__ < (0, 10):
+                from jax.ad_checkpoint import checkpoint
+            else:
+                from jax import checkpoint
+            """
         ),
         Example(
-            "import flax.linen as nn\n\n\ndef wrap(Block):\n    return nn.remat(Block, concrete=False)\n"
-        ),
-        Example("import jax\n\n\ndef wrap(f):\n    return jax.custom_remat(f)\n", jax=(0, 11)),
-        Example(
-            "import jax\n\n\ndef wrap(f):\n    if hasattr(jax, 'new_checkpoint'):\n"
-            "        return jax.new_checkpoint(f)\n    return jax.checkpoint(f)\n"
-        ),
-        Example(
-            "import jax\n\n\ndef wrap(f, **options):\n    return jax.checkpoint(f, **options)\n"
+            """
+            import flax.linen as nn
+
+
+            def wrap(Block):
+                return nn.remat(Block, concrete=False)
+            """
         ),
         Example(
-            "from mylib.ad_checkpoint import checkpoint, saved_residuals\n\n\n"
-            "def layer(f):\n    return checkpoint(f)\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                return jax.custom_remat(f)
+            """,
+            jax=(0, 11),
         ),
         Example(
-            "import jax\n\n\ndef policy():\n    return jax.checkpoint_policies.dots_saveable\n"
+            """
+            import jax
+
+
+            def wrap(f):
+                if hasattr(jax, 'new_checkpoint'):
+                    return jax.new_checkpoint(f)
+                return jax.checkpoint(f)
+            """
         ),
         Example(
-            "from torch.utils.checkpoint import checkpoint\n\n\ndef layer(f, x):\n"
-            "    return checkpoint(f, x)\n"
+            """
+            import jax
+
+
+            def wrap(f, **options):
+                return jax.checkpoint(f, **options)
+            """
+        ),
+        Example(
+            """
+            from mylib.ad_checkpoint import checkpoint, saved_residuals
+
+
+            def layer(f):
+                return checkpoint(f)
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def policy():
+                return jax.checkpoint_policies.dots_saveable
+            """
+        ),
+        Example(
+            """
+            from torch.utils.checkpoint import checkpoint
+
+
+            def layer(f, x):
+                return checkpoint(f, x)
+            """
         ),
     )
 

@@ -37,43 +37,90 @@ class SaveAnythingExcept(Rule):
     help = "name what to save: save_only_these_names, or save_any_names_but_these"
     bad = (
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n"
-            "from jax.ad_checkpoint import checkpoint_name\n\n\n@functools.partial(\n"
-            "    jax.checkpoint,\n"
-            '    policy=jax.checkpoint_policies.save_anything_except_these_names("hidden"),  # !\n'
-            ")\ndef block(w, x):\n"
-            '    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()\n'
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_anything_except_these_names("hidden"),  # !
+            )
+            def block(w, x):
+                return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+            """
         ),
         Example(
-            "from functools import partial\n\nfrom jax import checkpoint_policies as cp\n"
-            "from jax import remat as ckpt\n\nbut = cp.save_anything_except_these_names\n"
-            'make = partial(but, "hidden")  # !\n\n\ndef run(layer, w, x, names):\n'
-            "    return ckpt(layer, policy=but(*names))(w, x)  # !\n"
+            """
+            from functools import partial
+
+            from jax import checkpoint_policies as cp
+            from jax import remat as ckpt
+
+            but = cp.save_anything_except_these_names
+            make = partial(but, "hidden")  # !
+
+
+            def run(layer, w, x, names):
+                return ckpt(layer, policy=but(*names))(w, x)  # !
+            """
         ),
         Example(
-            "import jax.ad_checkpoint\n\nTABLE = {\n"
-            '    "but": jax.ad_checkpoint.checkpoint_policies.save_anything_except_these_names("out"),  # !\n'
-            "}\n"
+            """
+            import jax.ad_checkpoint
+
+            TABLE = {
+                "but": jax.ad_checkpoint.checkpoint_policies.save_anything_except_these_names("out"),  # !
+            }
+            """
         ),
     )
     good = (
         Example(
-            'import jax\n\npolicy = jax.checkpoint_policies.save_any_names_but_these("hidden")\n'
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.save_any_names_but_these("hidden")
+            """
         ),
-        Example('import jax\n\npolicy = jax.checkpoint_policies.save_only_these_names("hidden")\n'),
+        Example("""
+            import jax
+
+            policy = jax.checkpoint_policies.save_only_these_names("hidden")
+            """),
         Example(
-            "import jax\n\nfactory = jax.checkpoint_policies.save_anything_except_these_names\n"
-            'NAMES = {"save_anything_except_these_names": factory}\n'
+            """
+            import jax
+
+            factory = jax.checkpoint_policies.save_anything_except_these_names
+            NAMES = {"save_anything_except_these_names": factory}
+            """
         ),
         Example(
-            "import jax\n\n\ndef is_it(policy):\n"
-            "    return policy is jax.checkpoint_policies.save_anything_except_these_names\n"
+            """
+            import jax
+
+
+            def is_it(policy):
+                return policy is jax.checkpoint_policies.save_anything_except_these_names
+            """
         ),
         Example(
-            "def save_anything_except_these_names(*names):\n    return names\n\n\n"
-            'policy = save_anything_except_these_names("hidden")\n'
+            """
+            def save_anything_except_these_names(*names):
+                return names
+
+
+            policy = save_anything_except_these_names("hidden")
+            """
         ),
-        Example('def make(cp):\n    return cp.save_anything_except_these_names("checkpoint")\n'),
+        Example("""
+            def make(cp):
+                return cp.save_anything_except_these_names("checkpoint")
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -52,246 +52,246 @@ class StaleValueAfterNaming(Rule):
     help = "bind the result of `checkpoint_name` to the name that is read later"
     bad = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, x):
-    y = x @ w
-    z = checkpoint_name(y, "a")  # !
-    return jnp.sin(jnp.sin(z) @ w + jnp.cos(y))
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, x):
+                y = x @ w
+                z = checkpoint_name(y, "a")  # !
+                return jnp.sin(jnp.sin(z) @ w + jnp.cos(y))
+            """
         ),
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, x):
-    y = x @ w
-    named = checkpoint_name(y, "a")  # !
-    return jnp.sin(jnp.sin(y) @ w)
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, x):
+                y = x @ w
+                named = checkpoint_name(y, "a")  # !
+                return jnp.sin(jnp.sin(y) @ w)
+            """
         ),
         Example(
-            """\
-import jax.numpy as jnp
-from jax import ad_checkpoint as adc
+            """
+            import jax.numpy as jnp
+            from jax import ad_checkpoint as adc
 
 
-def attention(params, x, mask):
-    q, k = jnp.split(x @ params, 2, axis=-1)
-    saved_k = adc.checkpoint_name(k, name="k")  # !
-    logits = q @ saved_k.T
-    if mask is not None:
-        logits = jnp.where(mask, logits, jnp.sin(k).sum())
-    return logits
-"""
+            def attention(params, x, mask):
+                q, k = jnp.split(x @ params, 2, axis=-1)
+                saved_k = adc.checkpoint_name(k, name="k")  # !
+                logits = q @ saved_k.T
+                if mask is not None:
+                    logits = jnp.where(mask, logits, jnp.sin(k).sum())
+                return logits
+            """
         ),
         Example(
-            """\
-import jax.ad_checkpoint
-import jax.numpy as jnp
+            """
+            import jax.ad_checkpoint
+            import jax.numpy as jnp
 
-tag = jax.ad_checkpoint.checkpoint_name
+            tag = jax.ad_checkpoint.checkpoint_name
 
 
-def block(w, x):
-    with jax.named_scope("block"):
-        h = x @ w
-        h_named: jnp.ndarray = tag(h, "h")  # !
-    out = h + h_named @ w
-    return jnp.tanh(out)
-"""
+            def block(w, x):
+                with jax.named_scope("block"):
+                    h = x @ w
+                    h_named: jnp.ndarray = tag(h, "h")  # !
+                out = h + h_named @ w
+                return jnp.tanh(out)
+            """
         ),
     )
     good = (
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, x):
-    y = x @ w
-    y = checkpoint_name(y, "a")
-    return jnp.sin(jnp.sin(y) @ w + jnp.cos(y))
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, x):
+                y = x @ w
+                y = checkpoint_name(y, "a")
+                return jnp.sin(jnp.sin(y) @ w + jnp.cos(y))
+            """
         ),
         # Its shape only.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    y = x @ w
-    z = checkpoint_name(y, "a")
-    return jnp.sin(z).reshape(y.shape).astype(y.dtype) + len(y) + jnp.zeros_like(y)
-"""
+            def block(w, x):
+                y = x @ w
+                z = checkpoint_name(y, "a")
+                return jnp.sin(z).reshape(y.shape).astype(y.dtype) + len(y) + jnp.zeros_like(y)
+            """
         ),
         # For inspection only.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from flax import linen as nn
+            from jax.ad_checkpoint import checkpoint_name
 
 
-class Block(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        y = nn.Dense(8)(x)
-        z = checkpoint_name(y, "a")
-        self.sow("intermediates", "y", y)
-        jax.debug.print("{}", y)
-        assert y is not None
-        return jnp.sin(z), jnp.mean(jax.lax.stop_gradient(y))
-"""
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    y = nn.Dense(8)(x)
+                    z = checkpoint_name(y, "a")
+                    self.sow("intermediates", "y", y)
+                    jax.debug.print("{}", y)
+                    assert y is not None
+                    return jnp.sin(z), jnp.mean(jax.lax.stop_gradient(y))
+            """
         ),
         # Read before.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    y = x @ w
-    gate = jnp.sin(y)
-    z = checkpoint_name(y, "a")
-    return jnp.sin(z) * gate
-"""
+            def block(w, x):
+                y = x @ w
+                gate = jnp.sin(y)
+                z = checkpoint_name(y, "a")
+                return jnp.sin(z) * gate
+            """
         ),
         # Bound anew in between.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    y = x @ w
-    z = checkpoint_name(y, "a")
-    y = jnp.sin(z)
-    return jnp.sin(y)
-"""
+            def block(w, x):
+                y = x @ w
+                z = checkpoint_name(y, "a")
+                y = jnp.sin(z)
+                return jnp.sin(y)
+            """
         ),
         # Adding it to the result keeps nothing of it.
         Example(
-            """\
-import functools
+            """
+            import functools
 
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-@functools.partial(
-    jax.checkpoint,
-    policy=jax.checkpoint_policies.save_only_these_names("a"),
-)
-def block(w, x):
-    y = x @ w
-    z = checkpoint_name(y, "a")
-    out = y + jnp.sin(z) @ w
-    return out
-"""
+            @functools.partial(
+                jax.checkpoint,
+                policy=jax.checkpoint_policies.save_only_these_names("a"),
+            )
+            def block(w, x):
+                y = x @ w
+                z = checkpoint_name(y, "a")
+                out = y + jnp.sin(z) @ w
+                return out
+            """
         ),
         # In the other branch.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x, named):
-    y = x @ w
-    if named:
-        z = checkpoint_name(y, "a")
-    else:
-        z = jnp.sin(y)
-    return jnp.sin(z)
-"""
+            def block(w, x, named):
+                y = x @ w
+                if named:
+                    z = checkpoint_name(y, "a")
+                else:
+                    z = jnp.sin(y)
+                return jnp.sin(z)
+            """
         ),
         # A choice between the two.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x, config):
-    y = x @ w
-    z = checkpoint_name(y, "a")
-    z = z if config.named else y
-    return jnp.sin(z)
-"""
+            def block(w, x, config):
+                y = x @ w
+                z = checkpoint_name(y, "a")
+                z = z if config.named else y
+                return jnp.sin(z)
+            """
         ),
         # An argument is there anyway.
         Example(
-            """\
-import jax
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def body(x, w):
-    kept = checkpoint_name(x, "x")
-    return jnp.sin(x) * kept, None
-"""
+            def body(x, w):
+                kept = checkpoint_name(x, "x")
+                return jnp.sin(x) * kept, None
+            """
         ),
         # A function of the same name that is not JAX's.
         Example(
-            """\
-import jax.numpy as jnp
-from orbax.checkpoint.utils import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from orbax.checkpoint.utils import checkpoint_name
 
 
-def save(w, x):
-    y = x @ w
-    z = checkpoint_name(y, "a")
-    return jnp.sin(y), z
-"""
+            def save(w, x):
+                y = x @ w
+                z = checkpoint_name(y, "a")
+                return jnp.sin(y), z
+            """
         ),
         # One value under two names.
         Example(
-            """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
 
 
-def block(w, x):
-    y = x @ w
-    a = checkpoint_name(y, "fine")
-    b = checkpoint_name(y, "coarse")
-    return jnp.sin(a) * jnp.sin(b)
-"""
+            def block(w, x):
+                y = x @ w
+                a = checkpoint_name(y, "fine")
+                b = checkpoint_name(y, "coarse")
+                return jnp.sin(a) * jnp.sin(b)
+            """
         ),
     )
 

@@ -14,17 +14,6 @@ from jaxresid.violations import Edit, Fix, Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
-_FLAX = "import flax.linen as nn\n\n\n"
-_PARTITIONING = (
-    "from flax.linen import partitioning as nn_partitioning\nimport flax.linen as nn\n\n"
-)
-_BLOCK = (
-    "class Block(nn.Module):\n    @nn.compact\n"
-    "    def __call__(self, x, mask, train: bool):\n        y = nn.Dense(3)(x)\n"
-    "        return y * 2 if train else y\n\n\n"
-)
-_LAYER = "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-
 
 class StaticArgumentIndex(Rule):
     """`static_argnums` of a checkpoint does not mark the argument that has to be static.
@@ -62,156 +51,514 @@ class StaticArgumentIndex(Rule):
     fixes = "safe"
     bad = (
         Example(
-            _LAYER + "def loss(x):\n"
-            "    return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !
+            """
         ),
         Example(
-            _LAYER + "def loss(x):\n    block = jax.checkpoint(layer, static_argnums=(1,))  # !\n"
-            "    return block(x, train=True).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                block = jax.checkpoint(layer, static_argnums=(1,))  # !
+                return block(x, train=True).sum()
+            """
         ),
         Example(
-            "from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
-            "@partial(ckpt, static_argnums=[1])  # !\n"
-            "def layer(x, train):\n    return x * 2 if train else x\n",
-            fixed="from functools import partial\n\nfrom jax import remat as ckpt\n\n\n"
-            "@partial(ckpt, static_argnums=(1,))\n"
-            "def layer(x, train):\n    return x * 2 if train else x\n",
+            """
+            from functools import partial
+
+            from jax import remat as ckpt
+
+
+            @partial(ckpt, static_argnums=[1])  # !
+            def layer(x, train):
+                return x * 2 if train else x
+            """,
+            fixed="""
+            from functools import partial
+
+            from jax import remat as ckpt
+
+
+            @partial(ckpt, static_argnums=(1,))
+            def layer(x, train):
+                return x * 2 if train else x
+            """,
         ),
         Example(
-            _FLAX
-            + _BLOCK
-            + "def model(x):\n    block = nn.remat(Block, static_argnums=(2,))  # !\n"
-            "    return block()(x, None, True)\n",
-            fixed=_FLAX
-            + _BLOCK
-            + "def model(x):\n    block = nn.remat(Block, static_argnums=(3,))\n"
-            "    return block()(x, None, True)\n",
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                block = nn.remat(Block, static_argnums=(2,))  # !
+                return block()(x, None, True)
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                block = nn.remat(Block, static_argnums=(3,))
+                return block()(x, None, True)
+            """,
         ),
-        Example(_FLAX + _BLOCK + "Wrapped = nn.remat(Block, static_argnums=(-1,))  # !\n"),
+        Example("""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            Wrapped = nn.remat(Block, static_argnums=(-1,))  # !
+            """),
         Example(
-            _FLAX + _BLOCK + "class Trunk(nn.Module):\n    remat: bool = True\n\n"
-            "    def setup(self):\n        block = Block\n        if self.remat:\n"
-            "            block = nn.remat(block, static_argnums=(3,))  # !\n"
-            "        self.layers = [block(name=str(i)) for i in range(2)]\n\n"
-            "    def __call__(self, x, train):\n        for layer in self.layers:\n"
-            "            x = layer(x, None, train=train)\n        return x\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            class Trunk(nn.Module):
+                remat: bool = True
+
+                def setup(self):
+                    block = Block
+                    if self.remat:
+                        block = nn.remat(block, static_argnums=(3,))  # !
+                    self.layers = [block(name=str(i)) for i in range(2)]
+
+                def __call__(self, x, train):
+                    for layer in self.layers:
+                        x = layer(x, None, train=train)
+                    return x
+            """
         ),
         Example(
-            _PARTITIONING + "remat = nn_partitioning.remat\n\n\n" + _BLOCK + "def model(x):\n"
-            "    return remat(Block, static_argnums=(3,))()(x, None, True)  # !\n"
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+            remat = nn_partitioning.remat
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                return remat(Block, static_argnums=(3,))()(x, None, True)  # !
+            """
         ),
         Example(
-            _PARTITIONING + "\n" + _BLOCK + "def model(x):\n"
-            "    block = nn_partitioning.remat(Block, static_argnums=2)  # !\n"
-            "    return block()(x, None, True)\n",
-            fixed=_PARTITIONING + "\n" + _BLOCK + "def model(x):\n"
-            "    block = nn_partitioning.remat(Block, static_argnums=(2,))\n"
-            "    return block()(x, None, True)\n",
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                block = nn_partitioning.remat(Block, static_argnums=2)  # !
+                return block()(x, None, True)
+            """,
+            fixed="""
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                block = nn_partitioning.remat(Block, static_argnums=(2,))
+                return block()(x, None, True)
+            """,
         ),
         Example(
-            "import jax\n\n\ndef layer(x, train=True):\n    return x * 2 if train else x\n\n\n"
-            "def loss(x):\n    block = jax.remat(layer, static_argnums=(1,))  # !\n"
-            "    return block(x).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train=True):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                block = jax.remat(layer, static_argnums=(1,))  # !
+                return block(x).sum()
+            """
         ),
         Example(
-            _PARTITIONING + "\n" + _BLOCK + "class Trunk(nn.Module):\n"
-            "    @nn.compact\n    def __call__(self, x):\n"
-            "        block = nn_partitioning.remat(Block, static_argnums=(2,))()  # !\n"
-            "        return block(x, None, train=True)\n"
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            class Trunk(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    block = nn_partitioning.remat(Block, static_argnums=(2,))()  # !
+                    return block(x, None, train=True)
+            """
         ),
         Example(
-            "import jax\n\n\nclass Model:\n    def layer(self, x, train):\n"
-            "        return x * 2 if train else x\n\n    def make(self):\n"
-            "        return jax.checkpoint(self.layer, static_argnums=(2,))  # !\n\n\n"
-            "def loss(x):\n    return Model().make()(x, True).sum()\n"
+            """
+            import jax
+
+
+            class Model:
+                def layer(self, x, train):
+                    return x * 2 if train else x
+
+                def make(self):
+                    return jax.checkpoint(self.layer, static_argnums=(2,))  # !
+
+
+            def loss(x):
+                return Model().make()(x, True).sum()
+            """
         ),
     )
     good = (
         Example(
-            _LAYER + "def loss(x):\n"
-            "    return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()
+            """
         ),
         Example(
-            _LAYER + "def loss(x):\n"
-            "    return jax.checkpoint(layer, static_argnums=-1)(x, True).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                return jax.checkpoint(layer, static_argnums=-1)(x, True).sum()
+            """
         ),
         Example(
-            _FLAX + _BLOCK + "def model(x):\n    block = nn.remat(Block, static_argnums=(3,))\n"
-            "    return block()(x, None, True)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                block = nn.remat(Block, static_argnums=(3,))
+                return block()(x, None, True)
+            """
         ),
         Example(
-            _FLAX + _BLOCK + "def model(x):\n"
-            "    return nn.remat(Block, static_argnums=(2, 3))()(x, None, True)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                return nn.remat(Block, static_argnums=(2, 3))()(x, None, True)
+            """
         ),
         Example(
-            _PARTITIONING + "remat = nn_partitioning.remat\n\n\n" + _BLOCK + "def model(x):\n"
-            "    return remat(Block, static_argnums=(1, 2))()(x, None, True)\n"
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+            remat = nn_partitioning.remat
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                return remat(Block, static_argnums=(1, 2))()(x, None, True)
+            """
         ),
         Example(
-            _PARTITIONING + "\n" + _BLOCK + "def model(x):\n"
-            "    return nn_partitioning.remat(Block, static_argnums=[2])()(x, None, True)\n"
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, mask, train: bool):
+                    y = nn.Dense(3)(x)
+                    return y * 2 if train else y
+
+
+            def model(x):
+                return nn_partitioning.remat(Block, static_argnums=[2])()(x, None, True)
+            """
         ),
         Example(
-            _LAYER + "def loss(x, indices):\n"
-            "    return jax.checkpoint(layer, static_argnums=indices)(x, train=True).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x, indices):
+                return jax.checkpoint(layer, static_argnums=indices)(x, train=True).sum()
+            """
         ),
         Example(
-            _LAYER + "def loss(x):\n    block = jax.checkpoint(layer)\n"
-            "    return block(x, train=1.0).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                block = jax.checkpoint(layer)
+                return block(x, train=1.0).sum()
+            """
         ),
         Example(
-            "import jax\n\n\ndef layer(*args):\n    return args[0]\n\n\ndef loss(x):\n"
-            "    return jax.checkpoint(layer, static_argnums=(3,))(x, 1, 2, True).sum()\n"
+            """
+            import jax
+
+
+            def layer(*args):
+                return args[0]
+
+
+            def loss(x):
+                return jax.checkpoint(layer, static_argnums=(3,))(x, 1, 2, True).sum()
+            """
         ),
         Example(
-            _LAYER + "def loss(x, *rest):\n"
-            "    return jax.checkpoint(layer, static_argnums=(1,))(x, *rest).sum()\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x, *rest):
+                return jax.checkpoint(layer, static_argnums=(1,))(x, *rest).sum()
+            """
         ),
         Example(
-            _LAYER + "from functools import partial\n\n\ndef loss(x):\n"
-            "    f = partial(layer, x)\n    return jax.checkpoint(f, static_argnums=(0,))(True)\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            from functools import partial
+
+
+            def loss(x):
+                f = partial(layer, x)
+                return jax.checkpoint(f, static_argnums=(0,))(True)
+            """
         ),
         Example(
-            "import jax\n\n\nclass Model:\n    def layer(self, x, train):\n"
-            "        return x * 2 if train else x\n\n    def __call__(self, x):\n"
-            "        f = jax.checkpoint(self.layer, static_argnums=(1,))\n        return f(x, True)\n"
+            """
+            import jax
+
+
+            class Model:
+                def layer(self, x, train):
+                    return x * 2 if train else x
+
+                def __call__(self, x):
+                    f = jax.checkpoint(self.layer, static_argnums=(1,))
+                    return f(x, True)
+            """
         ),
         Example(
-            "from functools import partial\n\nimport jax\n\n\nclass Model:\n"
-            "    @partial(jax.checkpoint, static_argnums=(0, 2))\n"
-            "    def layer(self, x, train):\n        return x * 2 if train else x\n\n"
-            "    def __call__(self, x):\n        return self.layer(x, True)\n"
+            """
+            from functools import partial
+
+            import jax
+
+
+            class Model:
+                @partial(jax.checkpoint, static_argnums=(0, 2))
+                def layer(self, x, train):
+                    return x * 2 if train else x
+
+                def __call__(self, x):
+                    return self.layer(x, True)
+            """
         ),
         Example(
-            "from flax import nnx\n\n\ndef block(m, x, train):\n"
-            "    return m(x) * 2 if train else m(x)\n\n\ndef loss(m, x):\n"
-            "    return nnx.remat(block, static_argnums=(2,))(m, x, train=True).sum()\n"
+            """
+            from flax import nnx
+
+
+            def block(m, x, train):
+                return m(x) * 2 if train else m(x)
+
+
+            def loss(m, x):
+                return nnx.remat(block, static_argnums=(2,))(m, x, train=True).sum()
+            """
         ),
         Example(
-            _LAYER + "def loss(x, remat):\n    block = layer\n    if remat:\n"
-            "        block = jax.checkpoint(layer, static_argnums=(1,))\n"
-            "    return block(x, True) if remat else block(x, train=True)\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x, remat):
+                block = layer
+                if remat:
+                    block = jax.checkpoint(layer, static_argnums=(1,))
+                return block(x, True) if remat else block(x, train=True)
+            """
         ),
         Example(
-            "from flax import linen as nn\n\n\nclass Trunk(nn.Module):\n    block: type\n\n"
-            "    def setup(self):\n"
-            "        self.layer = nn.remat(self.block, static_argnums=(4, 5))()\n\n"
-            "    def __call__(self, x, a, b, c, d):\n        return self.layer(x, a, b, c, d)\n"
+            """
+            from flax import linen as nn
+
+
+            class Trunk(nn.Module):
+                block: type
+
+                def setup(self):
+                    self.layer = nn.remat(self.block, static_argnums=(4, 5))()
+
+                def __call__(self, x, a, b, c, d):
+                    return self.layer(x, a, b, c, d)
+            """
         ),
         Example(
-            _PARTITIONING + "\nclass Block(nn.Module):\n"
-            "    def __call__(self, x, mask, train: bool = True):\n"
-            "        return x * 2 if train else x\n\n\ndef model(x):\n"
-            "    return nn_partitioning.remat(Block, static_argnums=(2,))()(x, None)\n"
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                def __call__(self, x, mask, train: bool = True):
+                    return x * 2 if train else x
+
+
+            def model(x):
+                return nn_partitioning.remat(Block, static_argnums=(2,))()(x, None)
+            """
         ),
         Example(
-            _PARTITIONING + "\nclass Block(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.Dense(3)(x)\n\n\ndef model(x):\n"
-            "    return nn_partitioning.remat(Block, static_argnums=(1,))()(x)\n"
+            """
+            from flax.linen import partitioning as nn_partitioning
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(3)(x)
+
+
+            def model(x):
+                return nn_partitioning.remat(Block, static_argnums=(1,))()(x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef layer(x, train):\n    return x * 2 if train else x\n\n\n"
-            "f = jax.jit(layer, static_argnums=[1])\ng = jax.jit(layer, static_argnums=(5,))\n"
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            f = jax.jit(layer, static_argnums=[1])
+            g = jax.jit(layer, static_argnums=(5,))
+            """
         ),
     )
 

@@ -74,48 +74,155 @@ class TrivialCheckpoint(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef layer(w, x):\n"
-            "    return jax.checkpoint(jnp.sin)(x @ w)  # !\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef layer(w, x):\n"
-            "    return jnp.sin(x @ w)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jax.checkpoint(jnp.sin)(x @ w)  # !
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(x @ w)
+            """,
         ),
         Example(
-            "import jax\n\nproject = jax.checkpoint(lambda w, x: x @ w)  # !\n",
-            fixed="import jax\n\nproject = (lambda w, x: x @ w)\n",
+            """
+            import jax
+
+            project = jax.checkpoint(lambda w, x: x @ w)  # !
+            """,
+            fixed="""
+            import jax
+
+            project = (lambda w, x: x @ w)
+            """,
         ),
         Example(
-            "from jax import remat\nimport jax.numpy as jnp\n\n\n@remat  # !\ndef project(w, b, x):\n"
-            '    """Affine."""\n    return jnp.einsum("bi,ij->bj", x, w) + b\n',
-            fixed="from jax import remat\nimport jax.numpy as jnp\n\n\ndef project(w, b, x):\n"
-            '    """Affine."""\n    return jnp.einsum("bi,ij->bj", x, w) + b\n',
+            '''
+            from jax import remat
+            import jax.numpy as jnp
+
+
+            @remat  # !
+            def project(w, b, x):
+                """Affine."""
+                return jnp.einsum("bi,ij->bj", x, w) + b
+            ''',
+            fixed='''
+            from jax import remat
+            import jax.numpy as jnp
+
+
+            def project(w, b, x):
+                """Affine."""
+                return jnp.einsum("bi,ij->bj", x, w) + b
+            ''',
         ),
         Example(
-            "from flax import linen as nn\n\n\nclass Net(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.remat(nn.Dense)(8, name='out')(x)  # !\n",
-            fixed="from flax import linen as nn\n\n\nclass Net(nn.Module):\n    @nn.compact\n"
-            "    def __call__(self, x):\n        return nn.Dense(8, name='out')(x)\n",
+            """
+            from flax import linen as nn
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(nn.Dense)(8, name='out')(x)  # !
+            """,
+            fixed="""
+            from flax import linen as nn
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8, name='out')(x)
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\nlayer = jax.checkpoint(lambda w, x: "
-            "jnp.sin(x @ w))\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+            layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w))
+            """
         ),
-        Example("import jax\n\nactivation = jax.checkpoint(jax.nn.gelu)\n"),
-        Example("import jax\n\nactivation = jax.checkpoint(jax.nn.relu)\n"),
-        Example("import jax\n\nactivation = jax.checkpoint(jax.nn.softmax)\n"),
-        Example("import jax\n\n\ndef wrap(activation):\n    return jax.checkpoint(activation)\n"),
-        Example("import jax\n\ntriple = jax.checkpoint(lambda x, y, z: x * y * z)\n"),
-        Example("import jax\n\nquad = jax.checkpoint(lambda w, v, x: x @ w @ v)\n"),
+        Example("""
+            import jax
+
+            activation = jax.checkpoint(jax.nn.gelu)
+            """),
+        Example("""
+            import jax
+
+            activation = jax.checkpoint(jax.nn.relu)
+            """),
+        Example("""
+            import jax
+
+            activation = jax.checkpoint(jax.nn.softmax)
+            """),
+        Example("""
+            import jax
+
+
+            def wrap(activation):
+                return jax.checkpoint(activation)
+            """),
+        Example("""
+            import jax
+
+            triple = jax.checkpoint(lambda x, y, z: x * y * z)
+            """),
+        Example("""
+            import jax
+
+            quad = jax.checkpoint(lambda w, v, x: x @ w @ v)
+            """),
         Example(
-            "from flax import linen as nn\n\n\ndef block(Block):\n    return nn.remat(Block)\n"
+            """
+            from flax import linen as nn
+
+
+            def block(Block):
+                return nn.remat(Block)
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef f(x):\n"
-            "    y = jnp.sin(x)\n    return jnp.sin(y)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def f(x):
+                y = jnp.sin(x)
+                return jnp.sin(y)
+            """
         ),
-        Example("import jax\n\n\n@jax.checkpoint\ndef f(x, table):\n    return table[0](x)\n"),
-        Example("import jax\n\n\n@jax.checkpoint\ndef identity(x):\n    pass\n"),
+        Example("""
+            import jax
+
+
+            @jax.checkpoint
+            def f(x, table):
+                return table[0](x)
+            """),
+        Example("""
+            import jax
+
+
+            @jax.checkpoint
+            def identity(x):
+                pass
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

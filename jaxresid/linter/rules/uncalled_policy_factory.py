@@ -42,118 +42,248 @@ class UncalledPolicyFactory(Rule):
     help = "call it with its arguments"
     bad = (
         Example(
-            "import jax\n\n\ndef layer(w, x):\n    return jax.numpy.sin(x @ w)\n\n\n"
-            "block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !\n"
+            """
+            import jax
+
+
+            def layer(w, x):
+                return jax.numpy.sin(x @ w)
+
+
+            block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !
+            """
         ),
         Example(
-            "import functools\n\nimport jax\nfrom jax import checkpoint_policies as cp\n\n\n"
-            "@functools.partial(jax.remat, policy=cp.save_any_names_but_these)  # !\n"
-            "def block(w, x):\n    return jax.numpy.sin(x @ w)\n"
+            """
+            import functools
+
+            import jax
+            from jax import checkpoint_policies as cp
+
+
+            @functools.partial(jax.remat, policy=cp.save_any_names_but_these)  # !
+            def block(w, x):
+                return jax.numpy.sin(x @ w)
+            """
         ),
         Example(
-            "from jax import remat as ckpt\n"
-            "from jax.ad_checkpoint import checkpoint_policies\n\n"
-            "offload = checkpoint_policies.offload_dot_with_no_batch_dims\n\n\n"
-            "def run(layer, w, x, on):\n    kept = checkpoint_policies.dots_saveable\n"
-            "    x = ckpt(layer, policy=offload)(w, x)  # !\n"
-            "    return ckpt(layer, policy=kept if on else checkpoint_policies.save_only_these_names)(w, x)  # !\n"
+            """
+            from jax import remat as ckpt
+            from jax.ad_checkpoint import checkpoint_policies
+
+            offload = checkpoint_policies.offload_dot_with_no_batch_dims
+
+
+            def run(layer, w, x, on):
+                kept = checkpoint_policies.dots_saveable
+                x = ckpt(layer, policy=offload)(w, x)  # !
+                return ckpt(layer, policy=kept if on else checkpoint_policies.save_only_these_names)(w, x)  # !
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy_for(name):\n    table = dict(\n"
-            "        dots=jax.checkpoint_policies.dots_saveable,\n"
-            "        names=jax.checkpoint_policies.save_only_these_names,  # !\n"
-            "        both=jax.checkpoint_policies.save_from_both_policies,  # !\n    )\n"
-            "    return table[name]\n"
+            """
+            import jax
+
+
+            def policy_for(name):
+                table = dict(
+                    dots=jax.checkpoint_policies.dots_saveable,
+                    names=jax.checkpoint_policies.save_only_these_names,  # !
+                    both=jax.checkpoint_policies.save_from_both_policies,  # !
+                )
+                return table[name]
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\nTABLE = {\n"
-            '    "nothing": cp.nothing_saveable,\n'
-            '    "named": cp.save_only_these_names("out"),\n'
-            '    "others": cp.save_any_names_but_these,  # !\n}\n'
-            "CHOICES = [cp.dots_saveable, cp.save_and_offload_only_these_names]  # !\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            TABLE = {
+                "nothing": cp.nothing_saveable,
+                "named": cp.save_only_these_names("out"),
+                "others": cp.save_any_names_but_these,  # !
+            }
+            CHOICES = [cp.dots_saveable, cp.save_and_offload_only_these_names]  # !
+            """
         ),
         Example(
-            "import jax\nimport jax.ad_checkpoint\n\n\ndef policy_for(name):\n    match name:\n"
-            '        case "dots":\n'
-            "            return jax.ad_checkpoint.checkpoint_policies.dots_saveable\n"
-            '        case "names":\n'
-            "            return jax.ad_checkpoint.checkpoint_policies.save_only_these_names  # !\n"
-            "    return None\n\n\neither = jax.checkpoint_policies.save_from_both_policies(\n"
-            "    jax.checkpoint_policies.dots_saveable,\n"
-            "    jax.checkpoint_policies.save_only_these_names,  # !\n)\n"
+            """
+            import jax
+            import jax.ad_checkpoint
+
+
+            def policy_for(name):
+                match name:
+                    case "dots":
+                        return jax.ad_checkpoint.checkpoint_policies.dots_saveable
+                    case "names":
+                        return jax.ad_checkpoint.checkpoint_policies.save_only_these_names  # !
+                return None
+
+
+            either = jax.checkpoint_policies.save_from_both_policies(
+                jax.checkpoint_policies.dots_saveable,
+                jax.checkpoint_policies.save_only_these_names,  # !
+            )
+            """
         ),
     )
     good = (
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef run(layer, w, x):\n"
-            '    return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)
+            """
         ),
         Example(
-            "import jax\n\nFACTORIES = {\n"
-            '    "only": jax.checkpoint_policies.save_only_these_names,\n'
-            '    "but": jax.checkpoint_policies.save_any_names_but_these,\n}\n\n\n'
-            "def policy_for(kind, names):\n    return FACTORIES[kind](*names)\n"
+            """
+            import jax
+
+            FACTORIES = {
+                "only": jax.checkpoint_policies.save_only_these_names,
+                "but": jax.checkpoint_policies.save_any_names_but_these,
+            }
+
+
+            def policy_for(kind, names):
+                return FACTORIES[kind](*names)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            'TABLE = {"dots": cp.dots_saveable, "names": cp.save_only_these_names}\n\n\n'
-            "def policy_for(kind, names):\n    policy = TABLE[kind]\n"
-            "    return policy(*names) if names else policy\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            TABLE = {"dots": cp.dots_saveable, "names": cp.save_only_these_names}
+
+
+            def policy_for(kind, names):
+                policy = TABLE[kind]
+                return policy(*names) if names else policy
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            'TABLE = {"dots": cp.dots_saveable, "names": cp.save_only_these_names}\n\n\n'
-            "def policy_for(kind):\n    return TABLE.get(kind)\n\n\n"
-            'named = policy_for("names")("out")\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            TABLE = {"dots": cp.dots_saveable, "names": cp.save_only_these_names}
+
+
+            def policy_for(kind):
+                return TABLE.get(kind)
+
+
+            named = policy_for("names")("out")
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\ncp = jax.checkpoint_policies\nTABLE = {\n"
-            '    "dots": cp.dots_saveable,\n'
-            '    "named": functools.partial(cp.save_only_these_names, "out")(),\n'
-            '    "chosen": lambda names: cp.save_only_these_names(*names),\n}\n'
+            """
+            import functools
+
+            import jax
+
+            cp = jax.checkpoint_policies
+            TABLE = {
+                "dots": cp.dots_saveable,
+                "named": functools.partial(cp.save_only_these_names, "out")(),
+                "chosen": lambda names: cp.save_only_these_names(*names),
+            }
+            """
         ),
         Example(
-            "import jax\n\nsave = jax.checkpoint_policies.save_only_these_names\n\n\n"
-            "def run(layer, w, x, config):\n"
-            "    return jax.checkpoint(layer, policy=save(*config.names))(w, x)\n"
+            """
+            import jax
+
+            save = jax.checkpoint_policies.save_only_these_names
+
+
+            def run(layer, w, x, config):
+                return jax.checkpoint(layer, policy=save(*config.names))(w, x)
+            """
         ),
         Example(
-            "import jax\nfrom settings import config_for_function\n\n"
-            "cp = jax.checkpoint_policies\n"
-            'spec = dict(policy=config_for_function(cp.save_only_these_names).set(names=["a"]))\n'
+            """
+            import jax
+            from settings import config_for_function
+
+            cp = jax.checkpoint_policies
+            spec = dict(policy=config_for_function(cp.save_only_these_names).set(names=["a"]))
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            "KNOWN = (cp.dots_saveable, cp.save_any_names_but_these)\n\n\n"
-            "def run(layer, policy, names):\n"
-            "    if policy is cp.save_only_these_names or policy in (cp.dots_saveable, cp.save_any_names_but_these):\n"
-            "        policy = policy(*names)\n    elif policy in KNOWN:\n        return layer\n"
-            "    return jax.checkpoint(layer, policy=policy)\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            KNOWN = (cp.dots_saveable, cp.save_any_names_but_these)
+
+
+            def run(layer, policy, names):
+                if policy is cp.save_only_these_names or policy in (cp.dots_saveable, cp.save_any_names_but_these):
+                    policy = policy(*names)
+                elif policy in KNOWN:
+                    return layer
+                return jax.checkpoint(layer, policy=policy)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\n"
-            "def run(layer, w, x, factory=cp.save_only_these_names):\n"
-            '    return jax.checkpoint(layer, policy=factory("a"))(w, x)\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def run(layer, w, x, factory=cp.save_only_these_names):
+                return jax.checkpoint(layer, policy=factory("a"))(w, x)
+            """
         ),
         Example(
-            "from jax import checkpoint_policies as cp\n\n"
-            'MAKERS = {"only": cp.save_only_these_names, "but": cp.save_any_names_but_these, "none": None}\n'
+            """
+            from jax import checkpoint_policies as cp
+
+            MAKERS = {"only": cp.save_only_these_names, "but": cp.save_any_names_but_these, "none": None}
+            """
         ),
         Example(
-            "from torch.utils import checkpoint_policies as cp\n\n\n"
-            "def run(checkpoint, layer):\n"
-            "    return checkpoint(layer, policy=cp.save_only_these_names)\n"
+            """
+            from torch.utils import checkpoint_policies as cp
+
+
+            def run(checkpoint, layer):
+                return checkpoint(layer, policy=cp.save_only_these_names)
+            """
         ),
         Example(
-            "import jax\n\n\ndef choose(cp, layer):\n"
-            "    return jax.checkpoint(layer, policy=cp.save_only_these_names)\n"
+            """
+            import jax
+
+
+            def choose(cp, layer):
+                return jax.checkpoint(layer, policy=cp.save_only_these_names)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef make(kind):\n"
-            '    return cp.save_only_these_names if kind == "only" else cp.save_any_names_but_these\n\n\n'
-            "def policies():\n"
-            "    for make_one in [cp.save_only_these_names, cp.save_any_names_but_these]:\n"
-            '        yield make_one("a")\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def make(kind):
+                return cp.save_only_these_names if kind == "only" else cp.save_any_names_but_these
+
+
+            def policies():
+                for make_one in [cp.save_only_these_names, cp.save_any_names_but_these]:
+                    yield make_one("a")
+            """
         ),
     )
 

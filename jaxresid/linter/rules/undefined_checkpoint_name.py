@@ -11,16 +11,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Neighbours
 
-_MODEL = """\
-import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-
-
-def block(w, x):
-    y = checkpoint_name(x @ w, "qkv_proj")
-    return jnp.sin(y)
-"""
-
 
 class UndefinedCheckpointName(Rule):
     """A policy is given a name that no checkpoint_name of the project defines.
@@ -52,112 +42,252 @@ class UndefinedCheckpointName(Rule):
     project = True
     bad = (
         Example(
-            "import jax\n\nfrom model import block\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !\n'
-            "layer = jax.checkpoint(block, policy=policy)\n",
-            files={"model.py": _MODEL},
+            """
+            import jax
+
+            from model import block
+
+            policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !
+            layer = jax.checkpoint(block, policy=policy)
+            """,
+            files={
+                "model.py": """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                y = checkpoint_name(x @ w, "qkv_proj")
+                return jnp.sin(y)
+            """
+            },
         ),
         Example(
-            "import functools\n\nimport jax\nimport jax.numpy as jnp\n"
-            "from jax import checkpoint_policies as cp\n"
-            "from jax import remat as ckpt\n"
-            "from jax.ad_checkpoint import checkpoint_name\n\n\n"
-            "@functools.partial(\n"
-            "    ckpt,\n"
-            "    policy=cp.save_and_offload_only_these_names(\n"
-            '        names_which_can_be_saved=["hidden"],\n'
-            '        names_which_can_be_offloaded=["out", "hiden"],  # !\n'
-            '        offload_src="device",\n'
-            '        offload_dst="pinned_host",\n'
-            "    ),\n"
-            ")\n"
-            "def block(w, x):\n"
-            '    h = checkpoint_name(x @ w, "hidden")\n'
-            '    y = checkpoint_name(jnp.sin(h) @ w, "out")\n'
-            "    return jnp.sin(y)\n",
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            from jax import checkpoint_policies as cp
+            from jax import remat as ckpt
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            @functools.partial(
+                ckpt,
+                policy=cp.save_and_offload_only_these_names(
+                    names_which_can_be_saved=["hidden"],
+                    names_which_can_be_offloaded=["out", "hiden"],  # !
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                ),
+            )
+            def block(w, x):
+                h = checkpoint_name(x @ w, "hidden")
+                y = checkpoint_name(jnp.sin(h) @ w, "out")
+                return jnp.sin(y)
+            """,
         ),
         Example(
-            "import jax.numpy as jnp\n"
-            "from jax import ad_checkpoint as adc\n"
-            "from jax import checkpoint\n\n"
-            'SAVED = ("mlp", "attention")  # !\n'
-            "policy = adc.checkpoint_policies.save_only_these_names(*SAVED)\n\n\n"
-            "def block(w, x):\n"
-            '    return jnp.sin(adc.checkpoint_name(x @ w, "mlp"))\n\n\n'
-            "layer = checkpoint(block, policy=policy)\n",
+            """
+            import jax.numpy as jnp
+            from jax import ad_checkpoint as adc
+            from jax import checkpoint
+
+            SAVED = ("mlp", "attention")  # !
+            policy = adc.checkpoint_policies.save_only_these_names(*SAVED)
+
+
+            def block(w, x):
+                return jnp.sin(adc.checkpoint_name(x @ w, "mlp"))
+
+
+            layer = checkpoint(block, policy=policy)
+            """,
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
-            "def block(w, x):\n"
-            '    return jnp.sin(checkpoint_name(x @ w, name="logits_out"))\n\n\n'
-            "layer = jax.checkpoint(\n"
-            "    block,\n"
-            "    policy=jax.checkpoint_policies.save_any_names_but_these(\n"
-            '        "logit_out"  # !\n'
-            "    ),\n"
-            ")\n",
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                return jnp.sin(checkpoint_name(x @ w, name="logits_out"))
+
+
+            layer = jax.checkpoint(
+                block,
+                policy=jax.checkpoint_policies.save_any_names_but_these(
+                    "logit_out"  # !
+                ),
+            )
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\nfrom model import block\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")\n'
-            "layer = jax.checkpoint(block, policy=policy)\n",
-            files={"model.py": _MODEL},
+            """
+            import jax
+
+            from model import block
+
+            policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")
+            layer = jax.checkpoint(block, policy=policy)
+            """,
+            files={
+                "model.py": """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                y = checkpoint_name(x @ w, "qkv_proj")
+                return jnp.sin(y)
+            """
+            },
         ),
         # No name of the project is visible: they are all defined elsewhere.
         Example(
-            "import jax\nfrom zoo import block\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")\n'
-            "layer = jax.checkpoint(block, policy=policy)\n"
+            """
+            import jax
+            from zoo import block
+
+            policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")
+            layer = jax.checkpoint(block, policy=policy)
+            """
         ),
         # A kernel gets the name as an argument.
         Example(
-            "import jax\n\nfrom model import block\nfrom zoo import make_kernel\n\n"
-            'kernel = make_kernel(residual_checkpoint_name="attn_out")\n'
-            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "attn_out")\n'
-            "layer = jax.checkpoint(block, policy=policy)\n",
-            files={"model.py": _MODEL},
+            """
+            import jax
+
+            from model import block
+            from zoo import make_kernel
+
+            kernel = make_kernel(residual_checkpoint_name="attn_out")
+            policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "attn_out")
+            layer = jax.checkpoint(block, policy=policy)
+            """,
+            files={
+                "model.py": """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                y = checkpoint_name(x @ w, "qkv_proj")
+                return jnp.sin(y)
+            """
+            },
         ),
         # Some name is computed.
         Example(
-            "import jax\n\nfrom model import block\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "layer_3")\n'
-            "layer = jax.checkpoint(block, policy=policy)\n",
+            """
+            import jax
+
+            from model import block
+
+            policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "layer_3")
+            layer = jax.checkpoint(block, policy=policy)
+            """,
             files={
-                "model.py": _MODEL,
-                "layers.py": "from jax.ad_checkpoint import checkpoint_name\n\n\n"
-                'def tag(x, i):\n    return checkpoint_name(x, f"layer_{i}")\n',
+                "model.py": """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                y = checkpoint_name(x @ w, "qkv_proj")
+                return jnp.sin(y)
+            """,
+                "layers.py": """
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def tag(x, i):
+                return checkpoint_name(x, f"layer_{i}")
+            """,
             },
         ),
         # The attention of a library defines it.
         Example(
-            "import jax\n\nfrom model import block\n\n"
-            'policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "context")\n'
-            "layer = jax.checkpoint(block, policy=policy)\n",
-            files={"model.py": _MODEL},
+            """
+            import jax
+
+            from model import block
+
+            policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "context")
+            layer = jax.checkpoint(block, policy=policy)
+            """,
+            files={
+                "model.py": """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                y = checkpoint_name(x @ w, "qkv_proj")
+                return jnp.sin(y)
+            """
+            },
         ),
         # The name is a constant that both sides use.
         Example(
-            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n"
-            'HIDDEN = "hidden"\n\n\n'
-            "def block(w, x):\n    return checkpoint_name(x @ w, HIDDEN) ** 2\n\n\n"
-            "policy = jax.checkpoint_policies.save_only_these_names(HIDDEN)\n",
+            """
+            import jax
+            from jax.ad_checkpoint import checkpoint_name
+
+            HIDDEN = "hidden"
+
+
+            def block(w, x):
+                return checkpoint_name(x @ w, HIDDEN) ** 2
+
+
+            policy = jax.checkpoint_policies.save_only_these_names(HIDDEN)
+            """,
         ),
         # The names come from a configuration.
         Example(
-            "import jax\n\nfrom model import block\n\n\n"
-            "def make(config):\n"
-            "    policy = jax.checkpoint_policies.save_only_these_names(*config.names)\n"
-            "    return jax.checkpoint(block, policy=policy)\n",
-            files={"model.py": _MODEL},
+            """
+            import jax
+
+            from model import block
+
+
+            def make(config):
+                policy = jax.checkpoint_policies.save_only_these_names(*config.names)
+                return jax.checkpoint(block, policy=policy)
+            """,
+            files={
+                "model.py": """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                y = checkpoint_name(x @ w, "qkv_proj")
+                return jnp.sin(y)
+            """
+            },
         ),
         # A function of the same name that is not JAX's.
         Example(
-            "from jax.ad_checkpoint import checkpoint_name\n\n\n"
-            "def save_only_these_names(*names):\n    return names\n\n\n"
-            'KEPT = save_only_these_names("encoder")\n\n\n'
-            'def f(x):\n    return checkpoint_name(x, "hidden")\n',
+            """
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def save_only_these_names(*names):
+                return names
+
+
+            KEPT = save_only_these_names("encoder")
+
+
+            def f(x):
+                return checkpoint_name(x, "hidden")
+            """,
         ),
     )
 

@@ -47,59 +47,195 @@ class UndifferentiatedCheckpoint(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef f(x):\n    return jax.numpy.sin(jax.numpy.sin(x))\n\n\n"
-            "def directional(x, t):\n    return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !\n",
-            fixed="import jax\n\n\ndef f(x):\n    return jax.numpy.sin(jax.numpy.sin(x))\n\n\n"
-            "def directional(x, t):\n    return jax.jvp(f, (x,), (t,))\n",
+            """
+            import jax
+
+
+            def f(x):
+                return jax.numpy.sin(jax.numpy.sin(x))
+
+
+            def directional(x, t):
+                return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def f(x):
+                return jax.numpy.sin(jax.numpy.sin(x))
+
+
+            def directional(x, t):
+                return jax.jvp(f, (x,), (t,))
+            """,
         ),
         Example(
-            "import jax\nfrom functools import partial\n\n\n@jax.custom_vjp\ndef run(xs):\n"
-            "    return _forward(xs)\n\n\ndef _forward(xs):\n"
-            "    @partial(jax.checkpoint, prevent_cse=False)  # !\n    def step(c, x):\n"
-            "        return c + jax.numpy.sin(x), None\n\n"
-            "    return jax.lax.scan(step, 0.0, xs)[0]\n\n\ndef fwd(xs):\n"
-            "    return _forward(xs), xs\n\n\ndef bwd(xs, ct):\n"
-            "    return (ct * jax.numpy.cos(xs),)\n\n\nrun.defvjp(fwd, bwd)\n",
-            fixed="import jax\nfrom functools import partial\n\n\n@jax.custom_vjp\ndef run(xs):\n"
-            "    return _forward(xs)\n\n\ndef _forward(xs):\n"
-            "    def step(c, x):\n"
-            "        return c + jax.numpy.sin(x), None\n\n"
-            "    return jax.lax.scan(step, 0.0, xs)[0]\n\n\ndef fwd(xs):\n"
-            "    return _forward(xs), xs\n\n\ndef bwd(xs, ct):\n"
-            "    return (ct * jax.numpy.cos(xs),)\n\n\nrun.defvjp(fwd, bwd)\n",
+            """
+            import jax
+            from functools import partial
+
+
+            @jax.custom_vjp
+            def run(xs):
+                return _forward(xs)
+
+
+            def _forward(xs):
+                @partial(jax.checkpoint, prevent_cse=False)  # !
+                def step(c, x):
+                    return c + jax.numpy.sin(x), None
+
+                return jax.lax.scan(step, 0.0, xs)[0]
+
+
+            def fwd(xs):
+                return _forward(xs), xs
+
+
+            def bwd(xs, ct):
+                return (ct * jax.numpy.cos(xs),)
+
+
+            run.defvjp(fwd, bwd)
+            """,
+            fixed="""
+            import jax
+            from functools import partial
+
+
+            @jax.custom_vjp
+            def run(xs):
+                return _forward(xs)
+
+
+            def _forward(xs):
+                def step(c, x):
+                    return c + jax.numpy.sin(x), None
+
+                return jax.lax.scan(step, 0.0, xs)[0]
+
+
+            def fwd(xs):
+                return _forward(xs), xs
+
+
+            def bwd(xs, ct):
+                return (ct * jax.numpy.cos(xs),)
+
+
+            run.defvjp(fwd, bwd)
+            """,
         ),
         Example(
-            "import jax\n\n\ndef targets(net, w, x):\n"
-            "    return jax.lax.stop_gradient(jax.checkpoint(net)(w, x))  # !\n",
-            fixed="import jax\n\n\ndef targets(net, w, x):\n"
-            "    return jax.lax.stop_gradient(net(w, x))\n",
+            """
+            import jax
+
+
+            def targets(net, w, x):
+                return jax.lax.stop_gradient(jax.checkpoint(net)(w, x))  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def targets(net, w, x):
+                return jax.lax.stop_gradient(net(w, x))
+            """,
         ),
     )
     good = (
-        Example("import jax\n\n\ndef apply(f, x):\n    return jax.checkpoint(f)(x)\n"),
+        Example("""
+            import jax
+
+
+            def apply(f, x):
+                return jax.checkpoint(f)(x)
+            """),
         Example(
-            "import jax\n\n\n@jax.checkpoint\ndef f(x):\n    return jax.numpy.sin(x)\n\n\n"
-            "def both(x, t):\n    y = jax.jvp(f, (x,), (t,))\n    return y, jax.grad(f)(x)\n"
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def f(x):
+                return jax.numpy.sin(x)
+
+
+            def both(x, t):
+                y = jax.jvp(f, (x,), (t,))
+                return y, jax.grad(f)(x)
+            """
         ),
         Example(
-            "import jax\n\n\ndef second(f, x, t):\n"
-            "    def along(x):\n        return jax.jvp(jax.checkpoint(f), (x,), (t,))[1]\n\n"
-            "    return jax.grad(along)(x)\n"
+            """
+            import jax
+
+
+            def second(f, x, t):
+                def along(x):
+                    return jax.jvp(jax.checkpoint(f), (x,), (t,))[1]
+
+                return jax.grad(along)(x)
+            """
         ),
         Example(
-            "import jax\n\n\n@jax.custom_vjp\ndef f(x):\n    return _f(x)\n\n\ndef _f(x):\n"
-            "    return x * x\n\n\ndef fwd(x):\n    return jax.vjp(jax.checkpoint(_f), x)\n\n\n"
-            "def bwd(vjp, ct):\n    return vjp(ct)\n\n\nf.defvjp(fwd, bwd)\n"
+            """
+            import jax
+
+
+            @jax.custom_vjp
+            def f(x):
+                return _f(x)
+
+
+            def _f(x):
+                return x * x
+
+
+            def fwd(x):
+                return jax.vjp(jax.checkpoint(_f), x)
+
+
+            def bwd(vjp, ct):
+                return vjp(ct)
+
+
+            f.defvjp(fwd, bwd)
+            """
         ),
         Example(
-            "import jax\n\n\n@jax.custom_jvp\ndef f(x):\n    return jax.checkpoint(jax.numpy.sin)(x)\n"
-            "\n\n@f.defjvp\ndef rule(primals, tangents):\n    return f(*primals), tangents[0]\n"
+            """
+            import jax
+
+
+            @jax.custom_jvp
+            def f(x):
+                return jax.checkpoint(jax.numpy.sin)(x)
+
+
+            @f.defjvp
+            def rule(primals, tangents):
+                return f(*primals), tangents[0]
+            """
         ),
         Example(
-            "import jax\n\n\ndef helper(step, xs):\n"
-            "    return jax.lax.scan(jax.checkpoint(step), 0.0, xs)\n\n\n@jax.custom_vjp\n"
-            "def run(step, xs):\n    return helper(step, xs)\n\n\ndef other(step, xs):\n"
-            "    return helper(step, xs)\n"
+            """
+            import jax
+
+
+            def helper(step, xs):
+                return jax.lax.scan(jax.checkpoint(step), 0.0, xs)
+
+
+            @jax.custom_vjp
+            def run(step, xs):
+                return helper(step, xs)
+
+
+            def other(step, xs):
+                return helper(step, xs)
+            """
         ),
     )
 

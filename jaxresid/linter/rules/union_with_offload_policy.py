@@ -42,86 +42,164 @@ class UnionWithOffloadPolicy(Rule):
     help = "list the names to save and to offload in one save_and_offload_only_these_names"
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n"
-            "from jax.ad_checkpoint import checkpoint_name\n\n"
-            "cp = jax.checkpoint_policies\n\n\ndef layer(w, x):\n"
-            '    return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()\n\n\n'
-            "policy = cp.save_from_both_policies(\n    cp.dots_saveable,\n"
-            "    cp.save_and_offload_only_these_names(  # !\n"
-            "        names_which_can_be_saved=[],\n"
-            '        names_which_can_be_offloaded=["hidden"],\n        offload_src="device",\n'
-            '        offload_dst="pinned_host",\n    ),\n)\n'
-            "block = jax.checkpoint(layer, policy=policy)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+            cp = jax.checkpoint_policies
+
+
+            def layer(w, x):
+                return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+
+
+            policy = cp.save_from_both_policies(
+                cp.dots_saveable,
+                cp.save_and_offload_only_these_names(  # !
+                    names_which_can_be_saved=[],
+                    names_which_can_be_offloaded=["hidden"],
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                ),
+            )
+            block = jax.checkpoint(layer, policy=policy)
+            """
         ),
         Example(
-            "from jax import remat as ckpt\n"
-            "from jax.ad_checkpoint import checkpoint_policies\n\n"
-            "both = checkpoint_policies.save_from_both_policies\n"
-            'offload = checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")\n\n\n'
-            "def run(layer, w, x):\n"
-            '    named = checkpoint_policies.save_only_these_names("hidden")\n'
-            "    return ckpt(layer, policy=both(policy_1=offload, policy_2=named))(w, x)  # !\n"
+            """
+            from jax import remat as ckpt
+            from jax.ad_checkpoint import checkpoint_policies
+
+            both = checkpoint_policies.save_from_both_policies
+            offload = checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+
+
+            def run(layer, w, x):
+                named = checkpoint_policies.save_only_these_names("hidden")
+                return ckpt(layer, policy=both(policy_1=offload, policy_2=named))(w, x)  # !
+            """
         ),
         Example(
-            "import jax\n\n\ndef three():\n    cp = jax.checkpoint_policies\n"
-            "    return cp.save_from_both_policies(  # !\n"
-            '        cp.dots_saveable, cp.save_only_these_names("a"), cp.save_only_these_names("b")\n'
-            "    )\n"
+            """
+            import jax
+
+
+            def three():
+                cp = jax.checkpoint_policies
+                return cp.save_from_both_policies(  # !
+                    cp.dots_saveable, cp.save_only_these_names("a"), cp.save_only_these_names("b")
+                )
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\n\ndef run(layer):\n"
-            "    cp = jax.checkpoint_policies\n"
-            "    wrap = functools.partial(jax.checkpoint, policy=cp.save_from_both_policies([cp.dots_saveable]))  # !\n"
-            "    return wrap(layer)\n"
+            """
+            import functools
+
+            import jax
+
+
+            def run(layer):
+                cp = jax.checkpoint_policies
+                wrap = functools.partial(jax.checkpoint, policy=cp.save_from_both_policies([cp.dots_saveable]))  # !
+                return wrap(layer)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            'offload = cp.offload_dot_with_no_batch_dims("device", "pinned_host")\n'
-            "policy = cp.save_from_both_policies(cp.nothing_saveable, offload)  # !\n",
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            offload = cp.offload_dot_with_no_batch_dims("device", "pinned_host")
+            policy = cp.save_from_both_policies(cp.nothing_saveable, offload)  # !
+            """,
             jax=(0, 10),
         ),
     )
     good = (
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            'policy = cp.save_from_both_policies(cp.dots_saveable, cp.save_only_these_names("a"))\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            policy = cp.save_from_both_policies(cp.dots_saveable, cp.save_only_these_names("a"))
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\npolicy = cp.save_from_both_policies(\n"
-            "    cp.dots_saveable,\n"
-            '    cp.save_from_both_policies(cp.save_only_these_names("a"), cp.save_only_these_names("b")),\n'
-            ")\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            policy = cp.save_from_both_policies(
+                cp.dots_saveable,
+                cp.save_from_both_policies(cp.save_only_these_names("a"), cp.save_only_these_names("b")),
+            )
+            """
         ),
         Example(
-            "import jax\n\n\ndef union(one, two, *more):\n"
-            "    both = jax.checkpoint_policies.save_from_both_policies\n"
-            "    return both(one, two), both(*more), both(one, **dict(two))\n"
+            """
+            import jax
+
+
+            def union(one, two, *more):
+                both = jax.checkpoint_policies.save_from_both_policies
+                return both(one, two), both(*more), both(one, **dict(two))
+            """
         ),
         Example(
-            "import functools\n\nimport jax\n\ncp = jax.checkpoint_policies\n"
-            "with_dots = functools.partial(cp.save_from_both_policies, cp.dots_saveable)\n"
-            'policy = with_dots(cp.save_only_these_names("a"))\n'
+            """
+            import functools
+
+            import jax
+
+            cp = jax.checkpoint_policies
+            with_dots = functools.partial(cp.save_from_both_policies, cp.dots_saveable)
+            policy = with_dots(cp.save_only_these_names("a"))
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n\n\ndef choose(offloads):\n"
-            "    policy = cp.dots_saveable\n    if offloads:\n"
-            '        policy = cp.offload_dot_with_no_batch_dims("device", "pinned_host")\n'
-            "        return policy\n"
-            '    return cp.save_from_both_policies(policy, cp.save_only_these_names("a"))\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+
+
+            def choose(offloads):
+                policy = cp.dots_saveable
+                if offloads:
+                    policy = cp.offload_dot_with_no_batch_dims("device", "pinned_host")
+                    return policy
+                return cp.save_from_both_policies(policy, cp.save_only_these_names("a"))
+            """
         ),
         Example(
-            "def save_from_both_policies(*policies):\n    return policies\n\n\n"
-            "policy = save_from_both_policies(1, 2, 3)\n"
+            """
+            def save_from_both_policies(*policies):
+                return policies
+
+
+            policy = save_from_both_policies(1, 2, 3)
+            """
         ),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_three():\n"
-            "    with pytest.raises(TypeError):\n"
-            "        jax.checkpoint_policies.save_from_both_policies(1, 2, 3)\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_three():
+                with pytest.raises(TypeError):
+                    jax.checkpoint_policies.save_from_both_policies(1, 2, 3)
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            'offload = cp.offload_dot_with_no_batch_dims("device", "pinned_host")\n'
-            "policy = cp.save_from_both_policies(cp.nothing_saveable, offload)\n",
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            offload = cp.offload_dot_with_no_batch_dims("device", "pinned_host")
+            policy = cp.save_from_both_policies(cp.nothing_saveable, offload)
+            """,
             jax=(0, 12),
         ),
     )

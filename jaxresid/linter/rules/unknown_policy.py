@@ -51,96 +51,206 @@ class UnknownPolicy(Rule):
     fixes = "unsafe"
     bad = (
         Example(
-            "import jax\n\n\ndef run(layer, w, x):\n    cp = jax.checkpoint_policies\n"
-            "    return jax.checkpoint(layer, policy=cp.dot_with_no_batch_dims_saveable)(w, x)  # !\n",
-            fixed="import jax\n\n\ndef run(layer, w, x):\n    cp = jax.checkpoint_policies\n"
-            "    return jax.checkpoint(layer, policy=cp.dots_with_no_batch_dims_saveable)(w, x)\n",
+            """
+            import jax
+
+
+            def run(layer, w, x):
+                cp = jax.checkpoint_policies
+                return jax.checkpoint(layer, policy=cp.dot_with_no_batch_dims_saveable)(w, x)  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def run(layer, w, x):
+                cp = jax.checkpoint_policies
+                return jax.checkpoint(layer, policy=cp.dots_with_no_batch_dims_saveable)(w, x)
+            """,
         ),
         Example(
-            "from functools import partial\n\nfrom jax import remat as ckpt\n"
-            "from jax.checkpoint_policies import dots_saveable  # !\n\n"
-            "wrap = partial(ckpt, policy=dots_saveable)\n"
+            """
+            from functools import partial
+
+            from jax import remat as ckpt
+            from jax.checkpoint_policies import dots_saveable  # !
+
+            wrap = partial(ckpt, policy=dots_saveable)
+            """
         ),
-        Example("import jax.checkpoint_policies as cp  # !\n\npolicy = cp.dots_saveable\n"),
+        Example("""
+            import jax.checkpoint_policies as cp  # !
+
+            policy = cp.dots_saveable
+            """),
         Example(
-            "from jax import checkpoint_policies\n"
-            "from jax.ad_checkpoint import checkpoint_policies as policies\n\n\n"
-            "def choose(offload):\n    if offload:\n"
-            "        return checkpoint_policies.checkpoint_dot  # !\n"
-            "    return policies.nothing_savable  # !\n",
-            fixed="from jax import checkpoint_policies\n"
-            "from jax.ad_checkpoint import checkpoint_policies as policies\n\n\n"
-            "def choose(offload):\n    if offload:\n"
-            "        return checkpoint_policies.checkpoint_dots\n"
-            "    return policies.nothing_saveable\n",
+            """
+            from jax import checkpoint_policies
+            from jax.ad_checkpoint import checkpoint_policies as policies
+
+
+            def choose(offload):
+                if offload:
+                    return checkpoint_policies.checkpoint_dot  # !
+                return policies.nothing_savable  # !
+            """,
+            fixed="""
+            from jax import checkpoint_policies
+            from jax.ad_checkpoint import checkpoint_policies as policies
+
+
+            def choose(offload):
+                if offload:
+                    return checkpoint_policies.checkpoint_dots
+                return policies.nothing_saveable
+            """,
         ),
         Example(
-            "import jax.ad_checkpoint\n\n\ndef policy():\n"
-            "    return jax.ad_checkpoint.checkpoint_policies.offload_everything  # !\n"
+            """
+            import jax.ad_checkpoint
+
+
+            def policy():
+                return jax.ad_checkpoint.checkpoint_policies.offload_everything  # !
+            """
         ),
         Example(
-            "import jax\n\n\ndef policy():\n"
-            '    return jax.checkpoint_policies.SaveOnlyTheseNames("hidden")  # !\n',
-            fixed="import jax\n\n\ndef policy():\n"
-            '    return jax.checkpoint_policies.save_only_these_names("hidden")\n',
+            """
+            import jax
+
+
+            def policy():
+                return jax.checkpoint_policies.SaveOnlyTheseNames("hidden")  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def policy():
+                return jax.checkpoint_policies.save_only_these_names("hidden")
+            """,
             jax=(0, 12),
         ),
     )
     good = (
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\n"
-            'NAMED = cp.save_only_these_names("a")\n'
-            "PLAIN = [cp.everything_saveable, cp.checkpoint_dots, cp.dots_with_no_batch_dims_saveable]\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            NAMED = cp.save_only_these_names("a")
+            PLAIN = [cp.everything_saveable, cp.checkpoint_dots, cp.dots_with_no_batch_dims_saveable]
+            """
         ),
         Example(
-            "import jax\n\ntry:\n    policy = jax.checkpoint_policies.offload_everything\n"
-            "except AttributeError:\n    policy = jax.checkpoint_policies.nothing_saveable\n"
+            """
+            import jax
+
+            try:
+                policy = jax.checkpoint_policies.offload_everything
+            except AttributeError:
+                policy = jax.checkpoint_policies.nothing_saveable
+            """
         ),
         Example(
-            "try:\n    from jax.checkpoint_policies import dots_saveable\nexcept ImportError:\n"
-            "    from jax import checkpoint_policies\n\n"
-            "    dots_saveable = checkpoint_policies.dots_saveable\n"
+            """
+            try:
+                from jax.checkpoint_policies import dots_saveable
+            except ImportError:
+                from jax import checkpoint_policies
+
+                dots_saveable = checkpoint_policies.dots_saveable
+            """
         ),
         Example(
-            'import jax\n\ncp = jax.checkpoint_policies\nif hasattr(cp, "save_everything"):\n'
-            "    policy = cp.save_everything\n"
-            'other = cp.save_nothing if hasattr(cp, "save_nothing") else cp.nothing_saveable\n'
-            'third = hasattr(cp, "save_nothing") and cp.save_nothing\n'
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            if hasattr(cp, "save_everything"):
+                policy = cp.save_everything
+            other = cp.save_nothing if hasattr(cp, "save_nothing") else cp.nothing_saveable
+            third = hasattr(cp, "save_nothing") and cp.save_nothing
+            """
         ),
         Example(
-            "import jax\n\n\ndef choose(name):\n"
-            "    return getattr(jax.checkpoint_policies, name), vars(jax.checkpoint_policies)\n"
+            """
+            import jax
+
+
+            def choose(name):
+                return getattr(jax.checkpoint_policies, name), vars(jax.checkpoint_policies)
+            """
         ),
         Example(
-            "import jax\n\nKNOWN = jax.checkpoint_policies.__dict__\n"
-            "jax.checkpoint_policies.of_mine = lambda prim, *_, **__: False\n"
-            "MINE = jax.checkpoint_policies.of_mine\n"
+            """
+            import jax
+
+            KNOWN = jax.checkpoint_policies.__dict__
+            jax.checkpoint_policies.of_mine = lambda prim, *_, **__: False
+            MINE = jax.checkpoint_policies.of_mine
+            """
         ),
         Example(
-            "from typing import TYPE_CHECKING\n\nimport jax\n\nif TYPE_CHECKING:\n"
-            "    from jax.checkpoint_policies import Policy\n\n"
-            'policy: "Policy" = jax.checkpoint_policies.dots_saveable\n'
+            """
+            from typing import TYPE_CHECKING
+
+            import jax
+
+            if TYPE_CHECKING:
+                from jax.checkpoint_policies import Policy
+
+            policy: "Policy" = jax.checkpoint_policies.dots_saveable
+            """
         ),
         Example(
-            "import jax\n\ncp = jax.checkpoint_policies\nif jax.__version_info__ >= (0, 13):\n"
-            "    policy = cp.offload_everything\n"
+            """
+            import jax
+
+            cp = jax.checkpoint_policies
+            if jax.__version_info__ >= (0, 13):
+                policy = cp.offload_everything
+            """
         ),
-        Example("from models import checkpoint_policies as cp\n\npolicy = cp.dots_and_names\n"),
+        Example("""
+            from models import checkpoint_policies as cp
+
+            policy = cp.dots_and_names
+            """),
         Example(
-            "def choose(checkpoint_policies):\n    return checkpoint_policies.dots_and_names\n"
+            """
+            def choose(checkpoint_policies):
+                return checkpoint_policies.dots_and_names
+            """
         ),
         Example(
-            "import jax\n\n\ndef choose(mine):\n    checkpoint_policies = mine\n"
-            "    return jax.checkpoint(checkpoint_policies.dots_and_names)\n"
+            """
+            import jax
+
+
+            def choose(mine):
+                checkpoint_policies = mine
+                return jax.checkpoint(checkpoint_policies.dots_and_names)
+            """
         ),
         Example(
-            'import jax\n\npolicy = jax.checkpoint_policies.SaveOnlyTheseNames("hidden")\n',
+            """
+            import jax
+
+            policy = jax.checkpoint_policies.SaveOnlyTheseNames("hidden")
+            """,
             jax=(0, 11),
         ),
         Example(
-            "import jax\nimport pytest\n\n\ndef test_missing():\n"
-            "    with pytest.raises(AttributeError):\n"
-            "        jax.checkpoint_policies.dots_and_names\n"
+            """
+            import jax
+            import pytest
+
+
+            def test_missing():
+                with pytest.raises(AttributeError):
+                    jax.checkpoint_policies.dots_and_names
+            """
         ),
     )
 

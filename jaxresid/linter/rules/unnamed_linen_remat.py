@@ -13,13 +13,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
 
-_HEAD = "import flax.linen as nn\n\n\n"
-_BLOCK = (
-    "class Block(nn.Module):\n    @nn.compact\n    def __call__(self, x):\n"
-    "        return nn.Dense(4)(x)\n\n\n"
-)
-_MODEL = "class Model(nn.Module):\n    remat: bool = False\n\n"
-
 
 class UnnamedLinenRemat(Rule):
     """The names of a linen module's parameters depend on whether it is checkpointed.
@@ -49,75 +42,255 @@ class UnnamedLinenRemat(Rule):
     help = 'give a name, such as `name="block"`'
     bad = (
         Example(
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x):\n"
-            "        Layer = nn.remat(Block) if self.remat else Block\n"
-            "        for _ in range(2):\n            x = Layer()(x)  # !\n        return x\n",
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    Layer = nn.remat(Block) if self.remat else Block
+                    for _ in range(2):
+                        x = Layer()(x)  # !
+                    return x
+            """,
         ),
         Example(
-            "from flax.linen import Dense, Module, checkpoint, compact\n\n\n"
-            "class Block(Module):\n    @compact\n    def __call__(self, x):\n"
-            "        return Dense(4)(x)\n\n\n"
-            "class Model(Module):\n    remat: bool = False\n\n    @compact\n"
-            "    def __call__(self, x):\n        block = Block\n        if self.remat:\n"
-            "            block = checkpoint(block, prevent_cse=False)\n"
-            "        return block()(x)  # !\n",
+            """
+            from flax.linen import Dense, Module, checkpoint, compact
+
+
+            class Block(Module):
+                @compact
+                def __call__(self, x):
+                    return Dense(4)(x)
+
+
+            class Model(Module):
+                remat: bool = False
+
+                @compact
+                def __call__(self, x):
+                    block = Block
+                    if self.remat:
+                        block = checkpoint(block, prevent_cse=False)
+                    return block()(x)  # !
+            """,
         ),
         Example(
-            "from functools import partial\n\nimport flax.linen as nn\n"
-            "from flax.linen import partitioning as nn_partitioning\n\n"
-            f"remat = partial(nn_partitioning.remat, prevent_cse=True)\n\n\n{_BLOCK}{_MODEL}"
-            "    @nn.compact\n    def __call__(self, x):\n        if self.remat:\n"
-            "            layer = remat(Block)\n        else:\n            layer = Block\n"
-            "        return layer()(x)  # !\n",
+            """
+            from functools import partial
+
+            import flax.linen as nn
+            from flax.linen import partitioning as nn_partitioning
+
+            remat = partial(nn_partitioning.remat, prevent_cse=True)
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    if self.remat:
+                        layer = remat(Block)
+                    else:
+                        layer = Block
+                    return layer()(x)  # !
+            """,
         ),
     )
     good = (
         Example(
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x):\n"
-            "        Layer = nn.remat(Block) if self.remat else Block\n"
-            '        for i in range(2):\n            x = Layer(name=f"block_{i}")(x)\n'
-            "        return x\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    Layer = nn.remat(Block) if self.remat else Block
+                    for i in range(2):
+                        x = Layer(name=f"block_{i}")(x)
+                    return x
+            """
         ),
         Example(  # setup names them
-            f"{_HEAD}{_BLOCK}{_MODEL}    def setup(self):\n"
-            "        Layer = nn.remat(Block) if self.remat else Block\n"
-            "        self.layers = [Layer() for _ in range(2)]\n\n"
-            "    def __call__(self, x):\n        for layer in self.layers:\n"
-            "            x = layer(x)\n        return x\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                def setup(self):
+                    Layer = nn.remat(Block) if self.remat else Block
+                    self.layers = [Layer() for _ in range(2)]
+
+                def __call__(self, x):
+                    for layer in self.layers:
+                        x = layer(x)
+                    return x
+            """
         ),
         Example(  # always
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x):\n"
-            "        Layer = nn.remat(Block)\n        return Layer()(x)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    Layer = nn.remat(Block)
+                    return Layer()(x)
+            """
         ),
         Example(  # checkpointed either way
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x):\n"
-            "        Layer = nn.remat(Block) if self.remat else nn.remat(Block, prevent_cse=False)\n"
-            "        return Layer()(x)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    Layer = nn.remat(Block) if self.remat else nn.remat(Block, prevent_cse=False)
+                    return Layer()(x)
+            """
         ),
         Example(  # two classes
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x):\n"
-            "        Layer = nn.remat(Block) if self.remat else nn.Dense\n"
-            "        return Layer(4)(x)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    Layer = nn.remat(Block) if self.remat else nn.Dense
+                    return Layer(4)(x)
+            """
         ),
         Example(  # the arguments may hold a name
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x, **options):\n"
-            "        Layer = nn.remat(Block) if self.remat else Block\n"
-            "        return Layer(**options)(x)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x, **options):
+                    Layer = nn.remat(Block) if self.remat else Block
+                    return Layer(**options)(x)
+            """
         ),
         Example(  # nnx has no such names
-            "from flax import nnx as nn\n\n\nclass Block(nn.Module):\n"
-            "    def __call__(self, x):\n        return x\n\n\n"
-            "def run(x, remat):\n    call = nn.remat(Block.__call__) if remat else Block.__call__\n"
-            "    return call(Block(), x)\n"
+            """
+            from flax import nnx as nn
+
+
+            class Block(nn.Module):
+                def __call__(self, x):
+                    return x
+
+
+            def run(x, remat):
+                call = nn.remat(Block.__call__) if remat else Block.__call__
+                return call(Block(), x)
+            """
         ),
         Example(  # a lifted function: the class keeps its name
-            f"{_HEAD}{_BLOCK}{_MODEL}    @nn.compact\n    def __call__(self, x):\n"
-            "        run = lambda m, x: m(x)\n"
-            "        return (nn.remat(run) if self.remat else run)(Block(), x)\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            class Model(nn.Module):
+                remat: bool = False
+
+                @nn.compact
+                def __call__(self, x):
+                    run = lambda m, x: m(x)
+                    return (nn.remat(run) if self.remat else run)(Block(), x)
+            """
         ),
         Example(  # outside a module
-            f"{_HEAD}{_BLOCK}def make(remat):\n"
-            "    Layer = nn.remat(Block) if remat else Block\n    return Layer()\n"
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(4)(x)
+
+
+            def make(remat):
+                Layer = nn.remat(Block) if remat else Block
+                return Layer()
+            """
         ),
     )
 

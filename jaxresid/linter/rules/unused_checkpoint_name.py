@@ -11,12 +11,6 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Neighbours
 
-_POLICY = """\
-import jax
-
-POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-"""
-
 
 class UnusedCheckpointName(Rule):
     """A checkpoint_name that no policy of the project mentions.
@@ -45,74 +39,161 @@ class UnusedCheckpointName(Rule):
     project = True
     bad = (
         Example(
-            "import jax.numpy as jnp\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
-            "def block(w, x):\n"
-            '    h = checkpoint_name(x @ w, "hidden")\n'
-            '    y = checkpoint_name(jnp.sin(h) @ w, "output")  # !\n'
-            "    return jnp.sin(y)\n",
-            files={"policy.py": _POLICY},
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                h = checkpoint_name(x @ w, "hidden")
+                y = checkpoint_name(jnp.sin(h) @ w, "output")  # !
+                return jnp.sin(y)
+            """,
+            files={
+                "policy.py": """
+            import jax
+
+            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+            """
+            },
         ),
         Example(
-            "import functools\n\nimport jax.numpy as jnp\n"
-            "from jax import ad_checkpoint as adc\n"
-            "from jax import checkpoint_policies as cp\n"
-            "from jax import remat as ckpt\n\n\n"
-            "@functools.partial(\n"
-            "    ckpt,\n"
-            "    policy=cp.save_and_offload_only_these_names(\n"
-            '        names_which_can_be_saved=["hidden"],\n'
-            "        names_which_can_be_offloaded=[],\n"
-            '        offload_src="device",\n'
-            '        offload_dst="pinned_host",\n'
-            "    ),\n"
-            ")\n"
-            "def block(w, x):\n"
-            '    h = adc.checkpoint_name(x @ w, name="hidden")\n'
-            '    y = adc.checkpoint_name(jnp.sin(h) @ w, name="hidden_2")  # !\n'
-            "    return jnp.sin(y)\n",
+            """
+            import functools
+
+            import jax.numpy as jnp
+            from jax import ad_checkpoint as adc
+            from jax import checkpoint_policies as cp
+            from jax import remat as ckpt
+
+
+            @functools.partial(
+                ckpt,
+                policy=cp.save_and_offload_only_these_names(
+                    names_which_can_be_saved=["hidden"],
+                    names_which_can_be_offloaded=[],
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                ),
+            )
+            def block(w, x):
+                h = adc.checkpoint_name(x @ w, name="hidden")
+                y = adc.checkpoint_name(jnp.sin(h) @ w, name="hidden_2")  # !
+                return jnp.sin(y)
+            """,
         ),
     )
     good = (
         Example(
-            "import jax.numpy as jnp\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
-            "def block(w, x):\n"
-            '    return jnp.sin(checkpoint_name(x @ w, "hidden"))\n',
-            files={"policy.py": _POLICY},
+            """
+            import jax.numpy as jnp
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                return jnp.sin(checkpoint_name(x @ w, "hidden"))
+            """,
+            files={
+                "policy.py": """
+            import jax
+
+            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+            """
+            },
         ),
         # No policy over names is visible: the users of this library write it.
         Example(
-            "from jax.ad_checkpoint import checkpoint_name\n\n\n"
-            'def block(w, x):\n    return checkpoint_name(x @ w, "hidden") ** 2\n'
+            """
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                return checkpoint_name(x @ w, "hidden") ** 2
+            """
         ),
         # The names of a policy come from elsewhere.
         Example(
-            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
-            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n\n\n'
-            "def make(names):\n    return jax.checkpoint_policies.save_only_these_names(*names)\n",
-            files={"policy.py": _POLICY},
+            """
+            import jax
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                return checkpoint_name(x @ w, "output") ** 2
+
+
+            def make(names):
+                return jax.checkpoint_policies.save_only_these_names(*names)
+            """,
+            files={
+                "policy.py": """
+            import jax
+
+            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+            """
+            },
         ),
         # Everything but the mentioned ones is saved.
         Example(
-            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n\n"
-            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n\n\n'
-            'POLICY = jax.checkpoint_policies.save_any_names_but_these("logits")\n',
-            files={"policy.py": _POLICY},
+            """
+            import jax
+            from jax.ad_checkpoint import checkpoint_name
+
+
+            def block(w, x):
+                return checkpoint_name(x @ w, "output") ** 2
+
+
+            POLICY = jax.checkpoint_policies.save_any_names_but_these("logits")
+            """,
+            files={
+                "policy.py": """
+            import jax
+
+            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+            """
+            },
         ),
         # A table of modes mentions it.
         Example(
-            "from jax.ad_checkpoint import checkpoint_name\n\n"
-            'MODES = {"minimal": [], "full": ["output"]}\n\n\n'
-            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n',
-            files={"policy.py": _POLICY},
+            """
+            from jax.ad_checkpoint import checkpoint_name
+
+            MODES = {"minimal": [], "full": ["output"]}
+
+
+            def block(w, x):
+                return checkpoint_name(x @ w, "output") ** 2
+            """,
+            files={
+                "policy.py": """
+            import jax
+
+            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+            """
+            },
         ),
         # A factory is handed on.
         Example(
-            "import jax\nfrom jax.ad_checkpoint import checkpoint_name\n\n"
-            "FACTORIES = {\n"
-            '    "these": jax.checkpoint_policies.save_only_these_names,\n'
-            "}\n\n\n"
-            'def block(w, x):\n    return checkpoint_name(x @ w, "output") ** 2\n',
-            files={"policy.py": _POLICY},
+            """
+            import jax
+            from jax.ad_checkpoint import checkpoint_name
+
+            FACTORIES = {
+                "these": jax.checkpoint_policies.save_only_these_names,
+            }
+
+
+            def block(w, x):
+                return checkpoint_name(x @ w, "output") ** 2
+            """,
+            files={
+                "policy.py": """
+            import jax
+
+            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+            """
+            },
         ),
     )
 

@@ -41,22 +41,54 @@ class UnusedSuppression(Rule):
     markers = ()
     bad = (
         Example(
-            "import jax\n\n\ndef f(g, x):\n"
-            "    return jax.checkpoint(g)(x)  # jaxresid: ignore[JXR105]  # !\n",
-            fixed="import jax\n\n\ndef f(g, x):\n    return jax.checkpoint(g)(x)\n",
+            """
+            import jax
+
+
+            def f(g, x):
+                return jax.checkpoint(g)(x)  # jaxresid: ignore[JXR105]  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def f(g, x):
+                return jax.checkpoint(g)(x)
+            """,
         ),
         Example(
-            "# jaxresid: file-ignore[discarded-checkpoint]  # !\nimport jax\n",
-            fixed="import jax\n",
+            """
+            # jaxresid: file-ignore[discarded-checkpoint]  # !
+            import jax
+            """,
+            fixed="""
+            import jax
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\n\n\ndef f(g, x):\n    jax.checkpoint(g)  # jaxresid: ignore[JXR105]\n"
-            "    return g(x)\n"
+            """
+            import jax
+
+
+            def f(g, x):
+                jax.checkpoint(g)  # jaxresid: ignore[JXR105]
+                return g(x)
+            """
         ),
-        Example("import jax  # noqa\n\n\ndef f(g, x):\n    return jax.checkpoint(g)(x)\n"),
-        Example("import jax  # noqa: F401, E501\n\nf = jax.checkpoint\n"),
+        Example("""
+            import jax  # noqa
+
+
+            def f(g, x):
+                return jax.checkpoint(g)(x)
+            """),
+        Example("""
+            import jax  # noqa: F401, E501
+
+            f = jax.checkpoint
+            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -47,36 +47,102 @@ class UnwrappedLoopBody(Rule):
     markers = (*CHECKPOINT_MARKERS, b"scan", b"map")
     bad = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef step(c, w):\n"
-            "    h = jnp.tanh(c @ w)\n    return jnp.sin(h), None\n\n\ndef loss(ws, x):\n"
-            "    out, _ = jax.lax.scan(step, x, ws)  # !\n    return out.sum()\n\n\n"
-            "gradient = jax.grad(loss)\n",
-            fixed="import jax\nimport jax.numpy as jnp\n\n\ndef step(c, w):\n"
-            "    h = jnp.tanh(c @ w)\n    return jnp.sin(h), None\n\n\ndef loss(ws, x):\n"
-            "    out, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)\n"
-            "    return out.sum()\n\n\n"
-            "gradient = jax.grad(loss)\n",
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(c, w):
+                h = jnp.tanh(c @ w)
+                return jnp.sin(h), None
+
+
+            def loss(ws, x):
+                out, _ = jax.lax.scan(step, x, ws)  # !
+                return out.sum()
+
+
+            gradient = jax.grad(loss)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(c, w):
+                h = jnp.tanh(c @ w)
+                return jnp.sin(h), None
+
+
+            def loss(ws, x):
+                out, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
+                return out.sum()
+
+
+            gradient = jax.grad(loss)
+            """,
         ),
     )
     good = (
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\ndef step(c, w):\n"
-            "    return jnp.tanh(c @ w), None\n\n\ndef predict(ws, x):\n"
-            "    return jax.lax.scan(step, x, ws)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(c, w):
+                return jnp.tanh(c @ w), None
+
+
+            def predict(ws, x):
+                return jax.lax.scan(step, x, ws)
+            """
         ),
         Example(
-            "import jax\nimport jax.numpy as jnp\n\n\n@jax.checkpoint\ndef step(c, w):\n"
-            "    return jnp.tanh(c @ w), None\n\n\ndef loss(ws, x):\n"
-            "    return jax.lax.scan(step, x, ws)[0].sum()\n\n\ngradient = jax.grad(loss)\n"
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint
+            def step(c, w):
+                return jnp.tanh(c @ w), None
+
+
+            def loss(ws, x):
+                return jax.lax.scan(step, x, ws)[0].sum()
+
+
+            gradient = jax.grad(loss)
+            """
         ),
         Example(
-            "import jax\n\n\ndef step(c, x):\n    return c + x, None\n\n\ndef loss(xs):\n"
-            "    return jax.lax.scan(step, 0.0, xs)[0]\n\n\ngradient = jax.grad(loss)\n"
+            """
+            import jax
+
+
+            def step(c, x):
+                return c + x, None
+
+
+            def loss(xs):
+                return jax.lax.scan(step, 0.0, xs)[0]
+
+
+            gradient = jax.grad(loss)
+            """
         ),
         Example(
-            "import jax\n\n\ndef train(loss, w, xs):\n    def step(w, x):\n"
-            "        return w - jax.grad(loss)(w, x @ w), None\n\n"
-            "    return jax.lax.scan(step, w, xs)\n"
+            """
+            import jax
+
+
+            def train(loss, w, xs):
+                def step(w, x):
+                    return w - jax.grad(loss)(w, x @ w), None
+
+                return jax.lax.scan(step, w, xs)
+            """
         ),
     )
 

@@ -492,6 +492,9 @@ def _time(row: Row, times: str) -> str:
 
 
 def _ratio(timing: Timing, times: str) -> str:
+    """Return how often as long it took as without checkpoints; where that did not run, how long."""
+    if timing.ratio is None:
+        return f"{timing.seconds:.3g} s"
     return f"{times}{timing.ratio:.2f} ({timing.low:.2f}-{timing.high:.2f})"
 
 

@@ -484,7 +484,7 @@ def test_show_fixes(lab):
 POOL = """
 import sys
 from jaxresid.cli.main import run
-from jaxresid.linter import files
+from jaxresid.linter.run import files
 files._POOL_NBYTES = 0
 for form in sys.argv[1:]:
     for number, jobs in enumerate((["-j1"], ["-j2"], ["-j2"], [])):

@@ -570,7 +570,7 @@ def test_bind_is_as_before_also_after_errors():
         raise RuntimeError("a policy of mine")
 
     found = variants(training(unrolled(jax.checkpoint)), WS, X)
-    with pytest.raises(RuntimeError), heard({scan_binding(): lambda params: 1 / 0}):
+    with pytest.raises(RuntimeError), heard({scan_binding(): lambda params, frame: 1 / 0}):
         raise RuntimeError
     with pytest.raises(InputsError, match="fails: RuntimeError: a policy of mine"):
         changed(found, only(found), Choice(failing))
@@ -583,7 +583,7 @@ def test_other_threads_and_handlers_are_not_heard():
     def trace():
         jax.make_jaxpr(jax.checkpoint(jnp.sin))(1.0)
 
-    def listen(params):
+    def listen(params, frame):
         heard_of.append(params)
         trace()
         return params

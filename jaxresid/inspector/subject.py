@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
@@ -23,9 +23,6 @@ from jaxresid.model import (
     Report,
     Target,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

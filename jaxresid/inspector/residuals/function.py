@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.callsites import CallSites
@@ -21,9 +20,6 @@ from jaxresid.model import (
     Mark,
     Residual,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def residuals(

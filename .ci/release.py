@@ -20,6 +20,9 @@ def problems(root: Path, tag: str) -> list[str]:
         for name in ("REPOSITORY", "DOCUMENTATION")
         if addresses[name] is None
     ]
+    quoted = f'repository-code: "{addresses["REPOSITORY"]}"'
+    if quoted not in (root / "CITATION.cff").read_text("utf-8").splitlines():
+        found.append(f"CITATION.cff has no line `{quoted}`")
     heading = rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$"
     if not re.search(heading, (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE):
         found.append(f"CHANGELOG.md has no section `## {version} (YYYY-MM-DD)`")

@@ -28,6 +28,7 @@ def tree(tmp_path):
     (tmp_path / "jaxresid").mkdir()
     (tmp_path / "jaxresid/_version.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / "jaxresid/urls.py").write_text(STATED)
+    (tmp_path / "CITATION.cff").write_text('repository-code: "https://github.com/a/jaxresid"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (2030-01-31)\n\n- All.\n")
     return tmp_path
 
@@ -39,7 +40,7 @@ def test_what_keeps_a_tag_from_being_released(tree):
     (tree / "jaxresid/urls.py").write_text("REPOSITORY = None\nDOCUMENTATION = None\n")
     (tree / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (unreleased)\n")
     assert [p.split()[0] for p in problems(tree, "v1.2.3")] == [
-        *("jaxresid/urls.py", "jaxresid/urls.py", "CHANGELOG.md")
+        *("jaxresid/urls.py", "jaxresid/urls.py", "CITATION.cff", "CHANGELOG.md")
     ]
 
 

@@ -320,6 +320,7 @@ _ROWS = (
     Primitive("custom_vjp_call", "rule", body="call_jaxpr"),
     Primitive("custom_linear_solve", "rule"),
     Primitive("linear_call", "rule"),
+    Primitive("remat_opt", "rule"),
     Primitive("cond", "control"),
     Primitive("scan", "control"),
     Primitive("while", "control"),

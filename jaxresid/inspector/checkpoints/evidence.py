@@ -8,13 +8,13 @@ from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.verdicts import Facts, is_useless
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
+from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
 from jaxresid.inspector.memory.peak import Places
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes, format_flops
 
-_MATMULS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general", "ragged_dot"})
 # Of the residual bytes; less is not worth a reader's time.
 _WORTH_SAYING = 0.01
 
@@ -59,7 +59,7 @@ def _saved_in_vain(
         return
     recomputed: dict[object, Op] = {}
     for op in all_ops(program.block.ops):
-        if op.phase == RECOMPUTE and op.name in _MATMULS:
+        if op.phase == RECOMPUTE and op.name in CONTRACTIONS:
             recomputed[_identity(op)] = op
     everything = all_ops(named().block.ops)
     makers = {v: op for op in everything for v in op.results}
@@ -115,7 +115,7 @@ def _behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
         if op is None or id(op) in seen:
             continue
         seen.add(id(op))
-        if op.name in _MATMULS:
+        if op.name in CONTRACTIONS:
             if not first:
                 yield op
         elif not op.bodies:

@@ -18,9 +18,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.traffic import traffic
-from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.model import Cost
 
 # How often the eqn applies the inner jaxprs of these params, each to single elements.

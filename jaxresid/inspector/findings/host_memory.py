@@ -15,7 +15,7 @@ from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import Places
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
-from jaxresid.inspector.program.transfers import PARTS, moves
+from jaxresid.inspector.program.transfers import IN_PLACE, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes
 
@@ -121,7 +121,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
         for line in lines.values():
             if any(v in line.reached for v in op.operands):
                 line.reached.update(op.results)
-                line.works = line.works or op.name not in PARTS
+                line.works = line.works or op.name not in IN_PLACE
         for move in moves(op, frozenset()):
             where = places.location(op)
             if move.to == "device" and move.before in sources and where is not None:
@@ -162,7 +162,7 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
     for op in program.block.ops:
         if op.name == "transpose" and op.operands[0] in sources and _reorders(op):
             made[op.results[0]] = op
-        elif op.name in PARTS and op.operands[0] in made:
+        elif op.name in IN_PLACE and op.operands[0] in made:
             made.update(dict.fromkeys(op.results, made[op.operands[0]]))
         if op.name != "scan" or op.nest is None or op.phase in (BACKWARD, RECOMPUTE):
             continue
@@ -203,6 +203,6 @@ def _sources(program: Program) -> dict[Value, str]:
         if value.memory == "host"
     }
     for op in program.block.ops:
-        if op.name in PARTS and op.operands[0] in found:
+        if op.name in IN_PLACE and op.operands[0] in found:
             found.update(dict.fromkeys(op.results, found[op.operands[0]]))
     return found

@@ -355,9 +355,9 @@ note: one [trip]"""
         )
 
     def test_notes_alone_leave_the_figures_as_they_are(self):
-        cost = dataclasses.replace(COST, recompute=Cost(notes=("the dearer branch",)))
+        cost = dataclasses.replace(COST, recompute=Cost(notes=("the more expensive branch",)))
         shown = report_text(report=dataclasses.replace(REPORT, cost=cost))
-        assert "note: the dearer branch" in shown
+        assert "note: the more expensive branch" in shown
         assert ">=" not in shown
 
     def test_convolutions(self):

@@ -195,7 +195,7 @@ def test_constants_of_size_are_said_to_be_beside_the_peak():
         compilation = dataclasses.replace(compilation, buffers=buffers)
         return row(program(), TPU, compilation, devices=8).notes
 
-    assert notes(GIB) == ("its constants, 1.00 GiB, are not in XLA's peak",)
+    assert notes(GIB) == ("XLA's peak does not include its constants, 1.00 GiB",)
     assert notes(2**20) == notes(GIB, EXHAUSTED) == notes(GIB, Compilation(error="killed")) == ()
 
 
@@ -383,7 +383,7 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
     cache, pool, monkeypatch, capsys
 ):
     reason = (
-        "compiling for a TPU needs libtpu, no TPU; install it with: pip install 'jaxresid[tpu]'"
+        "compiling for a TPU needs libtpu, but no TPU; install it with: pip install 'jaxresid[tpu]'"
     )
     pool(lambda job: FITS)
     monkeypatch.setattr(

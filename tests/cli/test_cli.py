@@ -225,7 +225,7 @@ class TestInputs:
         )
         found = report("gaur:switched")
         assert differentiated(found) == ["x"]
-        assert found["warnings"] == ["held static, since the function needs its value: rate"]
+        assert found["warnings"] == ["kept static, as the function needs its value: rate"]
 
     def test_double_precision_is_said_to_be_single(self, report):
         found = report("zebu:plain", "--arg", "f64[3]")
@@ -257,7 +257,7 @@ SPEC3 = ("--arg", "f32[3]")
         (["zebu:integers", "--arg", "i32[3]"], r"no argument is a float .*: x \(int32\)"),
         (["zebu:plain", "--arg", "3"], r"no argument is a float .*: x \(static 3\)"),
         (["zebu:to_integers", *SPEC3], "returns only int32, which has no gradient"),
-        (["zebu:nothing", *SPEC3], "returns no array"),
+        (["zebu:nothing", *SPEC3], "returns no arrays"),
         (
             ["zebu:endless", *SPEC3],
             r"Reverse-mode differentiation.*\n  at zebu.py:\d+ in endless: ",

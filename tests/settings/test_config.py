@@ -166,8 +166,11 @@ def test_what_a_selector_stands_for(selector, does):
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ('select = ["JXR1"]\nignore = ["JXR100"]', r":3: no rule.*JXR100.*`ignore`.*did you mean"),
-        ('select = [\n  "JXR1",\n  "JXR9",\n]', r":4: no rule is called `JXR9` in `select`"),
+        (
+            'select = ["JXR1"]\nignore = ["JXR100"]',
+            r":3: unknown rule.*JXR100.*`ignore`.*did you mean",
+        ),
+        ('select = [\n  "JXR1",\n  "JXR9",\n]', r":4: unknown rule `JXR9` in `select`"),
         ('extend-select = ["checkpointed_loss"]', r"did you mean `checkpointed-loss`"),
         ('fixable = ["jxr101"]', r"`fixable`; did you mean `JXR101`"),
         ('unfixable = ["X"]', r"`X` in `unfixable`"),
@@ -184,7 +187,7 @@ def test_an_unknown_selector_is_refused(toml, message):
 
 
 def test_an_unknown_selector_of_an_option_names_the_option():
-    with pytest.raises(ConfigError, match="no rule is called `JXR999` in `--ignore`"):
+    with pytest.raises(ConfigError, match="unknown rule `JXR999` in `--ignore`"):
         configured("", Options(ignore=("JXR999",))).validate(KNOWN)
     configured("", Options(ignore=("JXR1", "ALL", "checkpointed-loss"))).validate(KNOWN)
 

@@ -268,7 +268,7 @@ def test_a_process_pool_that_loses_a_worker(tmp_path):
     assert sizes(found) == {0: 1, 1: 2, 2: 2000, 3: 3, 4: 4, 5: 5}
     notes = {note for compilation in found.values() for note in compilation.notes[3:]}
     (note,) = notes
-    assert note.startswith("compiled on this machine: the executor broke (BrokenProcessPool: ")
+    assert note.startswith("compiled on this machine, as the executor failed (BrokenProcessPool: ")
     assert is_gone(int(pid.read_text()))
 
 
@@ -321,10 +321,10 @@ class KilledWorker(Exception):
 @pytest.mark.parametrize(
     ("how", "error"),
     [
-        ("cancels", "cancelled by its executor"),
-        ("refuses", "lost by its executor: TypeError: cannot pickle it"),
-        (KilledWorker("4 died\nof it"), "lost by its executor: KilledWorker: 4 died of it"),
-        (KeyboardInterrupt(), "lost by its executor: KeyboardInterrupt"),
+        ("cancels", "cancelled by the executor"),
+        ("refuses", "lost by the executor: TypeError: cannot pickle it"),
+        (KilledWorker("4 died\nof it"), "lost by the executor: KilledWorker: 4 died of it"),
+        (KeyboardInterrupt(), "lost by the executor: KeyboardInterrupt"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value)[:9],
 )
@@ -340,7 +340,7 @@ def test_an_executor_that_was_shut_down():
     found = dict(run(jobs(3), executor=executor))
     assert sizes(found) == {0: 1, 1: 2, 2: 3}
     note = found[0].notes[-1]
-    assert note.startswith("compiled on this machine: the executor broke (RuntimeError: cannot")
+    assert note.startswith("compiled on this machine, as the executor failed (RuntimeError: cannot")
 
 
 class Breaking(Losing):
@@ -362,7 +362,7 @@ def test_an_executor_that_breaks():
     found = dict(run(jobs(4), executor=executor))
     assert sizes(found) == {0: 1, 1: 2, 2: 3, 3: 4}
     notes = [c.notes[-1] for c in found.values() if c.notes[3:]]
-    assert "compiled on this machine: the executor broke (BrokenExecutor: gone)" in notes
+    assert "compiled on this machine, as the executor failed (BrokenExecutor: gone)" in notes
     assert executor.taken <= 3
 
 

@@ -565,7 +565,7 @@ class TestProcesses:
         assert len(lines(file)) == 2
         code, out, err = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
         assert (code, err) == (0, "")
-        assert out.endswith("6 results: 4 compiled, 2 there already\n")
+        assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
         assert len({line["key"] for line in lines(file)}) == len(lines(file)) == 6
         compiled = [c for c in log.read_text().splitlines() if c.startswith("compiled")]
         assert len(set(compiled)) == len(compiled) == 6
@@ -598,7 +598,7 @@ class TestProcesses:
         assert not psutil.wait_procs(children, timeout=10)[1]
         code, out, _ = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
         assert (code, len(lines(file))) == (0, 6)
-        assert out.endswith("6 results: 4 compiled, 2 there already\n")
+        assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
 
 
 @pytest.mark.parametrize(
@@ -646,7 +646,7 @@ class TestCommandLine:
         assert (
             re.sub(r"[1-9]\d\.\d%", "some%", table)  # what versions of JAX trace differs
             == """
-cpu  1000 B a device
+cpu  1000 B per device
 batch 2        4       16      largest  recompute
     KiB      KiB      KiB    that fits      FLOPs  policy
   0.195    0.391    1.562 x          4       0.0%  no checkpoint
@@ -715,7 +715,7 @@ memory at XLA's peak · x does not fit · none 1.0
         code, out, _ = run(*EVERYTHING, "-o", "r")
         assert code == 0
         assert (
-            "\nwarning: r: the last line was incomplete; removed\n6 results: 6 there already\n"
+            "\nwarning: r: the last line was incomplete; removed\n6 results: 6 already in the file\n"
             in out
         )
 
@@ -745,4 +745,4 @@ def test_many_batches_take_several_tables():
     assert [text.count(f" {n}  ") + text.count(f" {n}\n") for n in (32, 2048)] == [1, 1]
     assert "error" in text
     assert "cpu; no checkpoint; batch 64: took longer than 600 s" in text
-    assert "how much there is is not known" in text
+    assert "the available memory is not known" in text

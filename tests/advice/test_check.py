@@ -699,7 +699,7 @@ def test_suppressions_are_judged_by_the_linter_alone(lab, capsys):
     assert "this suppression silences nothing here" in capsys.readouterr().out
     unknown = lab.model("import jax  # jaxresid: ignore[JXR899]\n\nf = jax.checkpoint\n")
     assert run(["lint", "-n", "--isolated", unknown]) == 1
-    assert "`JXR899` is no rule of jaxresid" in capsys.readouterr().out
+    assert "`JXR899` is not a rule of jaxresid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

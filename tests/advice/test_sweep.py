@@ -715,8 +715,8 @@ memory at XLA's peak · x does not fit · none 1.0
         code, out, _ = run(*EVERYTHING, "-o", "r")
         assert code == 0
         assert (
-            "\nwarning: r: the last line was incomplete; removed\n6 results: 6 already in the file\n"
-            in out
+            "\nwarning: r: the last line was incomplete; removed\n"
+            "6 results: 6 already in the file\n" in out
         )
 
 

@@ -143,7 +143,7 @@ def check_statistics(wishes: Wishes, config: Config) -> None:
     """Raise UsageError for statistics in a format that has none."""
     if wishes.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
-            f"--statistics needs format {' or '.join(STATISTICS_FORMATS)},"
+            f"--statistics needs one of the formats {', '.join(STATISTICS_FORMATS)},"
             f" not {config.output_format}"
         )
 

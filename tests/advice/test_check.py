@@ -757,7 +757,7 @@ def test_exit_codes(lab):
         (["nowhere.py:whole"], "no such file"),
         (["{}:whole", "--arg", "f32["], "--arg"),
         (["{}:whole", "--isolated", "--config", "x.toml"], "--isolated ignores all configuration"),
-        (["{}:whole", "--statistics", "-f", "sarif"], "--statistics needs format text"),
+        (["{}:whole", "--statistics", "-f", "sarif"], "--statistics needs one of the formats text"),
         (["{}:whole", "-o", "missing/out.txt"], "cannot write missing/out.txt"),
     ],
 )

@@ -671,7 +671,9 @@ def test_a_plan_that_changes_nothing():
     )
     text = printed(render_plan(plan))
     assert "1 place  nothing to change\n" in text and "code to write" not in text
-    assert "\nThe figures are those of the code as it is.\n" in text and "erified" not in text
+    assert (
+        "\nThe figures are those of the code as it is written.\n" in text and "erified" not in text
+    )
     assert "\nnothing to change\n" in printed(render_plan(dataclasses.replace(plan, sites=())))
 
 
@@ -925,7 +927,7 @@ def test_what_others_print_while_we_work_is_not_our_output():
         (["plan", "m:f", "--budget", "0.0GiB"], "write a size such as 12GiB"),
         (["plan", "m:f", "--budget", "-1GiB"], "is not a size"),
         (["plan", "m:f", "--budget", "1GiB", "--diff", "--write"], "choose one"),
-        (["plan", "m:f", "--budget", "1GiB", "--diff", "-f", "json"], "which is no json"),
+        (["plan", "m:f", "--budget", "1GiB", "--diff", "-f", "json"], "prints a diff, not json"),
         (["plan", "m:f", "--budget", "1GiB", "--device", "abacus"], "v5e"),
         (["compare", "m:f", "--device", "abacus"], "v5e"),
         (["compare", "m:f", "--rounds", "3"], "--rounds needs --measure"),

@@ -199,7 +199,7 @@ def test_an_unknown_selector_of_an_option_names_the_option():
         ("zzzz = []", r"known keys: select, ignore, "),
         ("fix_only = true", r"unknown key `fix_only`"),
         ('select = "JXR1"', r'f.toml:2: `select` is the string "JXR1"; .*select = \["JXR1"\]'),
-        ("select = [1]", r"`select` has the number 1 in its list"),
+        ("select = [1]", r"the list `select` contains the number 1"),
         ("fix = 1", r"`fix` is the number 1; write fix = true or fix = false"),
         ("target-jax = 0.10", r'write target-jax = "0.10"'),
         ('target-jax = "newest"', r"'newest' is not a version of JAX"),
@@ -221,7 +221,7 @@ def test_what_is_refused_and_where(toml, message):
 
 
 def test_a_table_is_expected():
-    with pytest.raises(ConfigError, match=r"write a table, \[tool.jaxresid\]"):
+    with pytest.raises(ConfigError, match=r"is not a table; write \[tool.jaxresid\]"):
         parse("[tool]\njaxresid = 3")
 
 

@@ -163,9 +163,7 @@ def test_jobs_that_cannot_be_made_end_the_others(tmp_path):
 def test_progress():
     said = []
     list(run([job(b"a", "dots"), job(b"b", "none")], "naps", workers=2, progress=said.append))
-    assert re.fullmatch(
-        "1 to be compiled, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[0]
-    )
+    assert re.fullmatch("1 to compile, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[0])
     both = r"compiling (dots|none) and 1 more, 0 of 2 done, 1 s"
     assert any(re.fullmatch(both, line) for line in said)
 
@@ -290,7 +288,7 @@ def test_progress_of_an_executor_that_does_not_tell():
     some = [job(b"a"), job(b"b")]
     with Silent(2) as executor:
         list(run(some, "naps", executor=executor, progress=said.append))
-    assert "2 to be compiled, 0 of 2 done, 1 s" in said
+    assert "2 to compile, 0 of 2 done, 1 s" in said
 
 
 class Losing(Executor):

@@ -160,7 +160,7 @@ def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
         return
     yield Finding(
         "compiler-recomputes",
-        f"the compiler recomputes most of the {format_bytes(dropped)} that it drops by itself:"
+        f"the compiler would recompute most of the {format_bytes(dropped)} that it drops anyway:"
         " in straight-line code it computes cheap elementwise values again where they are read",
         site.source,
         help="a checkpoint that saves the matmuls pays off around a loop's body, or where sin, cos"

@@ -52,7 +52,7 @@ class NameOutsideCustomVjpForward(Rule):
     code = "JXR308"
     name = "name-outside-custom-vjp-forward"
     severity = "warning"
-    why = "Under differentiation the forward rule replaces the function, including its names."
+    why = "Under differentiation the forward rule replaces the function and the names in it."
     help = "name the residual in the forward rule"
     bad = (
         Example(

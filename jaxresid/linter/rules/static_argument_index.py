@@ -631,7 +631,7 @@ def _type_problem(static: Static) -> str | None:
     what = f"`static_argnums={ast.unparse(static.node)}`"
     elements = value if isinstance(value, (tuple, list, set)) else (value,)
     if any(isinstance(v, bool) for v in elements):
-        return f"{what}: a bool is no position"
+        return f"{what}: a bool is not a position"
     if any(isinstance(v, (float, str)) for v in elements):
         return f"{what}: positions are integers"
     if library == "partitioning":

@@ -169,7 +169,7 @@ def _not_a_topology(text: str, name: str, shape: str) -> str:
         )
     known = ", ".join(_GENERATIONS)
     near = did_you_mean(name, _GENERATIONS)
-    return f"{text!r}: there is no TPU generation {name!r}{near} (known: {known}); {_LISTED}"
+    return f"{text!r}: unknown TPU generation {name!r}{near} (known: {known}); {_LISTED}"
 
 
 def _meant(topology: str) -> str:

@@ -413,7 +413,7 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
         (["report", TARGET, "--timeout", "9"], "--timeout is for --compile"),
         (["report", TARGET, "--compile", "cpu", "-f", "jax"], "-f jax"),
         (["compare", TARGET, "--no-cache"], "--no-cache is for --compile"),
-        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "there is no TPU generation"),
+        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "unknown TPU generation"),
     ],
 )
 def test_usage_errors(environment, capsys, argv, said):

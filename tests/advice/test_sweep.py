@@ -391,7 +391,7 @@ class TestErrors:
             jaxresid.sweep(jnp.sum, batches=(2,), on="cpu")(lambda batch: made)
 
     def test_no_such_place(self, compiler):
-        with pytest.raises(InputsError, match="no TPU generation 'v5x'"):
+        with pytest.raises(InputsError, match="unknown TPU generation 'v5x'"):
             jaxresid.sweep(loss, batches=(2,), on="tpu:v5x:2x4")(inputs)
 
     def test_jax_has_two_names_for_some(self, compiler):

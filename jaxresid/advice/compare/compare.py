@@ -86,7 +86,7 @@ def compare(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Comparison]:
-    """Return a function that compares `fun` and its gradients under the policies worth considering.
+    """Return a function that compares `fun` and its gradients under checkpoint policies.
 
     Use it as `jaxresid.compare(fun)(*args, **kwargs)`.
 

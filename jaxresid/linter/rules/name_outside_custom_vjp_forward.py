@@ -339,7 +339,7 @@ class NameOutsideCustomVjpForward(Rule):
             yield self.report(
                 facts,
                 named.node,
-                f"`{named.name}` is named in `{what}` alone: {it}, which runs instead of it under "
+                f"`{named.name}` is named only in `{what}`: {it}, which runs instead of it under "
                 f"differentiation, {how}",
                 related=(
                     Related("the forward rule", facts.source.path, facts.source.span(forward)),

@@ -82,11 +82,11 @@ def _saved_in_vain(
             at = f" at line {where.line}, `{where.code}`," if where else ""
             yield Finding(
                 "named-nonlinearity-output",
-                f"{name!r} is saved ({format_bytes(nbytes)}), and the {again.name} that it is made"
-                f" from{at} is recomputed all the same ({format_flops(flops)}): what follows the"
-                " matmul is not linear, and its derivative needs the matmul's result",
+                f"{name!r} is saved ({format_bytes(nbytes)}), yet the {again.name} that it is"
+                f" computed from{at} is recomputed anyway ({format_flops(flops)}): the operation"
+                " after the matmul is nonlinear, and its derivative needs the matmul's result",
                 Source(named_at) if named_at else facts.site.source,
-                help="name the result of the matmul, before the nonlinearity",
+                help="name the result of the matmul instead, before the nonlinearity",
                 measured={"name": name, "nbytes": nbytes, "recompute_flops": flops},
             )
             break
@@ -134,13 +134,13 @@ def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Findin
         if r.nbytes <= _WORTH_SAYING * facts.figures.kept_nbytes:
             continue
         what = f"named {origin.name!r}, " if origin.name else ""
-        line = f"of line {origin.location.line}" if origin.location else ""
+        line = f"at line {origin.location.line}" if origin.location else ""
         yield Finding(
             "value-saved-twice",
             f"the {origin.primitive} {line} ({what}{format_bytes(r.nbytes)}) is kept although an"
             " earlier checkpoint keeps the same value",
             origin.source if origin.location else facts.site.source,
-            help="compute it once outside of the checkpoints, or checkpoint both uses together",
+            help="compute it once, outside the checkpoints, or put both uses under one checkpoint",
             measured={"nbytes": r.nbytes},
         )
 
@@ -160,10 +160,10 @@ def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
         return
     yield Finding(
         "compiler-recomputes",
-        f"of the {format_bytes(dropped)} that it drops the compiler recomputes the most by itself:"
+        f"the compiler would recompute most of the {format_bytes(dropped)} that it drops anyway:"
         " in straight-line code it computes cheap elementwise values again where they are read",
         site.source,
-        help="a checkpoint that saves the matmuls pays around a loop's body, or where sin, cos or"
-        " erf are kept",
+        help="a checkpoint that saves the matmuls pays off around a loop's body, or where sin, cos"
+        " or erf are kept",
         measured={"nbytes": dropped},
     )

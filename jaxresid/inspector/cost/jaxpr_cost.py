@@ -283,7 +283,7 @@ def _dearer(branches: list[Cost]) -> Cost:
     The uncosted primitives and the notes are those of all branches.
     """
     dearest = max(branches, key=lambda c: (c.flops, c.transcendentals, c.nbytes))
-    notes = () if all(b == dearest for b in branches) else ("cond: the dearer branch",)
+    notes = () if all(b == dearest for b in branches) else ("cond: the more expensive branch",)
     return dearest + Cost(
         uncosted=tuple(name for b in branches for name in b.uncosted),
         notes=(*notes, *(note for b in branches for note in b.notes)),

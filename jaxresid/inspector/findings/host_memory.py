@@ -73,12 +73,11 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
         because = (
             "it stays in device memory"
             if staying
-            else "the backward pass does not need that value, or it leaves the checkpoint as its"
-            " output"
+            else "the backward pass does not need that value, or it is an output of the checkpoint"
         )
         yield Finding(
             WITHOUT_EFFECT,
-            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, and {which}"
+            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, but {which}"
             f" is in host memory: {because}",
             offer.site.source,
             help=f"{better} 'pinned_host'",
@@ -141,7 +140,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
             "unrolled-host-moves",
             f"{len(line.moved)} values are moved from host memory here one after the other,"
             f" {format_bytes(nbytes)} in all: in straight-line code a compiler starts the moves as"
-            " early as memory allows, so that they are on the device at once and not"
+            " early as memory allows, so all of them are on the device at once, not"
             f" {format_bytes(max(line.steps))} at a time",
             line.source,
             help="stack them and scan over them, with the move inside a checkpointed body",
@@ -177,10 +176,10 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
         yield Finding(
             "transposed-host-scan",
             f"{', '.join(by_path)} ({format_bytes(nbytes)} in host memory) is transposed before a"
-            " loop takes it apart: what a trip moves to the device is no part of host memory in one"
-            " piece; a compiler transposes all of it first, or gathers each part",
+            " loop slices it, so the slice that a trip moves to the device is not contiguous in"
+            " host memory: a compiler transposes the whole array first, or gathers each slice",
             source,
-            help="keep it in host memory as the loop needs it, with the axis that it scans first",
+            help="store it in host memory in the loop's order, with the scanned axis first",
             measured={"nbytes": nbytes, "paths": list(by_path)},
         )
 

@@ -35,9 +35,9 @@ def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
     trace, report = inspection.trace, inspection.report
     if not isinstance(trace, Trace):
         raise InputsError(
-            f"{report.target.name} is a training step, whose one jaxpr holds both passes; split the"
-            " loss function that it takes the gradient of instead (`jaxresid report` shows what the"
-            " step keeps), or differentiate it with mode function"
+            f"{report.target.name} is a training step, with both passes in one jaxpr; split the"
+            " loss function that it differentiates instead (`jaxresid report` shows what the step"
+            " keeps), or use mode function to differentiate the step itself"
         )
     ahead: dict[Any, int] = {}
     for i, var in enumerate(trace.kept):

@@ -751,7 +751,7 @@ def test_exit_codes(lab):
     [
         (["{}:whole", "--select", "JXR99"], "unknown rule `JXR99` in `--select`"),
         (["{}:whole", "--select", "useles-checkpoint"], "did you mean `useless-checkpoint`?"),
-        (["{}:whole", "--select", ","], "--select names no rule"),
+        (["{}:whole", "--select", ","], "--select selects no rules"),
         (["{}:whol"], "did you mean whole?"),
         (["{}"], "write module:function"),
         (["nowhere.py:whole"], "no such file"),

@@ -410,9 +410,9 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
         (["compile", TARGET, "--on", "cpu", "--memory-limit", "much"], "is not a size"),
         (["compile", TARGET, "--on", "cpu", "--xla-flag", "fast"], "NAME=VALUE"),
         (["compile", TARGET, "--on", "cpu", "--jobs", "0"], "--jobs"),
-        (["report", TARGET, "--timeout", "9"], "--timeout is for --compile"),
+        (["report", TARGET, "--timeout", "9"], "--timeout needs --compile"),
         (["report", TARGET, "--compile", "cpu", "-f", "jax"], "-f jax"),
-        (["compare", TARGET, "--no-cache"], "--no-cache is for --compile"),
+        (["compare", TARGET, "--no-cache"], "--no-cache needs --compile"),
         (["compare", TARGET, "--compile", "tpu:v9:2x2"], "unknown TPU generation"),
     ],
 )
@@ -605,8 +605,8 @@ tpu:v5e:2x4  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare
     generated code 26.00 MiB
   host temp 0 B · argument 0 B · output 0 B
   collectives all-gather ×64 3.00 GiB · all-reduce at least 2.00 KiB
-  largest buffers at XLA's peak; 75.0% of 12.00 GiB matched to residuals, arguments
-  and outputs
+  largest buffers at XLA's peak; 75.0% of 12.00 GiB matched to residuals,
+  arguments and outputs
       3.00 GiB  25.0%  ×2 f32[4,32,2048,2048]  temporary, fusion: residual exp
                        decoder.py:38 attention  weights = jax.nn.softmax(scores)
     100.00 MiB   0.8%  bf16[32,320,7680]  argument: p['w']

@@ -678,11 +678,14 @@ memory at XLA's peak · x does not fit · none 1.0
         [
             (["--batch", "2,x"], "'x' is not a batch size; write whole numbers such as 8,16,32"),
             (["--batch", "0"], "'0' is not a batch size"),
-            (["--batch", "2", "--inputs", "fixed_inputs"], "fixed_inputs has no parameter batch"),
+            (
+                ["--batch", "2", "--inputs", "fixed_inputs"],
+                "fixed_inputs has no parameter named batch",
+            ),
             (["--batch", "2", "--arg", "f32[3,8,8]"], "no SPEC has a dimension named batch"),
             (["--arg", "f32[batch,8]"], "has a dimension `batch`: give its sizes with --batch"),
             ([], "loss_inputs is called with no arguments to make the inputs, but needs batch"),
-            (["--batch", "2", "-o", "-"], "stdout is not"),
+            (["--batch", "2", "-o", "-"], "not stdout"),
             (["--batch", "2", "-o", "m.py"], "something other than the results of a sweep"),
             (["--batch", "2", "--policy", "dotty"], "no policy 'dotty'"),
             (["--batch", "2", "--at", "m.py:99"], "no place 'm.py:99'"),

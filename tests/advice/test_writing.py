@@ -378,7 +378,7 @@ def test_linen_modules_keep_the_names_of_their_parameters(old, new):
             "Block.__call__",
             "nnx.remat takes constants by position only: pass train by position",
         ),
-        (CALL, "block(p, x)  #", "Nowhere.__call__", "which library Nowhere.__call__"),
+        (CALL, "block(p, x)  #", "Nowhere.__call__", "which library the module Nowhere.__call__"),
         (LINEN.replace("Block()(x", "made()(x"), "made()(x + 1", "Block.__call__", "by hand"),
     ],
 )
@@ -633,10 +633,13 @@ def test_a_policy_that_several_checkpoints_share():
 @pytest.mark.parametrize(
     ("old", "why"),
     [
-        ("jax.checkpoint(block, **options)(p, x)", "not all visible"),
-        ("jax.checkpoint(block, **{'policy': None})(p, x)", "out of a dictionary"),
+        (
+            "jax.checkpoint(block, **options)(p, x)",
+            "not all arguments of this checkpoint are visible",
+        ),
+        ("jax.checkpoint(block, **{'policy': None})(p, x)", "comes from a dictionary"),
         ("keras.remat(block)(p, x)", "takes no policy"),
-        ("other(block)(p, x)", "no checkpoint of block is found"),
+        ("other(block)(p, x)", "no checkpoint of block was found"),
     ],
 )
 def test_checkpoints_left_to_the_user(old, why):
@@ -678,7 +681,7 @@ def test_linen_checkpoints():
         "import flax.linen as nn\n", "import flax.linen as nn\nimport jax\n"
     )
     (reason,) = refused(text, site("checkpoint", text, call, "core_fn", REMOVED))
-    assert "another name" in reason
+    assert "other names" in reason
 
 
 # -- the whole target ----------------------------------------------------------------------------
@@ -1096,7 +1099,7 @@ def test_all_files_are_written():
 def test_or_none():
     found = two_files()
     Path("b.py").write_text("x = 3\n")
-    with pytest.raises(JaxresidError, match=r"^b.py changed while it was planned"):
+    with pytest.raises(JaxresidError, match=r"^b.py changed during planning"):
         write(found)
     assert [Path(n).read_text() for n in ("a.py", "b.py")] == ["x = 1\n", "x = 3\n"]
     found = [*two_files(), FileEdit(Path("no/c.py"), "no/c.py", b"", b"x")]

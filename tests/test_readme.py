@@ -171,7 +171,7 @@ def test_pages_are_in_the_table_of_contents():
     index = PAGES["docs/index.md"]
     for name in (*PAGES, *(n.relative_to(ROOT).as_posix() for n in notebooks.NOTEBOOKS)):
         entry = re.sub(r"^docs/|\.\w+$", "", name)
-        assert name in ("README.md", "docs/index.md") or f"\n{entry}\n" in index, name
+        assert "/" not in entry or f"\n{entry}\n" in index, name  # a glob lists the others
 
 
 def links(page, text):

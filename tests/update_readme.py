@@ -127,11 +127,12 @@ def outputs(shown: Iterable[Block]) -> tuple[dict[str, str], list[str]]:
     made, failed = {}, [f"no {p} here, kept: {c}" for c, p in missing.items() if p]
     with ThreadPoolExecutor(2) as pool:
         started = {c: pool.submit(output, c) for c, package in missing.items() if not package}
-        for command, future in started.items():
+        for number, (command, future) in enumerate(started.items(), 1):
             try:
                 made[command] = future.result()
             except RuntimeError as e:
                 failed.append(f"failed, kept: {e}")
+            sys.stderr.write(f"{number} of {len(started)}  {command}\n")
     return made, failed
 
 
@@ -184,17 +185,18 @@ def picture() -> str:
 
 
 def main(chosen: list[str]) -> None:
-    """Update the chosen pages; without a choice all pages, the notebooks and the picture."""
-    shown = [(ROOT / page).resolve() for page in chosen] or pages()
-    made, failed = outputs(block for page in shown for block in blocks(page))
-    for page in shown:
+    """Update the chosen pages and notebooks; without a choice all of them, and the picture."""
+    import notebooks
+
+    shown = [(ROOT / page).resolve() for page in chosen] or [*pages(), *notebooks.NOTEBOOKS]
+    written = [page for page in shown if page.suffix == ".md"]
+    made, failed = outputs(block for page in written for block in blocks(page))
+    for page in written:
         text = updated(page, made)
         page.write_text(public(text) if page == README else text)
+    for notebook in set(shown) - set(written):
+        notebook.write_text(notebooks.executed(notebook))
     if not chosen:
-        import notebooks
-
-        for notebook in notebooks.NOTEBOOKS:
-            notebook.write_text(notebooks.executed(notebook))
         PICTURE.write_text(picture())
     sys.stderr.write("".join(f"{line}\n" for line in failed))
 

@@ -17,7 +17,14 @@ Applicability = Literal["safe", "unsafe"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """Source text from (row, column) up to but not including (end_row, end_column)."""
+    """Source text from (row, column) up to but not including (end_row, end_column).
+
+    Attributes:
+      row: the first row, from 1.
+      column: the first column in code points, from 0.
+      end_row: the last row.
+      end_column: the column behind the end.
+    """
 
     row: int
     column: int
@@ -27,7 +34,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """The replacement of the text in `span` by `text`; an empty span inserts."""
+    """The replacement of the text in `span` by `text`; an empty span inserts.
+
+    Attributes:
+      span: the text that is replaced.
+      text: what replaces it.
+    """
 
     span: Span
     text: str
@@ -51,7 +63,14 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """Another place that explains a violation, such as where the loss is differentiated."""
+    """Another place that explains a violation, such as where the loss is differentiated.
+
+    Attributes:
+      message: what is there: `differentiated here`.
+      path: the file, as in `Violation`.
+      span: where in the file or cell.
+      cell: the notebook cell, from 1; None outside notebooks.
+    """
 
     message: str
     path: str
@@ -66,13 +85,17 @@ class Violation:
     Attributes:
       code: `JXR101`; for files that could not be linted the same as `name`.
       name: the rule's name, which reads after "allow": `checkpointed-loss`.
+      severity: `error`, `warning` or `info`.
       message: what is wrong here, one sentence or two, without the remedy.
       path: the file as it was named by the user or found, `-` for unnamed standard input.
+      span: what is reported.
       cell: 1-based notebook cell that `span` is relative to; None outside notebooks.
       noqa_rows: the rows where a suppression comment silences it: those that the statement
         covers, and for a decorator the row of the `def` as well. Relative to `cell`.
       why: the consequence in one or two sentences; shown below the message by `text`.
       help: the remedy as a command: "checkpoint the layers instead".
+      fix: the edits that would mend it; None if there are none.
+      related: other places that explain it.
       measured: evidence from a trace; empty until `jaxresid check` fills it.
     """
 

@@ -46,7 +46,7 @@ ALLOWED = {
         *("_version", "errors", "inspector", "interrupts", "jax_compat", "linter", "model"),
         *("nearest", "settings", "targets", "units", "violations", "words", "xla"),
     },
-    "render": {"model", "paths", "shown", "units", "violations", "words"},
+    "render": {"model", "paths", "shown", "units", "urls", "violations", "words"},
     "cli": {
         *("_version", "advice", "errors", "home", "inspector", "interrupts", "jax_compat"),
         *("linter", "model", "nearest", "render", "settings", "shown", "targets", "units"),

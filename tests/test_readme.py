@@ -1,6 +1,7 @@
-"""README tells the truth: every command that it shows runs, and prints what it shows."""
+"""README and the pages of docs/ tell the truth: what they show runs, and prints what they show."""
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -8,60 +9,99 @@ import subprocess
 import sys
 
 import jax
+import notebooks
 import pytest
 from update_readme import (
     PICTURE,
     README,
     ROOT,
+    Block,
     blocks,
     environment,
     output,
+    pages,
     picture,
-    rule_table,
+    public,
     timeless,
 )
 
-TEXT = README.read_text()
-BLOCKS = blocks(TEXT)
-SHOWN = [block for block in BLOCKS if block.mark is None]
-COMPILED = [block for block in BLOCKS if block.mark == "tpu"]
+from jaxresid.cli import _COMMANDS
 
-# The JAX that README's outputs were made with; others give other residuals.
+TEXT = README.read_text()
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages()}
+BLOCKS = [block for page in pages() for block in blocks(page)]
+
+
+def once(mark):
+    """The blocks with a mark, one for each command."""
+    found = {block.command: block for block in reversed(BLOCKS) if block.mark == mark}
+    return sorted(found.values(), key=BLOCKS.index)
+
+
+SHOWN, COMPILED = once(None), once("tpu")
+
+# What the outputs were made with; other versions give other residuals.
 MADE_WITH = re.search(r"jax (\d+\.\d+\.\d+)$", TEXT, re.MULTILINE)[1]
-COMPILED_WITH = re.search(r"libtpu\s+(\d+\.\d+\.\d+)$", TEXT, re.MULTILINE)[1]
+COMPILED_WITH = re.search(
+    r"libtpu\s+(\d+\.\d+\.\d+)$", "".join(block.output for block in COMPILED), re.MULTILINE
+)[1]
 same_jax = pytest.mark.skipif(
     jax.__version__ != MADE_WITH or os.environ.get("JAX_REMAT3", "0") == "1",
-    reason=f"README shows the output of jax {MADE_WITH}",
+    reason=f"the pages show the output of jax {MADE_WITH}",
 )
 
 
-def test_readme_shows_commands():
-    assert len(SHOWN) >= 5
-    assert [block.mark for block in BLOCKS if block.mark not in (None, "tpu")] == [
-        "install",
-        "test",
-    ]
-    assert len(COMPILED) >= 2
+def needed(block):
+    """Skips a test where a package is missing that a block needs."""
+    if block.missing:
+        pytest.skip(f"{block.missing} is not installed, which {block.page} needs here")
+
+
+def test_readme_is_short_and_shows_commands():
+    assert len(TEXT.splitlines()) <= 250
+    shown = [block for block in BLOCKS if block.page == "README.md"]
+    assert [block.mark for block in shown if block.mark] == ["install", "test"]
+    assert len(shown) >= 5
+
+
+def test_marks_are_known_and_each_block_is_found():
+    assert {block.mark for block in BLOCKS} == {None, "install", "test", "tpu"}
+    for name, text in PAGES.items():
+        found = [block for block in BLOCKS if block.page == name]
+        assert text.count("```console\n") == len(found), name
+        assert len(re.findall(r"^<!-- (?!jaxresid)", text, re.MULTILINE)) == sum(
+            block.mark is not None for block in found
+        ), name
+
+
+def test_equal_commands_show_equal_outputs():
+    shown = {(block.command, block.output) for block in BLOCKS if block.mark in (None, "tpu")}
+    assert len(shown) == len({command for command, _ in shown}), "run tests/update_readme.py"
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("block", SHOWN, ids=lambda b: b.command)
+@pytest.mark.parametrize("block", SHOWN, ids=lambda b: f"{b.page} {b.command}")
 def test_command_runs(block):
+    needed(block)
     shown = output(block.command)
     assert shown.strip()
     if jax.__version__ == MADE_WITH:
-        assert shown == block.output, "run python tests/update_readme.py"
+        assert timeless(shown) == timeless(block.output), (
+            f"run python tests/update_readme.py {block.page}"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.tpu
-@pytest.mark.parametrize("block", COMPILED, ids=lambda b: b.command)
+@pytest.mark.parametrize("block", COMPILED, ids=lambda b: f"{b.page} {b.command}")
 def test_compiling_command_runs(block):
     shown = output(block.command)
-    assert "peak " in shown or "XLA's peak" in shown
+    assert shown.strip()
     libtpu = importlib.metadata.version("libtpu")
     if (jax.__version__, libtpu) == (MADE_WITH, COMPILED_WITH):
-        assert timeless(shown) == timeless(block.output), "run python tests/update_readme.py"
+        assert timeless(shown) == timeless(block.output), (
+            f"run python tests/update_readme.py {block.page}"
+        )
 
 
 def test_what_compiling_took_is_left_out_of_comparisons():
@@ -69,14 +109,26 @@ def test_what_compiling_took_is_left_out_of_comparisons():
     assert timeless(text) == "a\n  compiled by jaxlib 0.10.2\nb"
     assert timeless("compiled in 9.3 s by x") == timeless("compiled in 0.1 s by x")
     assert timeless("compiled in 9.3 s by x") != timeless("compiled in 9.3 s by y")
+    assert timeless("in flax/nn/linear.py:42 Dense") == "in flax/nn/linear.py Dense"
+    assert timeless("in gpt.py:42 loss") == "in gpt.py:42 loss"
+
+
+def test_what_a_block_needs(monkeypatch):
+    def missing(mark, command):
+        return Block("page.md", mark, command, "", (0, 0)).missing
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert missing(None, "jaxresid report fixtures/tutorials/linen_step.py:train_step") == "optax"
+    assert missing(None, "jaxresid report fixtures/inspect/gpt.py:loss") is None
+    assert missing("tpu", "jaxresid compile fixtures/inspect/gpt.py:loss") == "libtpu"
 
 
 def test_output_fits_80_columns():
+    # A line of source, to be copied, stays a line; so does a finding in a line format.
+    wide = ("-f jax", "jaxresid lint", "jaxresid check", "jaxresid plan", "jaxresid split")
     for block in (*SHOWN, *COMPILED):
-        # A line of source, to be copied, stays a line.
-        wide = ("-f jax", "jaxresid lint", "jaxresid check", "jaxresid plan")
         if not any(c in block.command for c in wide):
-            assert max(map(len, block.output.splitlines())) <= 80
+            assert max(map(len, block.output.splitlines())) <= 80, (block.page, block.command)
 
 
 @same_jax
@@ -88,33 +140,95 @@ def test_picture_is_of_this_version():
 
 
 @pytest.mark.integration
-def test_options_named_in_readme_exist():
-    """An option that README names and no command has is a promise broken."""
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
-    helps = "".join(
-        subprocess.run(
-            [sys.executable, "-m", "jaxresid", *command],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment(),
-        ).stdout
-        for command in (
-            ["--help"],
-            *(
-                [c, "--help"]
-                for c in (
-                    *("report", "compare", "plan", "compile", "sweep", "split", "lint", "check"),
-                    "rules",
-                )
-            ),
-        )
+@same_jax
+@pytest.mark.parametrize("notebook", notebooks.NOTEBOOKS, ids=lambda n: n.name)
+def test_notebook_runs(notebook):
+    assert notebooks.executed(notebook) == notebook.read_text(), "run python tests/update_readme.py"
+
+
+def test_notebooks_have_outputs():
+    assert notebooks.NOTEBOOKS
+    for notebook in notebooks.NOTEBOOKS:
+        cells = json.loads(notebook.read_text())["cells"]
+        assert any(cell.get("outputs") for cell in cells)
+
+
+def test_a_cell_shows_what_it_prints_and_its_last_value():
+    cells = [{"cell_type": "code", "source": [s], "outputs": []} for s in ("x = 2", "print(x)\nx")]
+    ran = json.loads(notebooks.run(json.dumps({"cells": cells})))["cells"]
+    assert ran[0]["outputs"] == []
+    printed, value = ran[1]["outputs"]
+    assert (printed["text"], value["data"]) == (["2\n"], {"text/plain": ["2"]})
+
+
+@pytest.mark.parametrize("library", ["nnx", "linen", "equinox"])
+def test_tutorial_is_its_fixture(library):
+    """The code that a tutorial has its reader write is the file that its outputs are of."""
+    text = PAGES[f"docs/tutorials/{library}-step.md"]
+    code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    fixture = (ROOT / "fixtures" / "tutorials" / f"{library}_step.py").read_text()
+    assert "".join(code).split() == fixture.split()
+    assert all(part in fixture for part in code)
+
+
+def test_pages_are_in_the_table_of_contents():
+    index = PAGES["docs/index.md"]
+    for name in (*PAGES, *(n.relative_to(ROOT).as_posix() for n in notebooks.NOTEBOOKS)):
+        entry = re.sub(r"^docs/|\.\w+$", "", name)
+        assert "/" not in entry or f"\n{entry}\n" in index, name  # a glob lists the others
+
+
+def links(page, text):
+    """The relative links of a page, without anchors, outside of code."""
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)(?:#[^)]*)?\)", prose)
+    return [os.path.normpath(os.path.join(os.path.dirname(page), link)) for link in found]
+
+
+def test_links_lead_somewhere():
+    """Sphinx checks anchors and what is generated; README is none of its pages."""
+    generated = ("docs/reference/rules/", "docs/reference/api.md", "docs/reference/command-line.md")
+    for page, text in PAGES.items():
+        for link in links(page, text):
+            is_generated = link.startswith(generated)
+            assert page != "README.md" if is_generated else (ROOT / link).exists(), (
+                f"{page}: {link}"
+            )
+
+
+def test_links_of_readme_become_absolute(monkeypatch):
+    text = "[a](docs/how-to/lint.md#formats) [b](LICENSE) ![c](fixtures/p.svg) [d](https://x.y)"
+    monkeypatch.setattr("jaxresid.urls.REPOSITORY", None)
+    assert public(text) == text
+    monkeypatch.setattr("jaxresid.urls.REPOSITORY", "https://r")
+    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://d")
+    assert public(text) == (
+        "[a](https://d/how-to/lint.html#formats) [b](https://r/blob/main/LICENSE) "
+        "![c](https://r/raw/main/fixtures/p.svg) [d](https://x.y)"
     )
-    assert named <= set(re.findall(r"--[a-z][a-z-]+", helps))
+    assert public(public(text)) == public(text)
 
 
-def test_the_rules_are_listed():
-    assert rule_table() in TEXT, "run python tests/update_readme.py"
+def test_links_of_readme_are_public():
+    assert public(TEXT) == TEXT, "run python tests/update_readme.py README.md"
+
+
+@pytest.mark.integration
+def test_options_named_in_pages_exist():
+    """An option that a page names and no command has is a promise broken."""
+    helps = subprocess.run(
+        ["bash", "-c", f"for c in {' '.join(_COMMANDS)}; do jaxresid $c --help || exit 1; done"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    ).stdout
+    known = set(re.findall(r"--[a-z][a-z-]+", helps)) | {"--version"}
+    for page, text in PAGES.items():
+        prose = re.sub(r"^```(?!console).*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose))
+        others = set(re.findall(r"(?:python|pip|pytest) [^`\n]*?(--[a-z][a-z-]+)", prose))
+        assert named <= known | others, page
 
 
 @pytest.mark.slow

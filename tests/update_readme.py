@@ -1,9 +1,11 @@
-"""Makes the outputs in README and its picture again, by running what README shows.
+"""Make what README and the pages of docs/ show again, by running it: outputs, notebooks, picture.
 
-    python tests/update_readme.py
+    python tests/update_readme.py [PAGE...]
 
-Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output;
-those under `<!-- tpu -->` compile for a TPU, and keep theirs where libtpu is not installed.
+Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output.
+Those under `<!-- tpu -->` compile for a TPU, and keep theirs where libtpu is not installed. Those
+whose fixture imports a model library keep theirs where it is not installed. All that is kept is
+named at the end.
 """
 
 from __future__ import annotations
@@ -13,32 +15,69 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
 PICTURE = ROOT / "fixtures" / "readme" / "report.svg"
-_RULES = re.compile(r"(<!-- rules -->\n)(.*?)(<!-- /rules -->)", re.DOTALL)
+# What the build of docs/ generates.
+_GENERATED = ("_build/", "reference/rules/", "reference/api.md", "reference/command-line.md")
 _BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```console\n\$ (.*)\n((?:.*\n)*?)```\n")
+_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_FIXTURE = re.compile(r"fixtures/\w+/\w+\.py")
+_LIBRARY = re.compile(r"^(?:import|from) (flax|equinox|optax)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A command of README; `mark` is `install`, `test`, `tpu` or None, `output` what it printed."""
+    """A command that a page shows.
 
+    Attributes:
+      page: the page, relative to the project.
+      mark: `install`, `test`, `tpu` or None.
+      command: the command.
+      output: what it printed.
+      span: where the output is in the page.
+    """
+
+    page: str
     mark: str | None
     command: str
     output: str
     span: tuple[int, int]
 
+    @property
+    def missing(self) -> str | None:
+        """The first package that the command needs and that is not installed, if any."""
+        texts = [(ROOT / name).read_text() for name in _FIXTURE.findall(self.command)]
+        needed = [library for text in texts for library in _LIBRARY.findall(text)]
+        if self.mark == "tpu":
+            needed.append("libtpu")
+        return next((name for name in needed if importlib.util.find_spec(name) is None), None)
 
-def blocks(text: str) -> list[Block]:
-    return [Block(m[1], m[2], m[3], m.span(3)) for m in _BLOCK.finditer(text)]
+
+def pages() -> list[Path]:
+    """Return README and the pages of docs/ that are written by hand."""
+    docs = sorted(DOCS.rglob("*.md"))
+    return [
+        README,
+        *(page for page in docs if not page.relative_to(DOCS).as_posix().startswith(_GENERATED)),
+    ]
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the commands that a page shows, from top to bottom."""
+    name = page.relative_to(ROOT).as_posix()
+    found = _BLOCK.finditer(page.read_text())
+    return [Block(name, m[1], m[2], m[3], m.span(3)) for m in found]
 
 
 def environment() -> dict[str, str]:
-    """As a reader's terminal of 80 columns, with this interpreter's jaxresid."""
+    """Return the environment of a reader's terminal of 80 columns, with this jaxresid."""
     scripts = Path(sys.executable).parent
     drop = ("FORCE_COLOR", "NO_COLOR", "JAX_REMAT3")
     kept = {k: v for k, v in os.environ.items() if k not in drop}
@@ -47,7 +86,7 @@ def environment() -> dict[str, str]:
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of README at the root of the project."""
+    """Run a command of a page at the root of the project."""
     if command.startswith("jaxresid "):
         command = f"{sys.executable} -m {command}"
     return subprocess.run(
@@ -61,49 +100,76 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def output(command: str) -> str:
+    """Return what a command of a page prints.
+
+    Raises:
+      RuntimeError: It fails.
+    """
     done = run(command)
     answers = ("jaxresid lint", "jaxresid check", "jaxresid compile")  # by their exit code
     found_something = command.startswith(answers) and done.returncode == 1
     if done.returncode and not found_something:
-        raise SystemExit(f"{command}\n{done.stderr}")
+        raise RuntimeError(f"{command}\n{done.stderr}")
     # print_saved_residuals prints absolute paths; a reader's differ.
     return done.stdout.replace(f"{ROOT}{os.sep}", "")
 
 
 def timeless(text: str) -> str:
-    """An output without what differs from one run to the next."""
+    """Return an output without what differs from one run to the next, or one model library."""
     took = re.compile(r" in \d+\.\d s by (.*?)(?:, from the cache)?$", re.MULTILINE)
-    return took.sub(r" by \1", text)
+    inside = re.compile(r"\bin ((?:flax|equinox|optax)/\S+):\d+")  # moves with each release
+    return inside.sub(r"in \1", took.sub(r" by \1", text))
 
 
-def updated(text: str) -> str:
-    shown = {None, "tpu"} if importlib.util.find_spec("libtpu") else {None}
-    for block in reversed(blocks(text)):
-        if block.mark in shown:
+def outputs(shown: Iterable[Block]) -> tuple[dict[str, str], list[str]]:
+    """Return command -> output, and why the others have none; two commands run at a time."""
+    missing = {block.command: block.missing for block in shown if block.mark in (None, "tpu")}
+    made, failed = {}, [f"no {p} here, kept: {c}" for c, p in missing.items() if p]
+    with ThreadPoolExecutor(2) as pool:
+        started = {c: pool.submit(output, c) for c, package in missing.items() if not package}
+        for number, (command, future) in enumerate(started.items(), 1):
+            try:
+                made[command] = future.result()
+            except RuntimeError as e:
+                failed.append(f"failed, kept: {e}")
+            sys.stderr.write(f"{number} of {len(started)}  {command}\n")
+    return made, failed
+
+
+def updated(page: Path, made: dict[str, str]) -> str:
+    """Return the text of a page with the outputs that were made."""
+    text = page.read_text()
+    for block in reversed(blocks(page)):
+        if block.command in made and block.mark in (None, "tpu"):
             start, end = block.span
-            text = text[:start] + output(block.command) + text[end:]
-    return _RULES.sub(lambda m: m[1] + rule_table() + m[3], text)
+            text = text[:start] + made[block.command] + text[end:]
+    return text
 
 
-def rule_table() -> str:
-    """The rules as a table, from their own documentation."""
-    sys.path.insert(0, str(ROOT))
-    from jaxresid.advice.check.rules import traced_rules
-    from jaxresid.linter.rules import all_rules
+def public(text: str) -> str:
+    """Return README with links that work on a package index as well.
 
-    rows = ["| code | name | severity | fix | |", "|---|---|---|---|---|"]
-    for rule in (*all_rules(), *traced_rules()):
-        info = rule.info()
-        fix = info.fix or ""
-        rows.append(f"| {info.code} | `{info.name}` | {info.severity} | {fix} | {info.summary} |")
-    return "\n".join(rows) + "\n"
+    Relative ones become absolute when `jaxresid/urls.py` names the places, and stay until then.
+    """
+    from jaxresid.urls import DOCUMENTATION, REPOSITORY
+
+    if DOCUMENTATION is None or REPOSITORY is None:
+        return text
+
+    def absolute(link: re.Match[str]) -> str:
+        target, anchor = link[2], link[3] or ""
+        if target.startswith("docs/") and target.endswith(".md"):
+            return f"{link[1]}{DOCUMENTATION}/{target[5:-3]}.html{anchor}"
+        kind = "raw" if target.endswith(".svg") else "blob"
+        return f"{link[1]}{REPOSITORY}/{kind}/main/{target}{anchor}"
+
+    return _LINK.sub(absolute, text)
 
 
 def picture() -> str:
-    """The report of the first block's target, as a terminal shows it."""
+    """Return the report of the first block's target as SVG, as a terminal shows it."""
     from rich.console import Console
 
-    sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
     from jaxresid.inspector.report import inspection
@@ -118,11 +184,23 @@ def picture() -> str:
     return console.export_svg(title=f"jaxresid report {name} --top 6", unique_id="jaxresid")
 
 
-def main() -> None:
-    README.write_text(updated(README.read_text()))
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture())
+def main(chosen: list[str]) -> None:
+    """Update the chosen pages and notebooks; without a choice all of them, and the picture."""
+    import notebooks
+
+    shown = [(ROOT / page).resolve() for page in chosen] or [*pages(), *notebooks.NOTEBOOKS]
+    written = [page for page in shown if page.suffix == ".md"]
+    made, failed = outputs(block for page in written for block in blocks(page))
+    for page in written:
+        text = updated(page, made)
+        page.write_text(public(text) if page == README else text)
+    for notebook in set(shown) - set(written):
+        notebook.write_text(notebooks.executed(notebook))
+    if not chosen:
+        PICTURE.write_text(picture())
+    sys.stderr.write("".join(f"{line}\n" for line in failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, str(ROOT))
+    main(sys.argv[1:])

@@ -88,9 +88,16 @@ class Comparison:
     """A function under several policies.
 
     Attributes:
+      target: what was compared.
+      jax: the JAX that traced.
+      profile: the profile of the compiler that peaks are estimated for.
       device: the chip whose published figures the time is estimated from.
+      at: where the policies go, as in `Row`.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
+      rows: one row for each policy.
+      warnings: what was assumed, and what may be wrong.
       measured_on: the local device of the timings, if there are any.
+      mesh: the devices that the program is split over; None: one device.
     """
 
     target: Target

@@ -70,6 +70,15 @@ class Compiled:
       on: the place, `cpu`, `gpu`, `tpu:v5e:2x4`.
       policy: the policy that the program was compiled with; `as-written` for the code as it is.
       devices: how many devices the program is split over.
+      temp_nbytes: the bytes of temporaries in device memory.
+      argument_nbytes: the bytes of arguments in device memory.
+      output_nbytes: the bytes of outputs in device memory.
+      alias_nbytes: the bytes of outputs that take over the buffers of donated arguments.
+      generated_code_nbytes: the bytes of the program's own code.
+      host_temp_nbytes: the bytes of temporaries in host memory.
+      host_argument_nbytes: the bytes of arguments in host memory.
+      host_output_nbytes: the bytes of outputs in host memory.
+      host_alias_nbytes: as `alias_nbytes`, in host memory.
       peak_nbytes: arguments + outputs + temporaries - aliased, all of device memory; where memory
         ran out what XLA says the program needs.
       estimate_nbytes: the static estimate of the same.
@@ -77,11 +86,17 @@ class Compiled:
       fits: whether the peak fits the capacity; None where either is not known, or where the program
         has lost its backward pass.
       seconds: the seconds that compiling took.
+      cached: whether it was compiled before, by an earlier run.
       error: why there are no figures; a program that does not fit is no error.
+      compiler: the compiler and its version.
+      buffers: the buffers live at the peak, largest first; empty where the compiler does not list
+        them.
       matched_nbytes: of the buffers live at the peak, the bytes that were matched to residuals,
         arguments or outputs; None where the compiler does not list them.
       live_nbytes: the bytes of all buffers live at the peak; None where the compiler does not list
         them.
+      collectives: the collectives of the program.
+      notes: what restricts the figures.
     """
 
     on: str
@@ -113,7 +128,16 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class CompiledReport:
-    """A target as XLA compiles it for several places."""
+    """A target as XLA compiles it for several places.
+
+    Attributes:
+      target: what was compiled.
+      jax: the JAX that traced.
+      profile: the profile of the compiler that peaks are estimated for.
+      compiled: the figures, one for each place.
+      mesh: the devices that the program is split over; None: one device.
+      warnings: what was assumed, and what may be wrong.
+    """
 
     target: Target
     jax: JaxInfo

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The bytes that one step moves between device and host memory, all trips of loops together."""
+    """The bytes that one step moves between device and host memory, all trips of loops together.
+
+    Attributes:
+      to_host_nbytes: bytes moved to the host.
+      to_device_nbytes: bytes moved to the device.
+    """
 
     to_host_nbytes: int = 0
     to_device_nbytes: int = 0

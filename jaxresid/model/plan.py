@@ -14,8 +14,14 @@ from jaxresid.model.values import Location
 class Expression:
     """An expression in source whose value can be given a name.
 
-    Rows are 1-based, columns 0-based in code points, the end is exclusive. `file` is relative to
-    the working directory where it is below it.
+    Attributes:
+      file: the path, relative to the working directory where it is below it.
+      line: the first row, from 1.
+      column: the first column in code points, from 0.
+      end_line: the last row.
+      end_column: the column behind the end.
+      function: the function that it is in.
+      code: its source; '' where it is not known.
     """
 
     file: str
@@ -95,6 +101,12 @@ class Plan:
     """The cheapest way found to fit a function into a budget of memory.
 
     Attributes:
+      target: what was planned.
+      jax: the JAX that traced.
+      profile: the profile of the compiler that peaks are estimated for.
+      device: the chip whose published figures the time is estimated from.
+      budget_nbytes: the budget.
+      offload: whether values may be moved to host memory.
       fits: whether it does; if not, the figures and sites are those of the lowest peak found.
       floor_nbytes: the lowest peak of everything that was tried.
       written_nbytes: the peak of the code as it is.
@@ -104,6 +116,9 @@ class Plan:
       kept_nbytes: bytes of computed residuals in device memory.
       host_nbytes: bytes of computed residuals in host memory.
       recompute_flops: FLOPs that the checkpoints add.
+      recompute_fraction: that as a share of the FLOPs without any checkpoint.
+      time_fraction: estimated time over that without any checkpoint; None where it is not known.
+      sites: the places that it treats.
       proven: whether nothing cheaper among the plan's choices fits: all that could be were traced.
       tried: how many variants were traced.
       code: the code to write, one block for each stretch of lines that changes.
@@ -111,6 +126,8 @@ class Plan:
         by hand.
       verified: whether the code, traced, gives the figures.
       doubt: why it is not verified; None where it is.
+      uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
+      warnings: what was assumed, and what may be wrong.
     """
 
     target: Target

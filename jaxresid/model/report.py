@@ -19,7 +19,18 @@ from jaxresid.words import GroupBy
 class Report:
     """The residuals that a function's backward pass keeps, their cost, and verdicts on checkpoints.
 
-    `offloading` is None where nothing is or could be in host memory.
+    Attributes:
+      target: what was reported on.
+      jax: the JAX that traced.
+      residuals: what is kept, in the order of the leaves that `jax.vjp` returns.
+      cost: the work of the forward pass, the backward pass and the recomputation.
+      peak: the estimate of the peak.
+      checkpoints: the checkpoints in the source, each with its verdict.
+      warnings: what was assumed, and what may be wrong.
+      mesh: the devices that the program is split over; None: one device.
+      offloading: the bytes in host memory; None where nothing is or could be there.
+      findings: what else was found, about host memory.
+      compiled: the figures of XLA, one for each place; empty if none was asked for.
     """
 
     target: Target
@@ -30,7 +41,7 @@ class Report:
     checkpoints: tuple[Checkpoint, ...] = ()
     warnings: tuple[str, ...] = ()
     mesh: Mesh | None = None
-    offloading: Offloading | None = None  # None where nothing is or could be in host memory
+    offloading: Offloading | None = None
     findings: tuple[Finding, ...] = ()
     compiled: tuple[Compiled, ...] = ()
 

@@ -58,11 +58,17 @@ class Sweep:
     """A function compiled under several policies, at several batch sizes, for several places.
 
     Attributes:
+      target: what was swept.
+      jax: the JAX that traced.
+      profile: the profile of the compiler that peaks are estimated for.
+      at: where the policies go, as in `Row`.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
       policies: the policies that were asked for.
       batches: the batch sizes that were asked for; empty where the inputs are as they are.
       on: the places that were asked for.
       rows: one row for each combination of these.
+      warnings: what was assumed, and what may be wrong.
+      mesh: the devices that the program is split over; None: one device.
     """
 
     target: Target

@@ -10,7 +10,15 @@ from typing import Literal as OneOf
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in source. `line` is 1-based, `column` 0-based in code points (None: unknown)."""
+    """A place in source.
+
+    Attributes:
+      file: the path, relative to the working directory where it is below it.
+      line: the row, from 1.
+      column: the column in code points, from 0; None where it is not known.
+      function: the function that the line is in.
+      code: the source of the line; '' where it is not known.
+    """
 
     file: str
     line: int
@@ -78,7 +86,12 @@ class Aval:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A residual that is an input: already in memory, so it costs nothing extra."""
+    """A residual that is an input: already in memory, so it costs nothing extra.
+
+    Attributes:
+      path: its path in the arguments: `params['w']`.
+      kind: `argument`.
+    """
 
     path: str
     kind: OneOf["argument"] = "argument"
@@ -86,14 +99,23 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A residual that is an array the function closed over."""
+    """A residual that is an array the function closed over.
+
+    Attributes:
+      kind: `constant`.
+    """
 
     kind: OneOf["constant"] = "constant"
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A residual that is a number written into the jaxpr: no storage."""
+    """A residual that is a number written into the jaxpr: no storage.
+
+    Attributes:
+      value: the number, as text.
+      kind: `literal`.
+    """
 
     value: str
     kind: OneOf["literal"] = "literal"
@@ -113,6 +135,7 @@ class Computed:
       within: enclosing loops, calls and transforms, outermost first: `scan ×48`, `jit f`.
       through: what was looked through to find `primitive`, outermost (the kept value) first.
       path: the argument it is a view, a cast or a slice of, if it is one.
+      kind: `computed`.
     """
 
     primitive: str
@@ -162,6 +185,13 @@ class Consumer:
 
     `phase` is `recompute` when the eqn re-creates forward values inside a checkpoint, else
     `backward`.
+
+    Attributes:
+      primitive: the primitive of the eqn.
+      location: the user's line; None where JAX recorded none.
+      within: the enclosing loops, calls and transforms, outermost first.
+      phase: `recompute` where the eqn makes forward values again inside a checkpoint, else
+        `backward`.
     """
 
     primitive: str
@@ -172,7 +202,15 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One leaf of what `jax.vjp` keeps between the forward and the backward pass."""
+    """One leaf of what `jax.vjp` keeps between the forward and the backward pass.
+
+    Attributes:
+      aval: its shape, dtype and memory, all trips of loops included.
+      origin: where it comes from.
+      trips: the trips of the loops that stack it; `nbytes` counts them already.
+      consumers: the eqns of the backward pass that read it, in program order.
+      marks: its further properties.
+    """
 
     aval: Aval
     origin: Origin

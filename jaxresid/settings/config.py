@@ -127,10 +127,16 @@ class Config:
         it was named by the user, as in ruff.
       file: the configuration file.
       selections: the file's, then the command line's.
+      per_file_ignores: the rules not to run in some files.
       exclude: globs of `exclude` (or the default ones) and of `extend-exclude`.
+      force_exclude: whether excluded files are left out even where the user names them.
+      respect_gitignore: whether what `.gitignore` files name is left out.
       target_jax: the newest version of JAX that the code must run on, (0, 10) for 0.10; None for
         no upper bound, that is, the newest there is. Unless set, what pyproject.toml admits.
+      output_format: the output format.
       cache_dir: absolute.
+      unsafe_fixes: whether fixes that may change values, memory or compute are made as well.
+      fix: whether fixes are made.
       text: the text of `file`, to find the lines of errors.
     """
 

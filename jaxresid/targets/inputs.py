@@ -9,7 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Positional and keyword arguments of the target; an `--inputs` function may return this."""
+    """Positional and keyword arguments of the target; an `--inputs` function may return this.
+
+    Attributes:
+      args: the positional arguments.
+      kwargs: the keyword arguments.
+    """
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

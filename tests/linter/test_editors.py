@@ -1,6 +1,6 @@
-"""The set-ups of README: what editors and services read is what the commands print.
+"""The set-ups of the documentation: what editors and services read is what the commands print.
 
-JAXRESID_README names another file to take them from.
+They are those of docs/how-to/pre-commit-and-editors.md.
 """
 
 import json
@@ -16,7 +16,7 @@ import pytest
 
 from tests.where import ROOT
 
-README = Path(os.environ.get("JAXRESID_README", ROOT / "README.md"))
+PAGE = ROOT / "docs" / "how-to" / "pre-commit-and-editors.md"
 RUFF = shutil.which("ruff", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 # A warning, an error with a safe fix, and a file that does not parse; with wide characters, since
@@ -46,8 +46,8 @@ FOUND = [
 
 
 def block(language, containing):
-    """The one fenced block of README in a language that contains a string."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.DOTALL | re.M)
+    """The one fenced block of the page in a language that contains a string."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.M)
     (found,) = (text for text in blocks if containing in text)
     return found
 
@@ -222,7 +222,7 @@ def test_pre_commit_hook():
     (named,) = re.findall(r"- id: (\S+)", text)
     known = re.findall(r"- id: (\S+)", hooks)
     assert named in known
-    assert all(f"`{hook}`" in README.read_text() for hook in known if hook != named)
+    assert all(f"`{hook}`" in PAGE.read_text() for hook in known if hook != named)
 
 
 @pytest.mark.skipif(RUFF is None, reason="needs ruff")

@@ -328,6 +328,24 @@ def test_json_keeps_the_schema():
     assert loop["severity"] == "error"
 
 
+def test_findings_point_at_the_pages_of_their_rules(monkeypatch):
+    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://docs.example")
+    page = "https://docs.example/reference/rules/checkpointed-loss.html"
+    assert json.loads(one("json", USELESS))[0]["url"] == page
+    assert (
+        json.loads(one("sarif", USELESS))["runs"][0]["tool"]["driver"]["rules"][0]["helpUri"]
+        == page
+    )
+    assert json.loads(one("rdjson", USELESS))["diagnostics"][0]["code"]["url"] == page
+    (file, *_) = (f for f in json.loads(one("lsp", USELESS)) if f["diagnostics"])
+    assert file["diagnostics"][0]["codeDescription"] == {"href": page}
+
+
+def test_what_could_not_be_linted_has_no_page(monkeypatch):
+    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://docs.example")
+    assert json.loads(rendered("json"))[0]["url"] is None
+
+
 def test_json_lines_are_the_items_of_json():
     lines = rendered("json-lines").splitlines()
     assert [json.loads(line) for line in lines] == json.loads(rendered("json"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxresid.render.lint.run import Run, plain
+from jaxresid.render.lint.run import Run, page, plain
 from jaxresid.shown import json_text
 from jaxresid.violations import Edit, Fix, Related, Violation
 
@@ -36,7 +36,7 @@ def _entry(run: Run, v: Violation) -> dict[str, Any]:
         "name": v.name,
         "noqa_row": _noqa_row(v),
         "severity": v.severity,
-        "url": None,
+        "url": page(v),
         "why": v.why,
         "help": v.help,
         "related": [_related(run, r) for r in v.related],

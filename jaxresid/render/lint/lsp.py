@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxresid.render.lint.run import Run, plain, utf16_column, why_and_help
+from jaxresid.render.lint.run import Run, page, plain, utf16_column, why_and_help
 from jaxresid.render.lint.uris import file_uri
 from jaxresid.shown import json_text
 from jaxresid.violations import Related, Span, Violation
@@ -40,6 +40,9 @@ def _diagnostic(run: Run, v: Violation) -> dict[str, Any]:
         "source": "jaxresid",
         "message": "\n".join([v.message, *why_and_help(v)]),
     }
+    url = page(v)
+    if url is not None:
+        diagnostic["codeDescription"] = {"href": url}
     if v.severity == "warning":  # what it marks saves no memory: editors fade it
         diagnostic["tags"] = [_UNNECESSARY]
     if v.related:

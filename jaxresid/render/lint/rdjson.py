@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from jaxresid.render.lint.run import Run, message_lines, utf8_column
+from jaxresid.render.lint.run import Run, message_lines, page, utf8_column
 from jaxresid.shown import json_text
 from jaxresid.violations import Fix, Span, Violation
 
@@ -23,11 +23,12 @@ def render(run: Run) -> str:
 
 
 def _diagnostic(run: Run, v: Violation) -> dict[str, Any]:
+    url = page(v)
     diagnostic: dict[str, Any] = {
         "message": "\n".join(message_lines(v)),
         "location": _location(run, v.path, v.cell, v.span),
         "severity": _SEVERITIES[v.severity],
-        "code": {"value": v.code},
+        "code": {"value": v.code} | ({"url": url} if url else {}),
     }
     suggestion = None if v.fix is None or v.cell is not None else _suggestion(run, v, v.fix)
     if suggestion is not None:

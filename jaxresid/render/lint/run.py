@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import PurePath
 
+from jaxresid.urls import rule_page
 from jaxresid.violations import Linted, RuleInfo, Span, Violation
 
 STDIN = "-"
@@ -127,6 +128,14 @@ def label(violation: Violation) -> str:
     A file that was not linted has a word and no code: `invalid-syntax:`.
     """
     return violation.code if violation.code != violation.name else f"{violation.code}:"
+
+
+def page(violation: Violation) -> str | None:
+    """Return the address of the page on a violation's rule.
+
+    None where there is no public documentation, and for files that were not linted.
+    """
+    return rule_page(violation.name) if violation.code != violation.name else None
 
 
 def message_lines(violation: Violation) -> list[str]:

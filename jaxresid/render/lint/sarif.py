@@ -8,6 +8,7 @@ from typing import Any
 from jaxresid.render.lint.run import Run, fingerprints, message_lines, plain, position_inside
 from jaxresid.render.lint.uris import file_uri, relative_uri
 from jaxresid.shown import json_text
+from jaxresid.urls import rule_page
 from jaxresid.violations import Fix, Related, RuleInfo, Span, Violation
 
 _BASE = "%SRCROOT%"
@@ -66,6 +67,9 @@ def _rule(rule: RuleInfo) -> dict[str, Any]:
             "jax": rule.jax,
         },
     }
+    url = rule_page(rule.name)
+    if url is not None:
+        described["helpUri"] = url
     if rule.sections:
         described["fullDescription"] = {"text": next(iter(rule.sections.values()))}
         described["help"] = {

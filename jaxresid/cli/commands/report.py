@@ -6,19 +6,19 @@ from typing import get_args
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, working, write
+from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progress, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
-    places_here,
-    say_errors,
+    prepare_places,
+    print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.render.report.rows import View
-from jaxresid.shown import visible
+from jaxresid.safe_text import visible
 from jaxresid.words import GroupBy
 
 
@@ -50,7 +50,7 @@ def report(
     top: int | None,
     min_bytes: int,
     all_: bool,
-    ons: tuple[str, ...],
+    place_names: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
     """Report what the backward pass of TARGET keeps, what it costs, its peak memory, and what each
@@ -61,7 +61,7 @@ def report(
     jax.ad_checkpoint's own print_saved_residuals with our totals under them. With --compile XLA's
     own figures are a section of their own. Exits 0; 2 where something went wrong.
     """
-    if ons and format_ == "jax":
+    if place_names and format_ == "jax":
         raise click.UsageError(
             "-f jax prints the lines of jax alone; --compile goes with the others"
         )
@@ -71,8 +71,8 @@ def report(
         min_bytes=min_bytes,
         all=all_,
     )
-    places = places_here(ons)
-    with working(f"tracing {options.target}") as say:
+    places = prepare_places(place_names)
+    with showing_progress(f"tracing {options.target}") as say:
         found = inspected(options)
         result = found.report
         if places:
@@ -101,4 +101,4 @@ def report(
 
         text = rendered(render_report(result, view, encoding_of(output)), output)
     write(text, output)
-    return EXIT_FAILED if say_errors("--compile", result.compiled) else 0
+    return EXIT_FAILED if print_errors("--compile", result.compiled) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import rendered, working, write
+from jaxresid.cli.main import rendered, showing_progress, write
 from jaxresid.cli.options.inputs import TargetOptions, function_options, inspected, output_options
 
 
@@ -48,7 +48,7 @@ def split(
     Of a function that is differentiated, such as a loss; a training step holds both passes in one.
     Side by side where the terminal has the room, else one above the other.
     """
-    with working(f"tracing {options.target}"):
+    with showing_progress(f"tracing {options.target}"):
         inspection = inspected(options)
         from jaxresid.inspector.residuals.listing import split_of
 

@@ -292,7 +292,7 @@ class OverriddenInnerPolicy(Rule):
                 yield self.report(
                     facts,
                     node,
-                    f"`{policies.written(facts, node)}` has no say in what is kept for the backward pass: "
+                    f"`{policies.source_text(facts, node)}` has no say in what is kept for the backward pass: "
                     "the checkpoint around this one decides",
                     related=(around,),
                 )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Checkpoint as Checkpoint
     from jaxresid.model import Collective as Collective
     from jaxresid.model import Comparison as Comparison
+    from jaxresid.model import ComparisonRow as ComparisonRow
     from jaxresid.model import Compiled as Compiled
     from jaxresid.model import CompiledBuffer as CompiledBuffer
     from jaxresid.model import CompiledReport as CompiledReport
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from jaxresid.model import PlannedValue as PlannedValue
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
-    from jaxresid.model import Row as Row
     from jaxresid.model import Source as Source
     from jaxresid.model import Sweep as Sweep
     from jaxresid.model import SweepRow as SweepRow
@@ -95,10 +95,10 @@ _PUBLIC = {
     "jaxresid.inspector.report": "inspect",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
-        "Argument Aval Checkpoint Collective Comparison Compiled CompiledBuffer "
+        "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
         "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
         "Live Location Mark Mesh Offloading Origin Peak Phases Plan PlannedPart PlannedSite "
-        "PlannedValue Report Residual Row Source Sweep SweepRow Target Timing Totals Transfers "
+        "PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
         "Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",

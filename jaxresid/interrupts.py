@@ -22,7 +22,7 @@ _AGAIN_AFTER_S = 0.01
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def deferring_interrupts() -> Iterator[None]:
     """Hold back a Ctrl-C and deliver it when the block ends.
 
     This is for imports: if the handler raises while jaxlib's extension modules are being set up,
@@ -51,7 +51,7 @@ def held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deaf() -> Iterator[None]:
+def blocking_interrupts() -> Iterator[None]:
     """Block Ctrl-C until the block ends.
 
     Processes that are started inside the block never receive it: ending them is up to whoever
@@ -68,7 +68,7 @@ def deaf() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def minded() -> Iterator[None]:
+def reraising_interrupts() -> Iterator[None]:
     """Raise a KeyboardInterrupt again if Python drops it inside the block.
 
     Python raises it wherever the main thread is. In a callback of the garbage collector or of a

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import InputsError, MissingJaxError
-from jaxresid.interrupts import held
+from jaxresid.interrupts import deferring_interrupts
 
 MINIMUM = (0, 7)
 
@@ -60,7 +60,7 @@ def import_jax() -> types.ModuleType:
       MissingJaxError: saying in one line what to install.
     """
     try:
-        with held():
+        with deferring_interrupts():
             import jax
     except ModuleNotFoundError as e:
         if e.name not in ("jax", "jaxlib"):
@@ -123,7 +123,7 @@ def gpu_questions() -> Iterator[list[str]]:
     """Yield the list of what is asked about devices within the context, where there is no GPU."""
     asked: list[str] = []
 
-    def heard(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    def recorder(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(answer)
         def listening(*args: Any, **kwargs: Any) -> Any:
             asked.append(name)
@@ -131,7 +131,7 @@ def gpu_questions() -> Iterator[list[str]]:
 
         return listening
 
-    with _replaced({key: heard(key[1], old) for key, old in _about_devices().items()}):
+    with _patched({key: recorder(key[1], old) for key, old in _device_queries().items()}):
         yield asked
 
 
@@ -141,7 +141,7 @@ def as_on_gpu() -> Iterator[None]:
 
     What asks for devices of a platform that is there gets those.
     """
-    known = _about_devices()
+    known = _device_queries()
     answers: dict[str, Callable[..., Any]] = {
         "check_cudnn_version": lambda: _CUDNN,
         "check_compute_capability": lambda capability: _numbers(capability) <= _CAPABILITY,
@@ -157,11 +157,11 @@ def as_on_gpu() -> Iterator[None]:
 
         return answer
 
-    with _replaced({key: answers.get(key[1]) or devices(old) for key, old in known.items()}):
+    with _patched({key: answers.get(key[1]) or devices(old) for key, old in known.items()}):
         yield
 
 
-def _about_devices() -> dict[tuple[Any, str], Callable[..., Any]]:
+def _device_queries() -> dict[tuple[Any, str], Callable[..., Any]]:
     """Return the functions that code asks about devices while it is traced, by module and name.
 
     There are none where a GPU answers.
@@ -179,7 +179,7 @@ def _about_devices() -> dict[tuple[Any, str], Callable[..., Any]]:
 
 
 @contextlib.contextmanager
-def _replaced(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+def _patched(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
     before = {key: getattr(*key) for key in made}
     try:
         for (module, name), new in made.items():
@@ -289,7 +289,7 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
         "invars": list(inputs),
         "debug_info": jaxpr.debug_info._replace(arg_names=("",) * len(inputs)),
     }
-    with _replaced({(discharge, "discharge_state"): discharge_state}):
+    with _patched({(discharge, "discharge_state"): discharge_state}):
         if open_jaxpr(closed) is closed:
             made = discharge_state(jaxpr.replace(consts=consts, **changed))
         elif "closed_jaxpr" in known:

@@ -25,7 +25,7 @@ from jaxresid.inspector.trace.lowering import lowered, lowered_forward
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.xla.job import Job
-from jaxresid.xla.places import place
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
 
 FIGURES = ("temp", "argument", "output", "alias", "generated_code")
@@ -94,13 +94,13 @@ def made(name: str, devices: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 def of_jax(name: str, on: str) -> tuple[dict[str, int], Any]:
     """What `jax.jit` says of a case."""
     devices = jax.devices()
-    if place(on).topology:
+    if parse_place(on).topology:
         from jax.experimental.topologies import get_topology_desc
 
-        devices = get_topology_desc(platform="tpu", topology_name=place(on).topology).devices
+        devices = get_topology_desc(platform="tpu", topology_name=parse_place(on).topology).devices
     case = name.removeprefix("forward of ")
     fun, args = made(case, devices)
-    if place(on).topology and case in ("donated", "host state"):
+    if parse_place(on).topology and case in ("donated", "host state"):
         there = on_one(devices[0])
         args = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding or there), args
@@ -127,7 +127,7 @@ def of_ours(name: str, on: str) -> tuple[dict[str, int] | str, Any]:
     traced = subject(Question(fun, args)).trace
     assert isinstance(traced, StepTrace) == hasattr(fun, "lower")
     lower = lowered if case == name else lowered_forward
-    found = execute(Job(lower(traced, place(on).platform), on))
+    found = execute(Job(lower(traced, parse_place(on).platform), on))
     if found.error:
         return found.error, None
     figures = {n: found.stats[f"{n}_nbytes"] for n in (*FIGURES, *HOST_FIGURES)}

@@ -11,7 +11,7 @@ import tempfile
 import time
 from types import MappingProxyType
 
-from jaxresid.xla.job import Compilation, Job, Module
+from jaxresid.xla.job import Compilation, Job, LoweredModule
 
 CHECK = "tpu_compiler.cc:12] Check failed: shape.rank() == 2 (3 vs. 2)"
 ABORTED = f"""WARNING: Logging before InitGoogle() is written to STDERR
@@ -24,7 +24,7 @@ E1121 21:04:04.739994   27973 process_state.cc:796] RAW: Raising signal 6
 
 
 def job(code=b"", label="", **limits):
-    return Job(Module(code, "cpu"), "cpu", label=str(label), **limits)
+    return Job(LoweredModule(code, "cpu"), "cpu", label=str(label), **limits)
 
 
 def measures(job):

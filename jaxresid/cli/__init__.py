@@ -7,7 +7,7 @@ import importlib
 import click
 
 from jaxresid._version import __version__
-from jaxresid.interrupts import held
+from jaxresid.interrupts import deferring_interrupts
 
 # Command -> the module that has it under the same name. A commit hook runs `lint` often and must
 # not pay for what `report` imports.
@@ -25,7 +25,7 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _LazyGroup(click.Group):
     """A group whose commands are imported when they are called (or listed)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -35,12 +35,12 @@ class _Lazy(click.Group):
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
-        with held():  # a command may load numpy
+        with deferring_interrupts():  # a command may load numpy
             command: click.Command = getattr(importlib.import_module(module), cmd_name)
         return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jaxresid")
 def cli() -> None:
     """Show what a JAX backward pass keeps, which line keeps it, and which checkpoints to change.

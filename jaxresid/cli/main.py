@@ -16,8 +16,8 @@ import click
 
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
-from jaxresid.interrupts import minded
-from jaxresid.shown import inert, lines, visible
+from jaxresid.interrupts import reraising_interrupts
+from jaxresid.safe_text import inert, lines, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         from jaxresid.cli import cli
 
-        with minded():
+        with reraising_interrupts():
             return _run(cli, argv)
     except BrokenPipeError:
         # Whoever read us has seen enough. Python would complain once more when it flushes stdout.
@@ -114,7 +114,7 @@ def _unexpected(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
+def showing_progress(what: str) -> Iterator[Callable[[str], None]]:
     """Show progress on stderr during the context, and send what the user's code prints to stderr.
 
     `what` is shown with the elapsed time after a second, on a terminal only. Libraries' output
@@ -290,10 +290,10 @@ def encoding_of(output: str | None) -> str:
     return sys.stdout.encoding or "ascii" if output in (None, "-") else "utf-8"
 
 
-def use_color(wish: str, output: str | None) -> bool:
+def use_color(choice: str, output: str | None) -> bool:
     """Return whether to colour: `always`, `never`, or `auto` (stdout a terminal, no NO_COLOR)."""
-    if wish != "auto":
-        return wish == "always"
+    if choice != "auto":
+        return choice == "always"
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
 
 
-class Wishes(Protocol):
+class DisplayOptions(Protocol):
     """The command line's wishes about how findings are shown."""
 
     @property
@@ -66,20 +66,22 @@ def _per_file(context: click.Context, parameter: click.Parameter, value: Sequenc
     return parse_per_file_ignores(value) if value else None
 
 
-def many(name: str, metavar: str, help: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+def list_option(
+    name: str, metavar: str, help: str, callback: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return an option that may be given several times, or once with commas."""
     return click.option(f"--{name}", metavar=metavar, multiple=True, callback=callback, help=help)
 
 
 def selectors(name: str, help: str) -> Callable[..., Any]:
     """Return an option that takes rules: codes, prefixes of codes, names."""
-    return many(name, "CODES", help, _selectors)
+    return list_option(name, "CODES", help, _selectors)
 
 
 def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say which rules are on."""
     for decorate in (
-        many("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
+        list_option("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
         selectors("extend-select", "Rules to run besides the selected ones."),
         selectors("ignore", "Rules not to run."),
         selectors("select", "Rules to run: codes, prefixes, names, ALL."),
@@ -131,17 +133,17 @@ def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def check_combination(wishes: Wishes) -> None:
+def check_combination(display: DisplayOptions) -> None:
     """Raise UsageError for combinations of options of which one half would be ignored."""
-    if wishes.isolated and wishes.config is not None:
+    if display.isolated and display.config is not None:
         raise UsageError(
             "--isolated ignores all configuration files; it cannot be combined with --config"
         )
 
 
-def check_statistics(wishes: Wishes, config: Config) -> None:
+def check_statistics(display: DisplayOptions, config: Config) -> None:
     """Raise UsageError for statistics in a format that has none."""
-    if wishes.statistics and config.output_format not in STATISTICS_FORMATS:
+    if display.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
             f"--statistics needs one of the formats {', '.join(STATISTICS_FORMATS)},"
             f" not {config.output_format}"
@@ -149,7 +151,7 @@ def check_statistics(wishes: Wishes, config: Config) -> None:
 
 
 def show(
-    wishes: Wishes,
+    display: DisplayOptions,
     config: Config,
     results: Sequence[Linted],
     *,
@@ -159,18 +161,18 @@ def show(
     """Print results and return the exit code: 1 where more than infos was found.
 
     Args:
-      wishes: How findings are to be shown.
+      display: How findings are to be shown.
       config: The configuration of the run.
       results: The findings by file.
       fixed: How many findings were fixed and are not in `results`.
       to_stderr: Whether stdout is taken by the fixed source.
     """
-    if not results and wishes.quiet and config.output_format in ("text", "concise"):
+    if not results and display.quiet and config.output_format in ("text", "concise"):
         return 0
     infos = _documented({v.code for r in results for v in r.violations})
-    output = wishes.output
+    output = display.output
     to_stderr = to_stderr and output in (None, "-")
-    if wishes.statistics:
+    if display.statistics:
         text = statistics(results, infos, config.output_format, unsafe_fixes=config.unsafe_fixes)
     else:
         text = render(
@@ -179,18 +181,18 @@ def show(
             infos,
             Path.cwd(),
             version=__version__,
-            color=use_color(wishes.color, "stderr" if to_stderr else output),
+            color=use_color(display.color, "stderr" if to_stderr else output),
             width=terminal_width(to_stdout=output in (None, "-") and not to_stderr),
             fixed=fixed,
             unsafe_fixes=config.unsafe_fixes,
-            summary=not wishes.quiet,
+            summary=not display.quiet,
         )
     if text and to_stderr:
         click.echo(text, nl=False, err=True)
     elif text:
         write(text, output, verbatim=config.output_format == "github")
     failed = any(v.severity != "info" for r in results for v in r.violations)
-    return int(failed and not wishes.exit_zero)
+    return int(failed and not display.exit_zero)
 
 
 def _documented(codes: Iterable[str]) -> list[RuleInfo]:

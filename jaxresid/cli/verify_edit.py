@@ -19,8 +19,8 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.promising import Check, Figures
     from jaxresid.advice.plan.source.file_edits import FileEdit
+    from jaxresid.advice.plan.verification import Check, PlanFigures
     from jaxresid.cli.options.inputs import TargetOptions
     from jaxresid.model import Plan
 
@@ -36,20 +36,20 @@ answer(given)
 _FIGURES = ("peak_nbytes", "kept_nbytes", "host_nbytes", "recompute_flops")
 
 
-def retraced(check: Check, options: TargetOptions) -> Check:
+def with_second_process(check: Check, options: TargetOptions) -> Check:
     """Return a check that asks another process where this one fails or finds other figures."""
 
-    def ask(edits: Sequence[FileEdit], promised: Figures) -> Figures:
-        from jaxresid.advice.plan.promising import Figures, UnverifiedError
+    def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> PlanFigures:
+        from jaxresid.advice.plan.verification import PlanFigures, UnverifiedError
 
         with contextlib.suppress(UnverifiedError):
             found = check(edits, promised)
             if found == promised:
                 return found
-        answer = _retraced(edits, options)
+        answer = _figures_from_process(edits, options)
         if "error" in answer:
             raise UnverifiedError(str(answer["error"]))
-        return Figures(**answer)
+        return PlanFigures(**answer)
 
     return ask
 
@@ -60,7 +60,7 @@ def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> Non
     Raises:
       InputsError: It cannot be traced, or a figure differs.
     """
-    found = _retraced(edits, options)
+    found = _figures_from_process(edits, options)
     if "error" in found:
         raise InputsError(
             f"the edited code cannot be traced; nothing was written: {found['error']}"
@@ -84,7 +84,7 @@ def _shown(name: str, figure: int) -> str:
     return f"{text} ({figure})"
 
 
-def _retraced(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str, Any]:
+def _figures_from_process(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str, Any]:
     """Return the figures of the target after the edits, or what went wrong as `error`."""
     given = {
         "path": sys.path,
@@ -108,27 +108,27 @@ def _retraced(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str,
     return found  # type: ignore[no-any-return]
 
 
-def answer(given: Mapping[str, Any]) -> None:
+def answer(request: Mapping[str, Any]) -> None:
     """Trace as asked, in the other process, and write the figures to stdout as JSON."""
     # What the user's code prints is no part of the answer, from wherever it prints.
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
-        found: Mapping[str, Any] = _figures(given)
+        found: Mapping[str, Any] = _figures(request)
     except JaxresidError as e:
         found = {"error": str(e)}
     with open(stdout, "w", encoding="utf-8") as file:
         json.dump(found, file)
 
 
-def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
-    from jaxresid.advice.plan.promising import figures_of
+def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
+    from jaxresid.advice.plan.verification import figures_of
     from jaxresid.cli.options.inputs import TargetOptions, subject_of
     from jaxresid.targets.sources import serve
 
-    serve({path: base64.b64decode(text) for path, text in given["sources"].items()})
+    serve({path: base64.b64decode(text) for path, text in request["sources"].items()})
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-        for name, value in given["options"].items()
+        for name, value in request["options"].items()
     }
     return dataclasses.asdict(figures_of(subject_of(TargetOptions(**options))[0]))

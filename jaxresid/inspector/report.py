@@ -62,7 +62,7 @@ from jaxresid.model import (
 from jaxresid.words import Mode, Profile
 
 if TYPE_CHECKING:
-    from jaxresid.xla.processes.cache import Cache
+    from jaxresid.xla.processes.cache import CompileCache
 
 
 @in_two_calls
@@ -114,7 +114,7 @@ def inspect(
     return inspected
 
 
-def inspection(question: Question, *, cache: Cache | None = None) -> Inspection:
+def inspection(question: Question, *, cache: CompileCache | None = None) -> Inspection:
     """Return the report of `inspect` together with the jaxprs.
 
     Args:
@@ -240,7 +240,7 @@ def _partly_dead(name: str, found: Lost) -> str:
     )
 
 
-def _inspected(subject: Subject, cache: Cache | None) -> Inspection:
+def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     traced, frames, profile = subject.trace, subject.frames, subject.profile
     if isinstance(traced, StepTrace):
         return _step(subject, traced)

@@ -25,11 +25,11 @@ def lint_source(
       path: the path that the source is linted as; `-` for none.
       config: None for the nearest `[tool.jaxresid]` above `path`, as on the command line.
     """
-    from jaxresid.linter.run.files import Lint
+    from jaxresid.linter.run.files import LintRun
 
     raw = source.encode() if isinstance(source, str) else source
     absolute = _absolute(path)
-    lint = Lint(config or _config(absolute), overlay={absolute: raw})
+    lint = LintRun(config or _config(absolute), overlay={absolute: raw})
     return lint.content(raw, path, absolute).violations
 
 
@@ -50,12 +50,12 @@ def fix_source(
     """
     from dataclasses import replace
 
-    from jaxresid.linter.run.files import Lint
+    from jaxresid.linter.run.files import LintRun
 
     absolute = _absolute(path)
     config = config or _config(absolute)
-    lint = Lint(replace(config, unsafe_fixes=unsafe or config.unsafe_fixes))
-    return lint.fixed(source.encode(), path, absolute).raw.decode()
+    lint = LintRun(replace(config, unsafe_fixes=unsafe or config.unsafe_fixes))
+    return lint.fix_content(source.encode(), path, absolute).raw.decode()
 
 
 def lint_paths(
@@ -79,10 +79,10 @@ def lint_paths(
     Raises:
       JaxresidError: A path does not exist, or the configuration is wrong.
     """
-    from jaxresid.linter.run.files import Lint
+    from jaxresid.linter.run.files import LintRun
     from jaxresid.settings.config import Options
 
-    run = Lint(config or _config(Path()), nearest=None if config else Options())
+    run = LintRun(config or _config(Path()), nearest=None if config else Options())
     return run.run([str(p) for p in paths], jobs=jobs, cache=cache)
 
 

@@ -10,7 +10,7 @@ from jaxresid.model.checkpoint import Checkpoint as Checkpoint
 from jaxresid.model.checkpoint import Finding as Finding
 from jaxresid.model.checkpoint import Verdict as Verdict
 from jaxresid.model.comparison import Comparison as Comparison
-from jaxresid.model.comparison import Row as Row
+from jaxresid.model.comparison import ComparisonRow as ComparisonRow
 from jaxresid.model.comparison import Timing as Timing
 from jaxresid.model.compiled import Collective as Collective
 from jaxresid.model.compiled import Compiled as Compiled
@@ -21,7 +21,7 @@ from jaxresid.model.cost import Phases as Phases
 from jaxresid.model.listing import Equation as Equation
 from jaxresid.model.listing import Listing as Listing
 from jaxresid.model.listing import Split as Split
-from jaxresid.model.listing import Value as Value
+from jaxresid.model.listing import Variable as Variable
 from jaxresid.model.offloading import Offloading as Offloading
 from jaxresid.model.offloading import Transfers as Transfers
 from jaxresid.model.peak import Live as Live

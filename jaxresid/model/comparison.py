@@ -42,7 +42,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """A function with one policy at the places of a comparison.
 
     Attributes:
@@ -106,7 +106,7 @@ class Comparison:
     device: str
     at: str
     places: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     warnings: tuple[str, ...] = ()
     measured_on: str | None = None
     mesh: Mesh | None = None

@@ -9,7 +9,7 @@ from jaxresid.model.values import Aval, Location, Residual
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Variable:
     """A variable of a `Listing`; `residual` is its number in the report, if it is kept."""
 
     name: str
@@ -33,8 +33,8 @@ class Equation:
 
     primitive: str
     params: tuple[tuple[str, str], ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
     location: Location | None
     inner: tuple[Listing, ...] = ()
     folded: int = 0
@@ -44,9 +44,9 @@ class Equation:
 class Listing:
     """A readable jaxpr; `hidden` eqns were left out after the last one shown."""
 
-    inputs: tuple[Value, ...]
+    inputs: tuple[Variable, ...]
     equations: tuple[Equation, ...]
-    outputs: tuple[Value, ...]
+    outputs: tuple[Variable, ...]
     hidden: int = 0
 
 

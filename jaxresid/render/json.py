@@ -15,6 +15,7 @@ from jaxresid.model import (
     Checkpoint,
     Collective,
     Comparison,
+    ComparisonRow,
     Compiled,
     CompiledBuffer,
     CompiledReport,
@@ -39,15 +40,14 @@ from jaxresid.model import (
     PlannedValue,
     Report,
     Residual,
-    Row,
     Source,
     Split,
     SweepRow,
     Target,
     Timing,
-    Value,
+    Variable,
 )
-from jaxresid.shown import json_text
+from jaxresid.safe_text import json_text
 
 
 def report_json(report: Report) -> str:
@@ -403,7 +403,7 @@ def _equation(equation: Equation) -> dict[str, Any]:
     }
 
 
-def _value(value: Value) -> dict[str, Any]:
+def _value(value: Variable) -> dict[str, Any]:
     return {
         "name": value.name,
         "aval": _aval(value.aval) if value.aval else None,
@@ -411,7 +411,7 @@ def _value(value: Value) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: ComparisonRow) -> dict[str, Any]:
     return {
         "policy": row.policy,
         "at": row.at,

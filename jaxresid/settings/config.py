@@ -375,7 +375,7 @@ def load(
     cwd = Path(os.path.abspath(cwd or "."))
     if isolated:
         return combine(Options(), options, root=cwd, cwd=cwd)
-    nearest = _Nearest.search(start)
+    nearest = _NearestConfig.search(start)
     file, text = nearest.file, nearest.text
     if config_file is not None:
         file, text = config_file, _read(config_file)
@@ -487,7 +487,7 @@ def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
     return root / os.path.expanduser(table.cache_dir or ".jaxresid_cache")
 
 
-class _Nearest(NamedTuple):
+class _NearestConfig(NamedTuple):
     """The nearest file that has the table, and what the nearest one that requires jax requires."""
 
     file: Path | None = None
@@ -495,7 +495,7 @@ class _Nearest(NamedTuple):
     requirements: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def search(cls, start: Path) -> _Nearest:
+    def search(cls, start: Path) -> _NearestConfig:
         file, text = None, ""
         requirements: tuple[tuple[str, ...], ...] = ()
         start = Path(os.path.abspath(start))
@@ -528,7 +528,7 @@ def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{_shown(path)}: not valid TOML: it is not UTF-8") from None
+        raise ConfigError(f"{_display_path(path)}: not valid TOML: it is not UTF-8") from None
 
 
 def _toml(text: str, file: Path) -> dict[str, object]:
@@ -539,11 +539,11 @@ def _toml(text: str, file: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
-        where = f"{_shown(file)}:{place[1]}:{place[2]}" if place else _shown(file)
+        where = f"{_display_path(file)}:{place[1]}:{place[2]}" if place else _display_path(file)
         reason = reason[: place.start()] if place else reason
         raise ConfigError(f"{where}: not valid TOML: {reason}") from None
     except RecursionError:
-        raise ConfigError(f"{_shown(file)}: not valid TOML: nested too deeply") from None
+        raise ConfigError(f"{_display_path(file)}: not valid TOML: nested too deeply") from None
 
 
 _STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")
@@ -563,7 +563,9 @@ def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     """
     table = table_in(_toml(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{_shown(file)}: tool.jaxresid is not a table; write [tool.jaxresid]")
+        raise ConfigError(
+            f"{_display_path(file)}: tool.jaxresid is not a table; write [tool.jaxresid]"
+        )
     values: dict[str, object] = {}
     for key, value in table.items():
         try:
@@ -647,7 +649,7 @@ def _no_format(value: object) -> str:
 
 def _where(file: Path, text: str, key: str, within: str = "") -> str:
     line = _line(text, key, within)
-    return f"{_shown(file)}:{line}" if line else _shown(file)
+    return f"{_display_path(file)}:{line}" if line else _display_path(file)
 
 
 def _line(text: str, key: str, within: str) -> int | None:
@@ -669,7 +671,7 @@ def _line(text: str, key: str, within: str) -> int | None:
     return found
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     """Return a path relative to the working directory where it is below it, else as it is."""
     absolute, cwd = os.path.abspath(path), os.getcwd()
     return os.path.relpath(absolute, cwd) if absolute.startswith(cwd + os.sep) else str(path)

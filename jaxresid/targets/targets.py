@@ -79,9 +79,9 @@ def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
     return None
 
 
-def named(fun: Callable[..., Any]) -> str | None:
+def function_name(fun: Callable[..., Any]) -> str | None:
     """Return the name of a function, None if it has none."""
-    found = _asked(fun, "__name__")
+    found = _attribute_or_none(fun, "__name__")
     return found if isinstance(found, str) else None
 
 
@@ -95,11 +95,11 @@ def _import(place: str) -> ModuleType:
         missing = e.name or ""
         if place == missing or place.startswith(missing + "."):
             raise TargetError(_no_module(place, missing)) from e
-        raise TargetError(_failed(place, e)) from e
+        raise TargetError(_error_in_module(place, e)) from e
     except NOT_CAUGHT:
         raise
     except BaseException as e:
-        raise TargetError(_failed(place, e)) from e
+        raise TargetError(_error_in_module(place, e)) from e
 
 
 def _import_file(place: str) -> ModuleType:
@@ -136,7 +136,7 @@ def _import_file(place: str) -> ModuleType:
             sys.modules.pop(name, None)
         if isinstance(e, NOT_CAUGHT):
             raise
-        raise TargetError(_failed(place, e)) from e
+        raise TargetError(_error_in_module(place, e)) from e
     return module
 
 
@@ -165,7 +165,7 @@ def _no_module(place: str, missing: str) -> str:
     return f"no module named {missing!r} (looked in the working directory and sys.path){hint}"
 
 
-def _failed(place: str, error: BaseException) -> str:
+def _error_in_module(place: str, error: BaseException) -> str:
     """Return the module's own error, shortened, with the line of the file that raised it."""
     where = ""
     tb = error.__traceback__
@@ -177,10 +177,10 @@ def _failed(place: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({os.path.relpath(error.filename)}, line {error.lineno})"
         error = SyntaxError(error.msg)
-    return f"{place} fails to import: {_said(error)}{where}"
+    return f"{place} fails to import: {_error_text(error)}{where}"
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return an error as `Type: first line`."""
     try:
         first = str(error).strip().splitlines()
@@ -190,11 +190,11 @@ def _said(error: BaseException) -> str:
 
 
 def _module_of(value: Any) -> str:
-    found = _asked(value, "__module__")
+    found = _attribute_or_none(value, "__module__")
     return found if isinstance(found, str) else ""
 
 
-def _asked(value: Any, name: str) -> Any:
+def _attribute_or_none(value: Any, name: str) -> Any:
     """Return an attribute, None where there is none or asking for it raises."""
     try:
         return getattr(value, name, None)
@@ -209,7 +209,9 @@ def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            callables = {n: _asked(found, n) for n in dir(found) if not n.startswith("_")}
+            callables = {
+                n: _attribute_or_none(found, n) for n in dir(found) if not n.startswith("_")
+            }
             names = [n for n, value in callables.items() if callable(value)]
             near = nearest(part, names, cutoff=0.5)
             own = [n for n in names if _module_of(callables[n]) == module.__name__]
@@ -221,6 +223,6 @@ def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
                 hint = ""
             raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
         except Exception as e:
-            raise TargetError(f"reading {part!r} of {walked} raises {_said(e)}") from e
+            raise TargetError(f"reading {part!r} of {walked} raises {_error_text(e)}") from e
         walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
     return found

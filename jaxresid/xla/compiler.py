@@ -20,7 +20,7 @@ from jaxresid.xla import places
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
 from jaxresid.xla.hlo.module import collectives
-from jaxresid.xla.hlo.out_of_memory import exhausted, refined
+from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
 from jaxresid.xla.job import Compilation, Job
 
 # Names of `model.Compiled` -> those of XLA's CompiledMemoryStats, which has them since 0.7.0.
@@ -51,7 +51,7 @@ class _UnavailableError(Exception):
 
 def compilation(job: Job) -> Compilation:
     """Return the result of compiling a program; what goes wrong is in its `error`."""
-    place = places.place(job.on)
+    place = places.parse_place(job.on)
     try:
         devices = _devices(place, job.module.devices)
     except _UnavailableError as e:
@@ -100,7 +100,7 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     Raises:
       _UnavailableError: there are not that many.
     """
-    reason = places.unavailable(place)
+    reason = places.why_unavailable(place)
     if reason is not None:
         raise _UnavailableError(reason)
     jax = jax_compat.import_jax()
@@ -136,7 +136,7 @@ def _failure(
 
     A lack of memory is a result; everything else that the compiler raises is an error.
     """
-    found = exhausted(str(error))
+    found = parse_out_of_memory(str(error))
     if found is None or found.required_nbytes is None:
         return Compilation(error=_line(error))
     live = buffers(*dumped, place.platform)
@@ -181,7 +181,7 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
     try:
         jax_compat.compiled(_TOO_BIG, devices[:1], {})
     except Exception as e:
-        found = exhausted(str(e))
+        found = parse_out_of_memory(str(e))
         return None if found is None else found.capacity_nbytes
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class LoweredModule:
     """A lowered program, free of devices.
 
     Attributes:
@@ -34,7 +34,7 @@ class Job:
       label: what progress messages call it; not part of its key.
     """
 
-    module: Module
+    module: LoweredModule
     on: str
     flags: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 600.0
@@ -43,7 +43,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class PeakBuffer:
     """One buffer that is live at XLA's peak, or one of the largest where XLA does not list those.
 
     Attributes:
@@ -111,7 +111,7 @@ class Compilation:
     capacity_nbytes: int | None = None
     error: str | None = None
     transient: bool = False
-    buffers: tuple[Buffer, ...] = ()
+    buffers: tuple[PeakBuffer, ...] = ()
     live_nbytes: int | None = None
     collectives: tuple[CollectiveOp, ...] = ()
     output_shards: tuple[tuple[int, ...] | None, ...] | None = None
@@ -121,6 +121,6 @@ class Compilation:
     notes: tuple[str, ...] = ()
 
     @property
-    def exhausted(self) -> bool:
+    def is_out_of_memory(self) -> bool:
         """Return whether the program does not fit by XLA's own account."""
         return self.required_nbytes is not None

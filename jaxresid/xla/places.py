@@ -102,7 +102,7 @@ def topologies() -> tuple[Topology, ...]:
     )
 
 
-def place(text: str) -> Place:
+def parse_place(text: str) -> Place:
     """Parse a place: `cpu`, `gpu`, `tpu:v5e:2x4`.
 
     Raises:
@@ -118,7 +118,7 @@ def place(text: str) -> Place:
         name = kind.partition("-")[0]
         if name in _GENERATIONS or name in _OTHER_NAMES:
             raise InputsError(
-                f"{text!r} is not a platform to compile for; write tpu:{_meant(word)}"
+                f"{text!r} is not a platform to compile for; write tpu:{_by_other_name(word)}"
             )
         raise InputsError(
             f"{text!r} is not a platform to compile for; write cpu, gpu or tpu:GENERATION:SHAPE,"
@@ -127,7 +127,7 @@ def place(text: str) -> Place:
     return _tpu(text, topology)
 
 
-def unavailable(place: Place) -> str | None:
+def why_unavailable(place: Place) -> str | None:
     """Return why nothing can be compiled for a place here; None where no reason is known.
 
     Only what is known before jax is imported counts.
@@ -164,15 +164,14 @@ def _not_a_topology(text: str, name: str, shape: str) -> str:
         )
     bare = name.partition("-")[0]
     if bare in _GENERATIONS or bare in _OTHER_NAMES:
-        return (
-            f"{text!r}: write a topology with its shape: tpu:{_meant(f'{name}:{shape}')}; {_LISTED}"
-        )
+        full = f"tpu:{_by_other_name(f'{name}:{shape}')}"
+        return f"{text!r}: write a topology with its shape: {full}; {_LISTED}"
     known = ", ".join(_GENERATIONS)
     near = did_you_mean(name, _GENERATIONS)
     return f"{text!r}: unknown TPU generation {name!r}{near} (known: {known}); {_LISTED}"
 
 
-def _meant(topology: str) -> str:
+def _by_other_name(topology: str) -> str:
     """Return the topology that one in other words stands for: `v5litepod-8` is `v5e:2x4`."""
     name, _, shape = topology.partition(":")
     name, _, count = name.partition("-")

@@ -24,7 +24,7 @@ from fixtures.inspect import block, gpt, offload, stack8
 from jaxresid.advice.check import rules
 from jaxresid.advice.check.check import checked
 from jaxresid.advice.check.rules import traced_rules
-from jaxresid.advice.check.source_lines import Placing, definition
+from jaxresid.advice.check.source_lines import FindingPlacer, definition
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.cli.main import run
 from jaxresid.inspector.findings.collect import findings
@@ -32,7 +32,7 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.files import LintRun
 from jaxresid.model import Checkpoint, Finding, Location, Source, Verdict
 from jaxresid.render.lint import FORMATS
 from jaxresid.settings.config import Options, load
@@ -584,7 +584,7 @@ def test_paths_are_shown_as_the_linter_shows_them(lab, monkeypatch):
 
 
 def placing(fun=block.checkpointed):
-    return Placing(fun, "target", inspection(Question(jnp.sum, (f32(3),))).frames)
+    return FindingPlacer(fun, "target", inspection(Question(jnp.sum, (f32(3),))).frames)
 
 
 def finding(location):
@@ -607,7 +607,9 @@ def test_what_has_no_line_of_the_users_is_placed_at_the_target(location):
 
 @pytest.mark.parametrize("target", [jnp.sin, len, functools.partial(len)])
 def test_a_target_without_source_is_placed_by_name(target):
-    _, violation = Placing(target, "numpy:sin", placing()._frames).violation(finding(None), {})
+    _, violation = FindingPlacer(target, "numpy:sin", placing()._frames).violation(
+        finding(None), {}
+    )
     assert violation.code == "JXR801"
     assert violation.span.row >= 1
 
@@ -630,7 +632,7 @@ def test_a_location_on_every_kind_of_line(lab):
         "    for y in (x, g(x)):\n        x = [\n            y\n        ]\n    return x\n"
     )
     (lab.path / "lines.py").write_text(source)
-    place = Placing(len, "len", inspection(Question(jnp.sum, (f32(3),))).frames)
+    place = FindingPlacer(len, "len", inspection(Question(jnp.sum, (f32(3),))).frames)
     path = str(lab.path / "lines.py")
 
     def at(row, column=None):
@@ -926,7 +928,7 @@ def test_a_function_without_a_file():
 
 def test_results_come_by_file_sorted():
     found = inspection(Question(block.checkpointed, block.example_inputs()))
-    (linted,) = checked(found, Lint(load(ROOT, Options()), nearest=Options()))
+    (linted,) = checked(found, LintRun(load(ROOT, Options()), nearest=Options()))
     assert linted.lines[None][linted.violations[0].span.row - 1].strip().startswith("return")
 
 

@@ -19,7 +19,12 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid import jax_compat
 from jaxresid.advice.compile import ahead_of_time as compile_module
-from jaxresid.advice.compile.ahead_of_time import Program, Settings, compiled_rows, row
+from jaxresid.advice.compile.ahead_of_time import (
+    CompileSettings,
+    PolicyProgram,
+    compiled_row,
+    compiled_rows,
+)
 from jaxresid.cli.main import run
 from jaxresid.cli.options import compiling
 from jaxresid.errors import InputsError, TraceError
@@ -44,7 +49,7 @@ from jaxresid.render.report.compiled import (
     verdict_text,
 )
 from jaxresid.render.tables.compare import render_comparison
-from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Module
+from jaxresid.xla.job import CollectiveOp, Compilation, LoweredModule, PeakBuffer
 from jaxresid.xla.places import topologies
 from tests.render.test_render import schema
 from tests.render.test_render_compare import COMPARISON
@@ -70,8 +75,10 @@ FITS = Compilation(
     stats=STATS,
     capacity_nbytes=16 * GIB,
     buffers=(
-        Buffer("argument", GIB, "bf16[512,1048576]", "parameter", "operands[1]"),
-        Buffer("temporary", 7, "f32[7]", "exponential", "jit(f)/exp", str(ROOT / "README.md"), 1),
+        PeakBuffer("argument", GIB, "bf16[512,1048576]", "parameter", "operands[1]"),
+        PeakBuffer(
+            "temporary", 7, "f32[7]", "exponential", "jit(f)/exp", str(ROOT / "README.md"), 1
+        ),
     ),
     live_nbytes=12 * GIB,
     collectives=(CollectiveOp("all-gather", 64, 3 * GIB),),
@@ -101,7 +108,7 @@ def small_block():
 
 def program(policy="as-written", estimate=11 * GIB):
     fun, args = small_block()
-    return Program(policy, subject(Question(fun, args)).trace, (), estimate)
+    return PolicyProgram(policy, subject(Question(fun, args)).trace, (), estimate)
 
 
 class FakePool:
@@ -124,10 +131,10 @@ def pool(monkeypatch):
 
     def use(answer):
         fake = FakePool(answer)
-        monkeypatch.setattr(compile_module.pool, "compiled", fake)
+        monkeypatch.setattr(compile_module.pool, "compile_jobs", fake)
         return fake
 
-    monkeypatch.setattr(compile_module, "unavailable", lambda place: None)
+    monkeypatch.setattr(compile_module, "why_unavailable", lambda place: None)
     return use
 
 
@@ -135,7 +142,7 @@ def pool(monkeypatch):
 
 
 def test_a_row_is_the_compilers_figures():
-    found = row(program(), TPU, FITS, devices=8)
+    found = compiled_row(program(), TPU, FITS, devices=8)
     for name, nbytes in STATS.items():
         assert getattr(found, name) == nbytes
     assert (found.on, found.policy, found.devices) == (TPU, "as-written", 8)
@@ -171,19 +178,19 @@ def test_a_row_is_the_compilers_figures():
     ],
 )
 def test_whether_it_fits(compilation, fits):
-    assert row(program(), TPU, compilation, devices=8).fits is fits
+    assert compiled_row(program(), TPU, compilation, devices=8).fits is fits
 
 
 def test_what_a_program_that_does_not_fit_needs_is_its_peak():
-    found = row(program(), TPU, EXHAUSTED, devices=8)
+    found = compiled_row(program(), TPU, EXHAUSTED, devices=8)
     assert (found.peak_nbytes, found.temp_nbytes, found.error) == (53 * GIB, None, None)
 
 
 def test_devices_that_a_program_leaves_idle_are_said():
-    assert row(program(), TPU, FITS, devices=8).notes == ()
-    (note,) = row(program(), TPU, FITS, devices=1).notes
+    assert compiled_row(program(), TPU, FITS, devices=8).notes == ()
+    (note,) = compiled_row(program(), TPU, FITS, devices=1).notes
     assert "1 of the 8 devices" in note
-    assert row(program(), "cpu", FITS, devices=1).notes == ()
+    assert compiled_row(program(), "cpu", FITS, devices=1).notes == ()
 
 
 # Programs and places
@@ -191,9 +198,9 @@ def test_devices_that_a_program_leaves_idle_are_said():
 
 def test_constants_of_size_are_said_to_be_beside_the_peak():
     def notes(constant, compilation=FITS):
-        buffers = (Buffer("constant", constant, "f32[9]", "constant"),)
+        buffers = (PeakBuffer("constant", constant, "f32[9]", "constant"),)
         compilation = dataclasses.replace(compilation, buffers=buffers)
-        return row(program(), TPU, compilation, devices=8).notes
+        return compiled_row(program(), TPU, compilation, devices=8).notes
 
     assert notes(GIB) == ("XLA's peak does not include its constants, 1.00 GiB",)
     assert notes(2**20) == notes(GIB, EXHAUSTED) == notes(GIB, Compilation(error="killed")) == ()
@@ -208,18 +215,18 @@ def test_flags_may_be_what_jax_takes(pool):
 
 def test_a_line_below_the_working_directory_is_said_from_there(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert row(program(), TPU, FITS, devices=8).buffers[1].location.file == "README.md"
+    assert compiled_row(program(), TPU, FITS, devices=8).buffers[1].location.file == "README.md"
 
 
 def test_rows_stand_in_order_whatever_ends_first(pool, monkeypatch):
     monkeypatch.setattr(
-        compile_module, "lowered", lambda trace, platform: Module(trace.encode(), platform)
+        compile_module, "lowered", lambda trace, platform: LoweredModule(trace.encode(), platform)
     )
     fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.on}"))
     # What stands for a trace is handed to what stands for the lowering, and back to the row.
     monkeypatch.setattr(compile_module, "_parameters", lambda trace: ())
-    programs = [Program(name, name) for name in ("none", "dots")]
-    settings = Settings(flags=(("xla_a", "b"),), timeout_s=5, memory_nbytes=GIB, workers=3)
+    programs = [PolicyProgram(name, name) for name in ("none", "dots")]
+    settings = CompileSettings(flags=(("xla_a", "b"),), timeout_s=5, memory_nbytes=GIB, workers=3)
     found = compiled_rows(programs, ["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4", "cpu"], settings)
     places = ["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4"]
     assert [[c.compiler for c in rows] for rows in found] == [
@@ -241,13 +248,13 @@ def test_what_cannot_be_lowered_is_a_row_with_its_reason(pool, monkeypatch):
             raise TraceError("no callbacks\n  on a TPU")
         if trace == "dots":
             raise ZeroDivisionError("oh")
-        return Module(b"", platform)
+        return LoweredModule(b"", platform)
 
     monkeypatch.setattr(compile_module, "lowered", lowered)
     monkeypatch.setattr(compile_module, "_parameters", lambda trace: ())
     pool(lambda job: FITS)
-    programs = [Program(name, name, (), 7) for name in ("none", "dots")]
-    found = compiled_rows(programs, ["cpu", TPU], Settings())
+    programs = [PolicyProgram(name, name, (), 7) for name in ("none", "dots")]
+    found = compiled_rows(programs, ["cpu", TPU], CompileSettings())
     errors = [[c.error for c in rows] for rows in found]
     assert errors[0] == [None, "no callbacks on a TPU"]
     assert errors[1][0].startswith("ZeroDivisionError") and errors[1][1] == errors[0][1]
@@ -298,7 +305,7 @@ def test_every_policy_of_a_comparison_is_compiled(pool, monkeypatch):
 
     def lowered(trace, platform):
         primal = jax_compat.open_jaxpr(trace.primal().jaxpr)
-        return Module(f"{contains_remat(primal)}".encode(), platform)
+        return LoweredModule(f"{contains_remat(primal)}".encode(), platform)
 
     monkeypatch.setattr(compile_module, "lowered", lowered)
     pool(lambda job: dataclasses.replace(FITS, compiler=job.module.code.decode()))
@@ -387,7 +394,7 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
     )
     pool(lambda job: FITS)
     monkeypatch.setattr(
-        compile_module, "unavailable", lambda place: reason * (place.platform == "tpu") or None
+        compile_module, "why_unavailable", lambda place: reason * (place.platform == "tpu") or None
     )
     assert run(["compile", TARGET, "--on", TPU, "--on", "cpu"]) == 2
     out, err = capsys.readouterr()
@@ -448,7 +455,7 @@ def test_tracing_has_as_many_devices_as_the_largest_topology(environment, ons, b
         environment.delenv("JAX_NUM_CPU_DEVICES")
     else:
         environment.setenv("JAX_NUM_CPU_DEVICES", before)
-    assert compiling.places_here([*ons, ons[0]]) == tuple(ons)
+    assert compiling.prepare_places([*ons, ons[0]]) == tuple(ons)
     assert os.environ.get("JAX_NUM_CPU_DEVICES") == after
     assert os.environ["JAX_PLATFORMS"] == "cpu"
 
@@ -456,13 +463,13 @@ def test_tracing_has_as_many_devices_as_the_largest_topology(environment, ons, b
 def test_devices_that_xla_is_told_of_stay(environment):
     environment.delenv("JAX_NUM_CPU_DEVICES")
     environment.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-    compiling.places_here([TPU])
+    compiling.prepare_places([TPU])
     assert "JAX_NUM_CPU_DEVICES" not in os.environ
 
 
 def test_measuring_keeps_the_device_that_there_is(environment):
     environment.delenv("JAX_PLATFORMS")
-    compiling.places_here(["cpu"], measure=True)
+    compiling.prepare_places(["cpu"], measure=True)
     assert "JAX_PLATFORMS" not in os.environ
 
 

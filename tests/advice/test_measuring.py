@@ -17,8 +17,8 @@ from fixtures.inspect import block
 from jaxresid.advice.timing.measure import process as bench_process
 from jaxresid.advice.timing.measure import rounds as measuring
 from jaxresid.advice.timing.measure import tolerance as agreement
-from jaxresid.advice.timing.measure.random_inputs import drawn, draws, spec
-from jaxresid.advice.timing.measure.rounds import Run, measured
+from jaxresid.advice.timing.measure.random_inputs import leaf_recipes, make_leaves, spec
+from jaxresid.advice.timing.measure.rounds import VariantToTime, measured
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.errors import InputsError, JaxresidError
 from tests.where import ROOT
@@ -58,14 +58,21 @@ def failing(leaves):
     raise ValueError("no such layer")
 
 
-NONE, REMAT = Run("none", gradients(block.plain)), Run("remat", gradients(block.checkpointed))
-OTHERS = [Run("wrong", wrong), Run("absurd", absurd), Run("failing", failing)]
+NONE, REMAT = (
+    VariantToTime("none", gradients(block.plain)),
+    VariantToTime("remat", gradients(block.checkpointed)),
+)
+OTHERS = [
+    VariantToTime("wrong", wrong),
+    VariantToTime("absurd", absurd),
+    VariantToTime("failing", failing),
+]
 
 
 @pytest.fixture(scope="module")
 def apart():
     said = []
-    runs = [NONE, REMAT, *OTHERS, Run("calling back", calling_back)]
+    runs = [NONE, REMAT, *OTHERS, VariantToTime("calling back", calling_back)]
     found = measured(runs, "none", LEAVES, PATHS, rounds=3, progress=said.append)
     return found, said
 
@@ -106,7 +113,7 @@ def test_progress(apart):
 
 @pytest.mark.integration
 def test_in_this_process():
-    runs = [NONE, REMAT, *OTHERS, Run("calling back", calling_back)]
+    runs = [NONE, REMAT, *OTHERS, VariantToTime("calling back", calling_back)]
     found = measured(runs, "none", LEAVES, PATHS, rounds=1, isolated=False)
     assert set(found.timings) == {"none", "remat", "wrong", "calling back"}
     assert found.timings["remat"].agrees
@@ -119,7 +126,7 @@ def test_in_this_process():
 def test_ratios_are_those_of_a_round(monkeypatch):
     taken = {"none": iter([1.0, 2.0, 4.0, 0]), "remat": iter([2.0, 3.0, 4.0, 0])}
     monkeypatch.setattr(Bench, "seconds", lambda self, label: next(taken[label]))
-    runs = [Run(label, lambda leaves: [2 * leaves[0]]) for label in taken]
+    runs = [VariantToTime(label, lambda leaves: [2 * leaves[0]]) for label in taken]
     found = measured(runs, "none", [f32(3)], ["x"], rounds=9, patience_s=0, isolated=False)
     timing = found.timings["remat"]
     assert (timing.seconds, timing.rounds) == (3, 3)
@@ -130,7 +137,7 @@ def test_ratios_are_those_of_a_round(monkeypatch):
 def test_rounds_are_interleaved_in_changing_order(monkeypatch):
     called = []
     monkeypatch.setattr(Bench, "seconds", lambda self, label: called.append(label) or 1.0)
-    runs = [Run(label, lambda leaves: [2 * leaves[0]]) for label in "abc"]
+    runs = [VariantToTime(label, lambda leaves: [2 * leaves[0]]) for label in "abc"]
     found = measured(runs, "a", [f32(3)], ["x"], rounds=8, isolated=False)
     orders = ["".join(called[i : i + 3]) for i in range(0, len(called), 3)]
     assert found.timings["a"].rounds == len(orders) == 8
@@ -139,7 +146,7 @@ def test_rounds_are_interleaved_in_changing_order(monkeypatch):
 
 
 def test_short_runs_are_repeated_and_the_first_is_not_counted(monkeypatch):
-    bench = Bench(draws([f32(3)], ["x"]), 0)
+    bench = Bench(leaf_recipes([f32(3)], ["x"]), 0)
     bench.load("none", jax.jit(lambda leaves: leaves).lower([f32(3)]))
     program, calls, clock = bench._programs["none"], [], [0.0]
 
@@ -164,7 +171,7 @@ class Fragile(Bench):
     def refer(self, label):
         if label == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().refer(label)
+        return super().run_reference(label)
 
     def error(self, label, tolerance):
         if label == "aborts":
@@ -187,7 +194,7 @@ serve(Fragile)
 @pytest.mark.integration
 def test_a_process_that_ends_takes_one_variant_along(monkeypatch):
     monkeypatch.setattr(bench_process, "_START", FRAGILE)
-    runs = [Run("aborts", NONE.fun), NONE, Run("killed", NONE.fun), REMAT]
+    runs = [VariantToTime("aborts", NONE.fun), NONE, VariantToTime("killed", NONE.fun), REMAT]
     found = measured(runs, "none", LEAVES, PATHS, rounds=3)
     assert found.errors == {
         "aborts": "SIGABRT: F1121 xla.cc:1] Check failed: false",
@@ -201,7 +208,7 @@ def test_a_process_that_ends_takes_one_variant_along(monkeypatch):
 @pytest.mark.integration
 def test_without_a_baseline_there_are_times_alone(monkeypatch):
     monkeypatch.setattr(bench_process, "_START", FRAGILE)
-    found = measured([Run("dies", NONE.fun), REMAT], "dies", LEAVES, PATHS, rounds=2)
+    found = measured([VariantToTime("dies", NONE.fun), REMAT], "dies", LEAVES, PATHS, rounds=2)
     assert found.errors == {"dies": "killed (out of memory?)"}
     remat = found.timings["remat"]
     assert remat.seconds > 0
@@ -285,7 +292,11 @@ def test_every_kind_of_leaf_reaches_the_process():
         return [-r if jnp.issubdtype(r.dtype, jnp.inexact) else r for r in fun(leaves)]
 
     paths = [f"leaf{i}" for i in range(len(leaves))]
-    runs = [Run("none", fun), Run("same", fun), Run("negative", negative)]
+    runs = [
+        VariantToTime("none", fun),
+        VariantToTime("same", fun),
+        VariantToTime("negative", negative),
+    ]
     found = measured(runs, "none", leaves, paths, rounds=1)
     assert found.errors == {}
     assert found.timings["same"].agrees
@@ -308,30 +319,32 @@ def test_leaves_in_host_memory():
 
     host = in_memory("pinned_host")
     leaves = [jax.ShapeDtypeStruct((4, 4), jnp.float32, sharding=host), f32(4)]
-    array = drawn(draws(leaves, ["w", "x"]), 0)[0]
+    array = make_leaves(leaf_recipes(leaves, ["w", "x"]), 0)[0]
     assert array.sharding.memory_kind == "pinned_host"
     for isolated in (True, False):
-        found = measured([Run("none", fun)], "none", leaves, ["w", "x"], isolated=isolated)
+        found = measured(
+            [VariantToTime("none", fun)], "none", leaves, ["w", "x"], isolated=isolated
+        )
         assert found.errors == {}
 
 
 def test_draws_are_the_same_for_a_seed_and_scaled_by_fan_in():
     leaves = [f32(400), f32(400, 100), f32(24, 100, 50), f32(3, 3, 64, 32), f32(0, 3)]
-    made = draws(leaves, [str(i) for i in range(len(leaves))])
-    vector, matrix, stacked, kernel, empty = drawn(made, 0)
+    made = leaf_recipes(leaves, [str(i) for i in range(len(leaves))])
+    vector, matrix, stacked, kernel, empty = make_leaves(made, 0)
     assert jnp.std(vector) == pytest.approx(1, rel=0.2)
     assert jnp.std(matrix) == pytest.approx(400**-0.5, rel=0.05)
     assert jnp.std(stacked) == pytest.approx(100**-0.5, rel=0.05)
     assert jnp.std(kernel) == pytest.approx((9 * 64) ** -0.5, rel=0.05)
     assert empty.shape == (0, 3)
-    assert jnp.array_equal(matrix, drawn(made, 0)[1])
-    assert not jnp.array_equal(matrix, drawn(made, 1)[1])
+    assert jnp.array_equal(matrix, make_leaves(made, 0)[1])
+    assert not jnp.array_equal(matrix, make_leaves(made, 1)[1])
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.complex64])
 def test_nudging_changes_the_last_bit(dtype):
-    made = draws([jnp.asarray([0, 1, -3, jnp.inf, jnp.nan], dtype)], ["x"])
-    (given,), (nudged,) = drawn(made, 0), drawn(made, 0, nudged=True)
+    made = leaf_recipes([jnp.asarray([0, 1, -3, jnp.inf, jnp.nan], dtype)], ["x"])
+    (given,), (nudged,) = make_leaves(made, 0), make_leaves(made, 0, nudged=True)
     assert given.dtype == nudged.dtype == dtype
     assert np.array_equal(given[jnp.array([0, 3, 4])].real, nudged[jnp.array([0, 3, 4])].real, True)
     change = np.abs(np.asarray(given[1:3] / nudged[1:3]).astype(np.complex64) - 1)
@@ -363,7 +376,7 @@ def test_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("fun", [block.plain, block.checkpointed])
 def test_what_is_exported_compiles_to_what_jit_compiles(fun):
-    made = draws(LEAVES, PATHS)
+    made = leaf_recipes(LEAVES, PATHS)
     specs = [spec(draw) for draw in made]
     bench, jitted = Bench(made, 0), jax.jit(gradients(fun))
     bench.load("exported", measuring.exported(jitted, specs))
@@ -381,21 +394,21 @@ def test_custom_calls_without_promises_are_exported():
 
 def test_rounding_alone_is_told_from_values():
     leaves = [f32(40, 40), f32(40, 40)]
-    bench = Bench(draws(leaves, ["w", "x"]), 0)
+    bench = Bench(leaf_recipes(leaves, ["w", "x"]), 0)
 
     def fun(leaves):
         shares = jax.nn.softmax(leaves[1] @ leaves[0])
         return [shares, jnp.sum(shares, axis=-1) - 1]
 
     bench.load("none", jax.jit(fun).lower(leaves))
-    bench.refer("none")
+    bench.run_reference("none")
     shares, rounding = bench._noise
     greatest = [agreement.greatest(array) for array in bench._reference]
     assert 0 < shares < 1e-5 * greatest[0]
     assert 0 < greatest[1] < 1e-5
     assert rounding > 0.1 * greatest[1]
     assert bench.error("none", 1e-4) == 0
-    assert np.array_equal(bench._inputs[0], drawn(bench._draws, 0)[0])
+    assert np.array_equal(bench._inputs[0], make_leaves(bench._draws, 0)[0])
 
 
 @pytest.mark.parametrize(
@@ -446,7 +459,7 @@ def test_of_nan_gradients_nothing_is_said(isolated):
         (gradient,) = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.log(-1 - jnp.abs(x[0])))))(leaves)
         return [jnp.float32(1), gradient]
 
-    runs = [Run("none", fun), Run("remat", fun)]
+    runs = [VariantToTime("none", fun), VariantToTime("remat", fun)]
     found = measured(runs, "none", [f32(3)], ["x"], rounds=1, isolated=isolated)
     assert [t.agrees for t in found.timings.values()] == [None, None]
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.plan.plan import planned
-from jaxresid.advice.plan.solver import Choosing, Program, together
+from jaxresid.advice.plan.solver import ValueChoice, ValueProgram, combine_options
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.report import subject
@@ -346,7 +346,7 @@ def test_the_integer_program_equals_brute_force():
     made = graph(
         variants.body(place_of(variants, "scan")), found.frames, lambda e: eqn_cost(e).flops
     )
-    program = Program(made)
+    program = ValueProgram(made)
     numbers = range(len(made.saveables))
     every = [
         program.choosing(frozenset(chosen), frozenset())
@@ -369,7 +369,7 @@ def test_the_graph_costs_what_jax_recomputes():
     place = place_of(variants, "scan")
     made = graph(variants.body(place), found.frames, lambda e: eqn_cost(e).matmul_flops)
     plain = variants.variant({})
-    program = Program(made)
+    program = ValueProgram(made)
     for size in range(4):
         for chosen in itertools.combinations(range(len(made.saveables)), size):
             names = tuple((made.saveables[c].expression, f"n{c}") for c in chosen)
@@ -381,7 +381,7 @@ def test_the_graph_costs_what_jax_recomputes():
     every = graph(variants.body(place), found.frames, lambda e: eqn_cost(e).flops)
     nothing = variants.variant({place: everywhere(place, Choice(None))})
     added = (nothing.cost - plain.cost).flops
-    assert Program(every).choosing(frozenset(), frozenset()).cost * place.trips == added
+    assert ValueProgram(every).choosing(frozenset(), frozenset()).cost * place.trips == added
 
 
 def test_several_places_are_chosen_together():
@@ -394,12 +394,12 @@ def test_several_places_are_chosen_together():
             for pick in itertools.product(range(3), repeat=3)
             if sum(w[i] for w, i in zip(weights, pick, strict=True)) <= limit
         ]
-        picked = together(costs, weights, limit, [])
+        picked = combine_options(costs, weights, limit, [])
         if not fitting:
             assert picked is None
             continue
         assert sum(c[i] for c, i in zip(costs, picked, strict=True)) == min(fitting)
-    one = together([[0, 1], [0, 1]], [[0, -1], [0, -1]], -2, [(0, 1)])
+    one = combine_options([[0, 1], [0, 1]], [[0, -1], [0, -1]], -2, [(0, 1)])
     assert one is None
 
 
@@ -494,10 +494,10 @@ def test_a_body_without_eqns_has_one_choice(fun):
 
 def test_the_program_of_nothing():
     empty = Graph((), (), (), ())
-    nothing = Choosing(frozenset(), frozenset(), 0, 0, 0.0)
-    assert Program(empty).front(8) == ((nothing,), True)
+    nothing = ValueChoice(frozenset(), frozenset(), 0, 0, 0.0)
+    assert ValueProgram(empty).front(8) == ((nothing,), True)
     # Something runs, and nothing is needed of it.
     idle = Graph((), (Step(None, 3.0, (), None, 4),), (), (True,))
-    assert Program(idle).front(8) == ((nothing,), True)
-    assert together([], [], 1.0, []) == ()
-    assert together([], [], -1.0, []) is None
+    assert ValueProgram(idle).front(8) == ((nothing,), True)
+    assert combine_options([], [], 1.0, []) == ()
+    assert combine_options([], [], -1.0, []) is None

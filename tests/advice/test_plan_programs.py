@@ -9,15 +9,15 @@ import sys
 import pytest
 
 from jaxresid.advice.plan import plan as planning
-from jaxresid.advice.plan.promising import (
-    Figures,
+from jaxresid.advice.plan.source.snippets import code
+from jaxresid.advice.plan.verification import (
+    PlanFigures,
     UnverifiedError,
     figures,
     figures_of,
-    rehearsal,
+    in_process_check,
     without_checkpoints,
 )
-from jaxresid.advice.plan.source.snippets import code
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.report import subject
@@ -114,7 +114,7 @@ class Program:
         if written.problems:
             return f"unwritten: {written.problems[0]}", sites, ()
         try:
-            found = rehearsal(self.subject, self.question)(written.edits, promised)
+            found = in_process_check(self.subject, self.question)(written.edits, promised)
         except UnverifiedError as e:
             return f"untraced: {e}", sites, written.edits
         if found != promised:
@@ -180,7 +180,7 @@ def test_plans_are_what_their_code_gives(seed, folder):
     low = planning.planned(made.subject, 1).floor_nbytes
     peak = made.plain.peak_nbytes
     for budget in sorted({low, (low + peak) // 2}):
-        check = rehearsal(made.subject, made.question)
+        check = in_process_check(made.subject, made.question)
         plan, edits = planning.drafted(made.subject, budget, check=check)
         assert plan.fits
         assert plan.recompute_flops >= 0
@@ -191,7 +191,7 @@ def test_plans_are_what_their_code_gives(seed, folder):
         module = importlib.import_module(name)
         asked = Question(module.loss).of(module.loss_inputs(), {})
         found = figures_of(subject(asked))
-        assert found == Figures(
+        assert found == PlanFigures(
             plan.peak_nbytes, plan.kept_nbytes, plan.host_nbytes, plan.recompute_flops
         ), seed
 

@@ -21,7 +21,7 @@ import pytest
 
 import jaxresid
 import jaxresid.advice.sweep.sweep as sweeping
-from jaxresid.advice.compile.ahead_of_time import Settings
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.sweep.results import Results, row_of
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, JaxresidError
@@ -72,8 +72,8 @@ def compiler(monkeypatch, log):
     """Has a fake one do the compiling."""
 
     def use(name):
-        fake = functools.partial(pool.compiled, compiler=f"sweep_compilers:{name}")
-        monkeypatch.setattr(sweeping, "compiled", fake)
+        fake = functools.partial(pool.compile_jobs, compiler=f"sweep_compilers:{name}")
+        monkeypatch.setattr(sweeping, "compile_jobs", fake)
 
     use("quick")
     return use
@@ -439,7 +439,7 @@ class TestDask:
                 found = sweeping.swept(
                     lambda batch: sweeping.subject(Question(loss, inputs(batch), mode="function")),
                     sweeping.Grid(("cpu",), ("none", "nothing_saveable"), (2, 4, 8, 16)),
-                    Settings(executor=executor),
+                    CompileSettings(executor=executor),
                     results=results,
                     progress=kill_half_way,
                 )

@@ -102,7 +102,7 @@ def edited(text, *sites, fun=None, name="model.py"):
     if not found:
         return text
     (edit,) = found
-    assert (edit.shown, edit.old) == (name, text.encode())
+    assert (edit.display_path, edit.old) == (name, text.encode())
     ast.parse(edit.new)
     return edit.new.decode()
 
@@ -590,7 +590,7 @@ def test_a_checkpoint_in_another_file(monkeypatch):
         (edit,) = edits(plan(given), subject())
     finally:
         del sys.modules["blocks_apart"], sys.modules["blocks_other"]
-    assert edit.shown == "blocks_apart.py"
+    assert edit.display_path == "blocks_apart.py"
     assert edit.new.decode() == blocks.replace("@jax.checkpoint\n", "")
 
 

@@ -27,7 +27,7 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.job import Job
-from jaxresid.xla.places import place
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
 
 
@@ -37,7 +37,7 @@ def figures(case, policy, on):
     given = {"mesh": mesh, "profile": "cpu" if on == "cpu" else "accelerator"}
     found = inspection(Question(case.under(policy), case.inputs(mesh), **given))
     peak = found.report.peak
-    said = execute(Job(lowered(found.trace, place(on).platform), on))
+    said = execute(Job(lowered(found.trace, parse_place(on).platform), on))
     if said.error is not None:
         raise SystemExit(f"{case.name}: {said.error}")
     stats = said.stats

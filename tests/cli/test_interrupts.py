@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from jaxresid.interrupts import minded
+from jaxresid.interrupts import reraising_interrupts
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ PLACES = pytest.mark.parametrize("place", [collected, referenced, deleted])
 
 
 def pass_through(place):
-    with minded():
+    with reraising_interrupts():
         place()
         time.sleep(5)
 
@@ -124,16 +124,16 @@ def test_what_else_is_dropped_is_said_as_before(dropped):
         def __del__(self):
             raise ValueError
 
-    with minded():
+    with reraising_interrupts():
         Failing()
     assert dropped == [ValueError]
 
 
 def test_the_hook_is_put_back():
     before = sys.unraisablehook
-    with minded():
+    with reraising_interrupts():
         outer = sys.unraisablehook
-        with minded():
+        with reraising_interrupts():
             assert sys.unraisablehook is not outer
         assert sys.unraisablehook is outer
     assert sys.unraisablehook is before
@@ -141,7 +141,7 @@ def test_the_hook_is_put_back():
 
 def test_the_hook_of_someone_else_is_left(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    with minded():
+    with reraising_interrupts():
         sys.unraisablehook = theirs = lambda unraisable: None
     assert sys.unraisablehook is theirs
 
@@ -150,7 +150,7 @@ def test_nothing_is_done_in_another_thread():
     found = []
 
     def in_a_thread():
-        with minded():
+        with reraising_interrupts():
             found.append(sys.unraisablehook)
 
     before = sys.unraisablehook

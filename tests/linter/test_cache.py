@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxresid.linter.run import cache as module
-from jaxresid.linter.run.cache import Cache, cache_key
+from jaxresid.linter.run.cache import LintCache, cache_key
 from tests.where import ROOT
 
 KEY = cache_key("1.0", "rules", "config", "/p")
@@ -25,7 +25,7 @@ def settle(monkeypatch):
 
 
 def stored(directory, path, payload, depends="d", content=None):
-    cache = Cache.open(directory, KEY)
+    cache = LintCache.open(directory, KEY)
     stat = os.stat(path)
     content = Path(path).read_bytes() if content is None else content
     cache.put(path, stat, content, payload, depends=depends)
@@ -40,11 +40,11 @@ def source(tmp_path):
 
 
 def by_stat(directory, path, depends="d", key=KEY):
-    return Cache.open(directory, key).get(path, os.stat(path), depends=depends)
+    return LintCache.open(directory, key).get(path, os.stat(path), depends=depends)
 
 
 def by_content(directory, path, depends="d", key=KEY):
-    cache = Cache.open(directory, key)
+    cache = LintCache.open(directory, key)
     return cache.get(path, os.stat(path), depends=depends, content=Path(path).read_bytes())
 
 
@@ -56,7 +56,7 @@ def test_what_was_put_is_got(tmp_path, source, monkeypatch):
     assert by_content(tmp_path / "c", source) == payload
     assert by_content(tmp_path / "c", str(source)) == payload
     assert by_stat(tmp_path / "c", source.parent) is None
-    assert Cache.open(tmp_path / "c", KEY).get(source, None, depends="d") is None
+    assert LintCache.open(tmp_path / "c", KEY).get(source, None, depends="d") is None
 
 
 def test_an_empty_payload_is_an_answer(tmp_path, source, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_file_whose_mtime_was_just_set_back_is_compared_by_content(tmp_path, s
 def test_a_stat_is_trusted_once_it_has_settled(tmp_path, source, monkeypatch):
     stored(tmp_path / "c", source, ["p"])
     settle(monkeypatch)
-    cache = Cache.open(tmp_path / "c", KEY)
+    cache = LintCache.open(tmp_path / "c", KEY)
     assert cache.get(source, os.stat(source), depends="d") is None
     assert cache.get(source, os.stat(source), depends="d", content=b"x = 1\n") == ["p"]
     cache.save()
@@ -144,7 +144,7 @@ def test_files_that_are_gone_are_dropped(tmp_path, source):
     stored(tmp_path / "c", source, ["p"])
     stored(tmp_path / "c", other, ["q"])
     source.unlink()
-    Cache.open(tmp_path / "c", KEY).save()
+    LintCache.open(tmp_path / "c", KEY).save()
     text = (tmp_path / "c" / f"{KEY}.json").read_text()
     assert "a.py" not in text
     assert "b.py" in text
@@ -155,7 +155,7 @@ def test_nothing_new_writes_nothing(tmp_path, source, monkeypatch):
     stored(tmp_path / "c", source, ["p"])
     file = tmp_path / "c" / f"{KEY}.json"
     before = file.stat().st_ino
-    cache = Cache.open(tmp_path / "c", KEY)
+    cache = LintCache.open(tmp_path / "c", KEY)
     cache.get(source, os.stat(source), depends="d")
     cache.save()
     assert file.stat().st_ino == before
@@ -259,7 +259,7 @@ def test_what_is_no_json_is_not_kept(tmp_path, source):
 def test_what_another_run_wrote_meanwhile_is_kept(tmp_path, source):
     other = tmp_path / "b.py"
     other.write_text("y = 1\n")
-    mine = Cache.open(tmp_path / "c", KEY)
+    mine = LintCache.open(tmp_path / "c", KEY)
     stored(tmp_path / "c", other, ["theirs"])
     mine.put(source, os.stat(source), source.read_bytes(), ["mine"], depends="d")
     mine.save()
@@ -270,12 +270,12 @@ def test_what_another_run_wrote_meanwhile_is_kept(tmp_path, source):
 WRITER = """
 import os, sys
 from pathlib import Path
-from jaxresid.linter.run.cache import Cache
+from jaxresid.linter.run.cache import LintCache
 directory, key, start = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for i in range(start, start + 25):
     path = Path(directory).parent / f"{i}.py"
     path.write_text(str(i))
-    cache = Cache.open(directory, key)
+    cache = LintCache.open(directory, key)
     cache.put(path, os.stat(path), path.read_bytes(), [i], depends="d")
     cache.save()
 """
@@ -288,14 +288,14 @@ def test_two_processes_lose_nothing(tmp_path):
         for start in (0, 100)
     ]
     assert [run.wait(timeout=30) for run in runs] == [0, 0]
-    cache = Cache.open(tmp_path / "c", KEY)
+    cache = LintCache.open(tmp_path / "c", KEY)
     for i in (*range(25), *range(100, 125)):
         found = cache.get(tmp_path / f"{i}.py", None, depends="d", content=str(i).encode())
         assert found == [i]
 
 
 def test_opening_a_big_cache_is_cheap(tmp_path):
-    cache = Cache.open(tmp_path, KEY)
+    cache = LintCache.open(tmp_path, KEY)
     for i in range(5000):
         name = f"/some/where/in/a/project/of/models/{i}.py"
         cache.put(name, os.stat(tmp_path), b"%d" % i, [], depends="d" * 32)
@@ -308,7 +308,7 @@ def test_opening_a_big_cache_is_cheap(tmp_path):
 
     body = (tmp_path / f"{KEY}.json").read_text().partition("\n")[2]
     parse = min(timed(lambda: json.loads(body)) for _ in range(7))
-    assert min(timed(lambda: Cache.open(tmp_path, KEY)) for _ in range(7)) < 3 * parse + 0.005
+    assert min(timed(lambda: LintCache.open(tmp_path, KEY)) for _ in range(7)) < 3 * parse + 0.005
 
 
 def test_a_link_is_not_followed(tmp_path, source, monkeypatch):
@@ -318,7 +318,7 @@ def test_a_link_is_not_followed(tmp_path, source, monkeypatch):
     project = tmp_path / "project"
     project.mkdir()
     (project / "cache").symlink_to(outside)
-    cache = Cache.open(project / "cache", "0" * 32)
+    cache = LintCache.open(project / "cache", "0" * 32)
     cache.put(source, os.stat(source), b"x", {"a": 1}, depends="")
     cache.save()
     assert not any(outside.iterdir())
@@ -327,7 +327,7 @@ def test_a_link_is_not_followed(tmp_path, source, monkeypatch):
     for name in (".gitignore", "CACHEDIR.TAG", f"{'0' * 32}.lock"):
         (inside / name).symlink_to(outside / name)
     (inside / f"{'0' * 32}.json").symlink_to(outside / "entry")
-    cache = Cache.open(inside, "0" * 32)
+    cache = LintCache.open(inside, "0" * 32)
     cache.put(source, os.stat(source), b"x", {"a": 1}, depends="")
     cache.save()
     assert not any(outside.iterdir())

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jaxresid.linter.run.discover import (
-    Found,
-    Problem,
+    FoundFile,
+    UnreadablePath,
     UsageError,
     discover,
     module_name,
@@ -61,7 +61,7 @@ def test_directories_are_walked_for_python(here):
 def test_what_is_named_is_taken_and_shown_as_named(here):
     make(here, "script", "a/x.py", "a/y.py", "venv/v.py")
     config = configured(here)
-    assert discover(["./script"], config) == (Found("script", here / "script", True),)
+    assert discover(["./script"], config) == (FoundFile("script", here / "script", True),)
     assert shown(["venv/v.py"], config) == ["venv/v.py"]
     assert shown(["./a"], config) == ["a/x.py", "a/y.py"]
     assert shown([f"{here}/a/"], config) == [f"{here}/a/x.py", f"{here}/a/y.py"]
@@ -116,15 +116,15 @@ def test_what_cannot_be_read_is_told(here, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refusing)
     found = discover(["."], configured(here))
-    assert [f.path for f in found if isinstance(f, Found)] == ["a/x.py"]
-    assert [f for f in found if isinstance(f, Problem)] == [
-        Problem("a/nothing.py", "it is a symbolic link to nothing"),
-        Problem("a/pipe.py", "it is not a regular file"),
-        Problem("a/self.py", "too many levels of symbolic links"),
-        Problem("locked", "permission denied"),
+    assert [f.path for f in found if isinstance(f, FoundFile)] == ["a/x.py"]
+    assert [f for f in found if isinstance(f, UnreadablePath)] == [
+        UnreadablePath("a/nothing.py", "it is a symbolic link to nothing"),
+        UnreadablePath("a/pipe.py", "it is not a regular file"),
+        UnreadablePath("a/self.py", "too many levels of symbolic links"),
+        UnreadablePath("locked", "permission denied"),
     ]
     assert discover(["a/nothing.py"], configured(here)) == (
-        Problem("a/nothing.py", "it is a symbolic link to nothing"),
+        UnreadablePath("a/nothing.py", "it is a symbolic link to nothing"),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from jaxresid.cli.main import run as run_command
 from jaxresid.linter.rules import KNOWN, all_rules
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.files import LintRun
 from jaxresid.render.lint import FORMATS
 from tests.where import ROOT
 
@@ -602,13 +602,13 @@ def test_fix_through_a_link(lab):
 
 def test_file_that_changes_while_it_is_fixed(lab, monkeypatch):
     path = lab.put("model.py", CALLED)
-    fixed = Lint.fixed
+    fixed = LintRun.fix_content
 
     def edited_meanwhile(*args):
         path.write_text("mine = 1\n")
         return fixed(*args)
 
-    monkeypatch.setattr(Lint, "fixed", edited_meanwhile)
+    monkeypatch.setattr(LintRun, "fix_content", edited_meanwhile)
     code, _, err = lab("--fix")
     assert (code, "changed while" in err) == (2, True)
     assert path.read_text() == "mine = 1\n"
@@ -807,7 +807,9 @@ def test_too_deep_for_the_rules(lab, monkeypatch):
     monkeypatch.setattr("jaxresid.linter.run.engine.lint_bytes", too_deep)
     monkeypatch.setattr("jaxresid.linter.run.engine.fix_bytes", too_deep)
     assert lab.found("-n") == [("a.py", "invalid-syntax"), ("b.py", "invalid-syntax")]
-    monkeypatch.setattr(Lint, "run", lambda self, *a, **k: (self.file("a.py", lab.path / "a.py"),))
+    monkeypatch.setattr(
+        LintRun, "run", lambda self, *a, **k: (self.file("a.py", lab.path / "a.py"),)
+    )
     assert lab("--fix")[0] == 1
 
 
@@ -817,9 +819,9 @@ def test_too_deep_for_the_rules(lab, monkeypatch):
 def counted(monkeypatch):
     """Counts the files that are linted rather than looked up."""
     linted = []
-    content = Lint.content
+    content = LintRun.content
     monkeypatch.setattr(
-        Lint,
+        LintRun,
         "content",
         lambda self, raw, path, at: linted.append(path) or content(self, raw, path, at),
     )

@@ -2,14 +2,14 @@
 
 import pytest
 
-from jaxresid.linter.resolve.project import Module, Project
+from jaxresid.linter.resolve.project import Project, ProjectModule
 from jaxresid.linter.rule import Rule
 from jaxresid.linter.rules import all_rules
-from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
+from jaxresid.linter.run.engine import LintSettings, fix_bytes, lint_bytes
 from jaxresid.violations import Edit, Fix, Span
 
 RULES = tuple(r for r in all_rules() if r.is_default())
-SETTINGS = Settings(RULES, {r.code: r.name for r in all_rules()})
+SETTINGS = LintSettings(RULES, {r.code: r.name for r in all_rules()})
 WHOLE = """\
 import jax
 
@@ -58,8 +58,8 @@ def test_a_suppression_of_a_project_rule_is_unused_only_where_the_project_is_see
     source = "import jax\n\n\ndef f(p):\n    return p  # jaxresid: ignore[JXR301]\n"
     path = tmp_path / "module.py"
     path.write_text(source)
-    whole = Project(lambda: [Module(path, "module")], complete=True)
-    part = Project(lambda: [Module(path, "module")])
+    whole = Project(lambda: [ProjectModule(path, "module")], complete=True)
+    part = Project(lambda: [ProjectModule(path, "module")])
     codes = [
         [v.code for v in lint_bytes(source.encode(), "module.py", SETTINGS, project=p).violations]
         for p in (whole, part, None)
@@ -86,7 +86,7 @@ def rewriting(code, **replacements):
 
 
 def fixed(source, *rules, **options):
-    settings = Settings(rules, {r.code: r.name for r in rules}, **options)
+    settings = LintSettings(rules, {r.code: r.name for r in rules}, **options)
     return fix_bytes(f"from jax import remat\n{source}".encode(), "m.py", settings)
 
 
@@ -122,7 +122,7 @@ def test_fixes_side_by_side_are_made_in_one_round():
         rounds.append(raw)
 
     rule = rewriting("JXR901", a="1", b="2")
-    settings = Settings((rule,), {rule.code: rule.name})
+    settings = LintSettings((rule,), {rule.code: rule.name})
     source = b"from jax import remat\nremat(a)\nremat(b)\n"
     result = fix_bytes(source, "m.py", settings, project=project)
     assert result.raw.endswith(b"remat(1)\nremat(2)\n")
@@ -139,7 +139,7 @@ def test_only_fixable_codes_are_fixed(fixable, made):
 def test_a_fix_that_the_encoding_cannot_hold_is_not_written():
     raw = "# coding: latin-1\nfrom jax import remat\nremat(a)  # \xe9\n".encode("latin-1")
     rule = rewriting("JXR901", a="'\N{SNOWMAN}'")
-    result = fix_bytes(raw, "m.py", Settings((rule,), {rule.code: rule.name}))
+    result = fix_bytes(raw, "m.py", LintSettings((rule,), {rule.code: rule.name}))
     assert result.raw == raw
 
 

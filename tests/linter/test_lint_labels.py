@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from packages import unpacked
 
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Config, Selection
 from tests.where import DATA
 
@@ -44,7 +44,7 @@ def found():
     for source, paths in by_source.items():
         tree = unpacked(source.removeprefix("pypi:"))
         selection = Selection(select=("ALL",))
-        lint = Lint(Config(tree, selections=(selection,)), complete=[tree])
+        lint = LintRun(Config(tree, selections=(selection,)), complete=[tree])
         for path in paths:
             file = next(p for p in (tree / path, *tree.glob(f"*/{path}")) if p.exists())
             for violation in lint.file(path, file).violations:

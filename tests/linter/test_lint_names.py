@@ -6,13 +6,13 @@ import textwrap
 import pytest
 
 from jaxresid.linter.resolve.facts import Facts
-from jaxresid.linter.resolve.project import Module, Project
-from jaxresid.linter.text.source import Source
+from jaxresid.linter.resolve.project import Project, ProjectModule
+from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.syntax import parse
 
 
 def facts(code, **options):
-    source = Source("module.py", textwrap.dedent(code))
+    source = SourceText("module.py", textwrap.dedent(code))
     return Facts(source, parse(source), **options)
 
 
@@ -192,11 +192,9 @@ def test_under_what_code_runs(code, expected):
         "import jax\ndef f(x): ...\ndef outer(x):\n    return jax.checkpoint(f)(x)\n" + code
     )
     site = next(s for s in found.sites if s.node.lineno == 4)
-    standing = found.standing(site.node)
+    context = found.context(site.node)
     names = ("forward", "loop", "branch", "checkpoint", "rule", "only_rule", "unknown")
-    shown = {n for n in names if getattr(standing, n)} | (
-        {"reverse"} if standing.reverse else set()
-    )
+    shown = {n for n in names if getattr(context, n)} | ({"reverse"} if context.reverse else set())
     assert shown == expected
 
 
@@ -214,7 +212,7 @@ def project(tmp_path, files):
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        modules.append(Module(path, dotted))
+        modules.append(ProjectModule(path, dotted))
     return Project(lambda: modules, complete=True)
 
 

@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 
 from jaxresid.linter.rules import all_rules
 from jaxresid.linter.run import discover
-from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.engine import LintSettings, fix_bytes, lint_bytes
+from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import prefilter as funnel
-from jaxresid.linter.text.source import Source
+from jaxresid.linter.text.source import SourceText
 from jaxresid.settings.config import Options, combine
 
 RULES = all_rules()
 KNOWN = {r.code: r.name for r in RULES}
 OPTIONAL = frozenset(r.code for r in RULES if not r.is_default())
-ALL = Settings(RULES, KNOWN, OPTIONAL, unsafe_fixes=True)
-DEFAULT = Settings(tuple(r for r in RULES if r.is_default()), KNOWN, OPTIONAL)
+ALL = LintSettings(RULES, KNOWN, OPTIONAL, unsafe_fixes=True)
+DEFAULT = LintSettings(tuple(r for r in RULES if r.is_default()), KNOWN, OPTIONAL)
 HEADER = """\
 import functools
 import jax
@@ -66,7 +66,7 @@ def check(raw):
     if broken:
         assert len(found) == 1
         return found
-    lines = Source.decode(raw, "m.py").lines
+    lines = SourceText.decode(raw, "m.py").lines
     for v in found:
         span = v.span
         assert 1 <= span.row <= span.end_row <= len(lines)
@@ -93,7 +93,7 @@ def check_fixes(raw, found):
 
 def check_one_fix(raw, fix):
     """The text outside a fix's edits stays, and so does each statement that they do not touch."""
-    source = Source.decode(raw, "m.py")
+    source = SourceText.decode(raw, "m.py")
     after = source.edited(fix.edits)
     ranges = sorted((source.start(e.span), source.end(e.span)) for e in fix.edits)
     at = 0
@@ -317,7 +317,7 @@ def test_deep_and_long_text_ends_soon(text):
 def lint_tree(root, monkeypatch, **options):
     monkeypatch.chdir(root)
     config = combine(Options(), Options(**options), root=root, cwd=root)
-    return {r.path: r for r in Lint(config).run(["."], jobs=1, cache=False)}
+    return {r.path: r for r in LintRun(config).run(["."], jobs=1, cache=False)}
 
 
 BAD = HEADER + "jax.checkpoint(f)\n"

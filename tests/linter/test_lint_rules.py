@@ -10,10 +10,10 @@ import re
 import pytest
 
 from jaxresid.linter import rules
-from jaxresid.linter.resolve.project import Module, Project
+from jaxresid.linter.resolve.project import Project, ProjectModule
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import all_rules
-from jaxresid.linter.run.engine import Settings, fix_bytes, lint_bytes
+from jaxresid.linter.run.engine import LintSettings, fix_bytes, lint_bytes
 
 RULES = all_rules()
 KNOWN = {r.code: r.name for r in RULES}
@@ -35,12 +35,12 @@ def project_of(example, root, raw):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        modules.append(Module(path, dotted))
-    return Project(lambda: modules, complete=True, shown={root / n: n for n in contents})
+        modules.append(ProjectModule(path, dotted))
+    return Project(lambda: modules, complete=True, display_paths={root / n: n for n in contents})
 
 
 def lint(rule, example, source, root):
-    settings = Settings(needed(rule), KNOWN, target_jax=example.jax)
+    settings = LintSettings(needed(rule), KNOWN, target_jax=example.jax)
     raw = source.encode()
     project = project_of(example, root, raw)
     linted = lint_bytes(raw, "module.py", settings, project=project, file=root / "module.py")
@@ -76,7 +76,7 @@ def test_good_examples_are_silent(rule, example, tmp_path):
 @pytest.mark.parametrize(("rule", "example"), cases("bad"))
 def test_fixes_give_exactly_the_fixed_text(rule, example, tmp_path):
     source = MARK.sub("", example.source)
-    settings = Settings(needed(rule), KNOWN, target_jax=example.jax, unsafe_fixes=True)
+    settings = LintSettings(needed(rule), KNOWN, target_jax=example.jax, unsafe_fixes=True)
 
     def fix(raw):
         return fix_bytes(

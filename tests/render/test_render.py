@@ -33,7 +33,7 @@ from jaxresid.model import (
     Split,
     Target,
     Totals,
-    Value,
+    Variable,
     Verdict,
 )
 from jaxresid.render.json import report_json, split_json
@@ -46,7 +46,7 @@ from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.report.split import render_split
 from jaxresid.render.report.text import render_report
 from jaxresid.render.report.totals import totals_lines
-from jaxresid.render.style.wrapping import Flow
+from jaxresid.render.style.wrapping import FlowingParts
 
 MIB = 1024**2
 
@@ -520,16 +520,16 @@ class TestSparkline:
 
 class TestFlow:
     def test_breaks_between_parts(self):
-        assert text(Flow(("aa bb", "cc", "dd"), indent=2), 10) == "aa bb · cc\n  dd"
-        assert text(Flow(("aa bb", "cc", "dd"), indent=2), 9) == "aa bb\n  cc · dd"
+        assert text(FlowingParts(("aa bb", "cc", "dd"), indent=2), 10) == "aa bb · cc\n  dd"
+        assert text(FlowingParts(("aa bb", "cc", "dd"), indent=2), 9) == "aa bb\n  cc · dd"
 
     def test_a_part_that_is_too_long_breaks_at_its_spaces(self):
-        assert text(Flow(("a", "bb cc dd ee ff", "g"), indent=2), 8) == (
+        assert text(FlowingParts(("a", "bb cc dd ee ff", "g"), indent=2), 8) == (
             "a\n  bb cc\n  dd ee\n  ff\n  g"
         )
 
     def test_brackets_are_no_markup(self):
-        assert text(Flow(("a[red]", "b[0]"))) == "a[red] · b[0]"
+        assert text(FlowingParts(("a[red]", "b[0]"))) == "a[red] · b[0]"
 
 
 class TestCheckpoints:
@@ -948,8 +948,8 @@ def test_html_has_what_the_text_has():
     assert "<th>checkpoint</th>" not in report_html(REPORT)
 
 
-A = Value("a", Aval("float32", (2,), 4), 0)
-B = Value("b", Aval("float32", (2,), 4))
+A = Variable("a", Aval("float32", (2,), 4), 0)
+B = Variable("b", Aval("float32", (2,), 4))
 SINE = Equation("sin", (), (A,), (B,), at(3, "f", "y = jnp.sin(x)"))
 SPLIT = Split(
     target=Target("m:f", ("x",)),

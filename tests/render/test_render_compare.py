@@ -18,6 +18,7 @@ from jaxresid.cli.main import run
 from jaxresid.errors import JaxresidError
 from jaxresid.model import (
     Comparison,
+    ComparisonRow,
     Expression,
     JaxInfo,
     Location,
@@ -25,7 +26,6 @@ from jaxresid.model import (
     PlannedPart,
     PlannedSite,
     PlannedValue,
-    Row,
     Target,
     Timing,
 )
@@ -39,7 +39,7 @@ from jaxresid.render.tables.compare import (
     render_comparison,
     takeaways,
 )
-from jaxresid.render.tables.frontier import HEIGHT, Point, plot, plotted
+from jaxresid.render.tables.frontier import HEIGHT, PlotPoint, plot, plotted
 from jaxresid.render.tables.plan import (
     figure_parts,
     part_texts,
@@ -56,7 +56,7 @@ MIB, GIB = 1024**2, 1024**3
 
 
 def row(policy, peak, kept, tflops, fraction, time, host=0.0, **more):
-    return Row(
+    return ComparisonRow(
         policy,
         more.pop("at", "scan-bodies"),
         int(kept * GIB),
@@ -77,7 +77,9 @@ ROWS = (
     row("dots_saveable", 6.25, 5.125, 0.4, 0.046, 0.09, pareto=True),
     row("dots_with_no_batch_dims_saveable", 3.125, 2.0, 0.42, 0.048, 0.1, pareto=True, knee=True),
     row("save_only_these_names('qkv', 'attention_output')", 3.875, 2.875, 1.9, 0.22, 0.21),
-    Row("mine:bad", "scan-bodies", error="the policy bad returns None\n  where True is needed"),
+    ComparisonRow(
+        "mine:bad", "scan-bodies", error="the policy bad returns None\n  where True is needed"
+    ),
 )
 COMPARISON = Comparison(
     Target("gpt.py:loss", ("x", "stacked['w']", "stacked['b']")),
@@ -365,7 +367,10 @@ def test_gradients_that_differ_are_told():
 def test_errors_that_are_the_same_are_one_line():
     text = printed(
         render_comparison(
-            compared(Row("a", "whole", error="no\n way"), Row("b", "whole", error="no way"))
+            compared(
+                ComparisonRow("a", "whole", error="no\n way"),
+                ComparisonRow("b", "whole", error="no way"),
+            )
         )
     )
     assert "a, b: no way\n" in text and "no policy gave figures\n" in text
@@ -378,7 +383,7 @@ def test_places_that_are_many():
 
 
 def test_brackets_are_no_markup():
-    row = Row("[bold]", "whole", 1, 0, 1, 0, 0.0, None)
+    row = ComparisonRow("[bold]", "whole", 1, 0, 1, 0, 0.0, None)
     text = printed(render_comparison(compared(row, warnings=("[red]x",), places=("[b]",))))
     assert "[bold]" in text and "warning: [red]x" in text and "[b]" in text
 
@@ -438,7 +443,7 @@ def drawn(*points, width=80, encoding="utf-8"):
 
 
 def test_the_plot_has_its_corners():
-    text, hidden = drawn(Point(0, 9, "A", True), Point(0.5, 1, "B", True))
+    text, hidden = drawn(PlotPoint(0, 9, "A", True), PlotPoint(0.5, 1, "B", True))
     assert text[0] == "9 ┤ A" + "─" * 56 + "┐"
     assert text[HEIGHT - 1] == "1 ┤" + " " * 58 + "B"
     assert all(line == "  │" + " " * 58 + "│" for line in text[1 : HEIGHT - 1])
@@ -447,7 +452,7 @@ def test_the_plot_has_its_corners():
 
 
 def test_points_are_where_their_figures_are():
-    points = [Point(i / 10, 10**9 * (10 - i) ** 2, chr(65 + i)) for i in range(11)]
+    points = [PlotPoint(i / 10, 10**9 * (10 - i) ** 2, chr(65 + i)) for i in range(11)]
     text, hidden = drawn(*points)
     at = {c: (x, y) for y, line in enumerate(text[:HEIGHT]) for x, c in enumerate(line) if c > "9"}
     places = [at[p.letter] for p in points if p.letter not in hidden]
@@ -460,10 +465,10 @@ def test_points_are_where_their_figures_are():
 
 def test_the_steps_go_along_the_pareto_points_alone():
     text, _ = drawn(
-        Point(0, 9, "A", True),
-        Point(0.2, 5, "x"),
-        Point(0.25, 4, "B", True, True),
-        Point(0.5, 1, "C"),
+        PlotPoint(0, 9, "A", True),
+        PlotPoint(0.2, 5, "x"),
+        PlotPoint(0.25, 4, "B", True, True),
+        PlotPoint(0.5, 1, "C"),
     )
     assert sum(line.count("┐") for line in text) == 1
     assert any("[B]" in line for line in text)
@@ -471,14 +476,16 @@ def test_the_steps_go_along_the_pareto_points_alone():
 
 
 def test_the_knee_and_the_frontier_come_first_where_points_coincide():
-    points = (Point(0, 9, "A"), Point(0, 9, "B", True), Point(0.5, 1, "C", True, True))
-    text, hidden = drawn(*points, Point(0.5, 1, "D", True), Point(0.49, 1, "E"))
+    points = (PlotPoint(0, 9, "A"), PlotPoint(0, 9, "B", True), PlotPoint(0.5, 1, "C", True, True))
+    text, hidden = drawn(*points, PlotPoint(0.5, 1, "D", True), PlotPoint(0.49, 1, "E"))
     assert "B" in text[0] and "A" not in text[0] and text[HEIGHT - 1].endswith("[C]")
     assert hidden == ("A", "D", "E")
 
 
 def test_a_narrow_plot():
-    text, _ = drawn(Point(0, 9, "A", True), Point(0.5, 1, "B", True), width=5, encoding="ascii")
+    text, _ = drawn(
+        PlotPoint(0, 9, "A", True), PlotPoint(0.5, 1, "B", True), width=5, encoding="ascii"
+    )
     assert {len(line) for line in text[:1]} == {3 + 19}
     assert "".join(text).isascii()
 
@@ -487,11 +494,11 @@ def test_a_narrow_plot():
     ("points", "expected"),
     [
         ((), False),
-        ((Point(0, 1, "A"),), False),
-        ((Point(0, 1, "A"), Point(0, 1, "B")), False),
-        ((Point(0, 1, "A"), Point(1, 1, "B")), False),
-        ((Point(0, 1, "A"), Point(0, 2, "B")), False),
-        ((Point(0, 2, "A"), Point(1, 1, "B")), True),
+        ((PlotPoint(0, 1, "A"),), False),
+        ((PlotPoint(0, 1, "A"), PlotPoint(0, 1, "B")), False),
+        ((PlotPoint(0, 1, "A"), PlotPoint(1, 1, "B")), False),
+        ((PlotPoint(0, 1, "A"), PlotPoint(0, 2, "B")), False),
+        ((PlotPoint(0, 2, "A"), PlotPoint(1, 1, "B")), True),
     ],
 )
 def test_a_plot_needs_a_trade(points, expected):
@@ -893,9 +900,9 @@ def test_the_schemas_require_every_key(name):
 
 PRINTING = """
 import ctypes, os, sys
-from jaxresid.cli.main import working
+from jaxresid.cli.main import showing_progress
 print("before")
-with working("nothing") as say:
+with showing_progress("nothing") as say:
     say("something")
     print("from Python")
     ctypes.CDLL(None).puts(b"from C")
@@ -971,7 +978,7 @@ def loss_inputs():
 def planning(tmp_path, monkeypatch):
     """`jaxresid plan` with a plan, an edit and its verification that are given."""
     from jaxresid.advice.plan import plan as planning_module
-    from jaxresid.advice.plan import promising
+    from jaxresid.advice.plan import verification
     from jaxresid.advice.plan.source import writing
     from jaxresid.cli.commands import plan as command_module
 
@@ -1004,9 +1011,9 @@ def planning(tmp_path, monkeypatch):
             if error is not None:
                 raise error
 
-        monkeypatch.setattr(promising, "rehearsal", rehearsal)
+        monkeypatch.setattr(verification, "in_process_check", rehearsal)
         monkeypatch.setattr(planning_module, "drafted", drafted)
-        monkeypatch.setattr(command_module, "retraced", retraced)
+        monkeypatch.setattr(command_module, "with_second_process", retraced)
         monkeypatch.setattr(command_module, "verify", verify)
         done.clear()
         code = run(["plan", "planned_model.py:loss", "--budget", "1GiB", *options])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from small import f32
 
 from jaxresid.xla.hlo import dump
-from jaxresid.xla.hlo.buffers import Live, buffers
+from jaxresid.xla.hlo.buffers import LiveBuffers, buffers
 from jaxresid.xla.hlo.wire import Message
 from tests import where
 
@@ -136,7 +136,7 @@ def test_what_ran_out_of_memory_is_read_from_its_dump():
 
 def test_no_more_than_the_biggest_are_listed(monkeypatch):
     whole = buffers(*recorded("scan_fits"), "tpu")
-    monkeypatch.setattr("jaxresid.xla.hlo.buffers.MOST", 3)
+    monkeypatch.setattr("jaxresid.xla.hlo.buffers.MAX_BUFFERS", 3)
     live = buffers(*recorded("scan_fits"), "tpu")
     assert live.buffers == whole.buffers[:3]
     assert live.nbytes == whole.nbytes > sum(buffer.nbytes for buffer in live.buffers)
@@ -147,7 +147,7 @@ def test_no_more_than_the_biggest_are_listed(monkeypatch):
 )
 def test_without_an_assignment_a_note_says_so(module, assignment):
     live = buffers(module, assignment, "tpu")
-    assert live == Live(notes=live.notes)
+    assert live == LiveBuffers(notes=live.notes)
     assert len(live.notes) == 1
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.xla.job import Buffer, CollectiveOp, Compilation, Job, Module
+from jaxresid.xla.job import CollectiveOp, Compilation, Job, LoweredModule, PeakBuffer
 from jaxresid.xla.processes import cache as cache_module
-from jaxresid.xla.processes.cache import Cache, default_directory, key
+from jaxresid.xla.processes.cache import CompileCache, default_directory, key
 from tests.where import ROOT
 
-JOB = Job(Module(b"module", "tpu", 8), "tpu:v5e:2x4", (("xla_a", "1"),))
+JOB = Job(LoweredModule(b"module", "tpu", 8), "tpu:v5e:2x4", (("xla_a", "1"),))
 FULL = Compilation(
     stats={"temp_nbytes": 17 << 20, "host_argument_nbytes": 0, "peak_nbytes": 3 << 40},
     required_nbytes=None,
     capacity_nbytes=15 << 30,
     buffers=(
-        Buffer("temporary", 1 << 20, "f32[512,512]", "fusion", "jit(f)/mul", "möbius.py", 7),
-        Buffer("argument", 4, memory="host"),
+        PeakBuffer("temporary", 1 << 20, "f32[512,512]", "fusion", "jit(f)/mul", "möbius.py", 7),
+        PeakBuffer("argument", 4, memory="host"),
     ),
     live_nbytes=2 << 20,
     collectives=(CollectiveOp("all-reduce", 4, 64), CollectiveOp("all-gather", 1, 8, False)),
@@ -38,11 +38,11 @@ def entry(cache, job=JOB):
 
 
 def test_a_result_comes_back_as_it_was(tmp_path):
-    cache = Cache(tmp_path / "a" / "b")
+    cache = CompileCache(tmp_path / "a" / "b")
     assert cache.get(JOB) is None
     cache.put(JOB, FULL)
     assert cache.get(JOB) == dataclasses.replace(FULL, cached=True)
-    assert Cache(tmp_path / "a" / "b").get(JOB) == cache.get(JOB)
+    assert CompileCache(tmp_path / "a" / "b").get(JOB) == cache.get(JOB)
     assert cache.warnings == ()
     names = {"CACHEDIR.TAG", ".gitignore", entry(cache).name}
     assert {file.name for file in cache.directory.iterdir()} == names
@@ -50,7 +50,7 @@ def test_a_result_comes_back_as_it_was(tmp_path):
 
 @pytest.mark.parametrize("shards", [None, (), ((),)])
 def test_output_shards_that_are_not_known_are_told_from_none(shards, tmp_path):
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, dataclasses.replace(FULL, output_shards=shards))
     assert cache.get(JOB).output_shards == shards
 
@@ -108,17 +108,17 @@ def test_the_machine_counts_for_its_own_devices(on, goes_by_it, monkeypatch):
 
 
 def test_errors_are_no_results_but_not_to_fit_is_one(tmp_path):
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, Compilation(error="took longer than 1 s", transient=True))
     cache.put(JOB, Compilation(error="SIGABRT"))
     assert cache.get(JOB) is None
     exhausted = Compilation(required_nbytes=54 << 30, capacity_nbytes=15 << 30)
     cache.put(JOB, exhausted)
-    assert cache.get(JOB).exhausted
+    assert cache.get(JOB).is_out_of_memory
 
 
 def test_what_another_version_said_is_not_kept(tmp_path):
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, dataclasses.replace(FULL, compiler="jaxlib 0.1.2, libtpu 0.0.1"))
     assert cache.get(JOB) is None
 
@@ -158,20 +158,20 @@ def of_another_job(data):
     ids="empty pickle nested other truncated changed field job".split(),
 )
 def test_a_corrupted_entry_is_replaced(corrupted, tmp_path):
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, FULL)
     entry(cache).write_bytes(corrupted(entry(cache).read_bytes()))
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     assert cache.get(JOB) is None
     assert cache.warnings == (
         f"an entry of the compile cache cannot be read and will be replaced: {entry(cache)}",
     )
     cache.put(JOB, FULL)
-    assert Cache(tmp_path).get(JOB) == dataclasses.replace(FULL, cached=True)
+    assert CompileCache(tmp_path).get(JOB) == dataclasses.replace(FULL, cached=True)
 
 
 def test_many_corrupted_entries_are_one_line(tmp_path):
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     for i in range(3):
         job = dataclasses.replace(JOB, on=f"tpu:v5e:{i}")
         entry(cache, job).write_bytes(b"?")
@@ -185,7 +185,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, FULL)
     monkeypatch.setattr(cache_module.os, "replace", full)
     other = dataclasses.replace(JOB, flags=())
@@ -201,7 +201,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 def test_a_full_disk_that_is_one(tmp_path, monkeypatch):
     """/dev/full takes no byte; a file system that does not is seldom at hand."""
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     with open("/dev/full", "wb") as full:
         monkeypatch.setattr(cache_module, "open", lambda *_: full, raising=False)
         cache.put(JOB, FULL)
@@ -213,7 +213,7 @@ def test_a_full_disk_that_is_one(tmp_path, monkeypatch):
 def test_a_directory_that_is_a_file(action, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
-    cache = Cache(file)
+    cache = CompileCache(file)
     if action == "get":
         assert cache.get(JOB) is None
     cache.put(JOB, FULL)
@@ -227,14 +227,14 @@ def test_a_directory_that_is_a_file(action, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_directory_that_cannot_be_written(tmp_path):
     tmp_path.chmod(0o500)
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, FULL)
     assert "Permission denied" in cache.warnings[0]
 
 
 def test_the_oldest_make_room(tmp_path):
     jobs = [dataclasses.replace(JOB, on=f"tpu:{i}") for i in range(4)]
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(jobs[0], FULL)
     size = entry(cache, jobs[0]).stat().st_size
     mine = tmp_path / "notes.json"
@@ -243,7 +243,7 @@ def test_the_oldest_make_room(tmp_path):
     abandoned = tmp_path / f"{'a' * 64}.xyz.tmp"
     abandoned.write_text("")
     os.utime(abandoned, (0, 0))
-    cache = Cache(tmp_path, limit_nbytes=3 * size + size // 2)
+    cache = CompileCache(tmp_path, limit_nbytes=3 * size + size // 2)
     for i, job in enumerate(jobs[:3]):
         cache.put(job, FULL)
         os.utime(entry(cache, job), (i + 1, i + 1))
@@ -287,7 +287,7 @@ def test_two_processes_fill_one_cache(tmp_path):
         said, complaints = process.communicate(timeout=60)
         assert process.returncode == 0, complaints
         assert int(said) >= 120
-    cache = Cache(tmp_path / "cache")
+    cache = CompileCache(tmp_path / "cache")
     assert all(cache.get(dataclasses.replace(JOB, on=f"tpu:{i}")) for i in range(60))
     assert len(list(cache.directory.iterdir())) == 62
 
@@ -313,8 +313,9 @@ def test_where_it_is(environment, directory, monkeypatch):
 def test_nothing_is_loaded_for_a_key():
     code = (
         "import sys; from jaxresid.xla.processes.cache import key;"
-        "from jaxresid.xla.job import Job, Module;"
-        "key(Job(Module(b'', 'cpu'), 'cpu')); print({'jax', 'jaxlib', 'libtpu'} & set(sys.modules))"
+        "from jaxresid.xla.job import Job, LoweredModule;"
+        "key(Job(LoweredModule(b'', 'cpu'), 'cpu'));"
+        "print({'jax', 'jaxlib', 'libtpu'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True
@@ -341,7 +342,7 @@ def test_an_entry_that_is_no_compilation_is_a_miss(change, tmp_path):
     import hashlib
     import json
 
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.put(JOB, FULL)
     head, _, body = entry(cache).read_bytes().partition(b"\n")
     body = json.dumps(json.loads(body) | change).encode()

@@ -22,15 +22,15 @@ import psutil
 import pytest
 from fake_compilers import job
 
-from jaxresid.xla.job import Job, Module
+from jaxresid.xla.job import Job, LoweredModule
 from jaxresid.xla.processes import pool
-from jaxresid.xla.processes.cache import Cache
+from jaxresid.xla.processes.cache import CompileCache
 from tests.where import TESTS
 from tests.xla.test_compile_process import is_gone, read_pid
 
 
 def run(jobs, name="measures", **options):
-    return pool.compiled(jobs, compiler=f"fake_compilers:{name}", **options)
+    return pool.compile_jobs(jobs, compiler=f"fake_compilers:{name}", **options)
 
 
 def sizes(found):
@@ -105,7 +105,7 @@ def test_a_job_that_equals_one_that_is_done_is_not_compiled(tmp_path):
 
 
 def test_what_is_known_is_not_compiled(tmp_path):
-    lines, cache = tmp_path / "lines", Cache(tmp_path / "cache")
+    lines, cache = tmp_path / "lines", CompileCache(tmp_path / "cache")
     first = dict(run(jobs(2, lines), "counts", cache=cache))
     again = dict(run(jobs(3, lines), "counts", cache=cache))
     assert sorted(lines.read_text().split()) == ["1", "2", "3"]
@@ -116,13 +116,13 @@ def test_what_is_known_is_not_compiled(tmp_path):
 
 def test_a_cache_that_fails_loses_nothing(tmp_path):
     (tmp_path / "file").write_text("")
-    cache = Cache(tmp_path / "file")
+    cache = CompileCache(tmp_path / "file")
     assert sizes(dict(run(jobs(2), cache=cache))) == {0: 1, 1: 2}
     assert len(cache.warnings) == 1
 
 
 def test_what_fails_fails_alone(tmp_path):
-    cache = Cache(tmp_path / "cache")
+    cache = CompileCache(tmp_path / "cache")
     big = job(b"x" * 2000, tmp_path / "pid", timeout_s=1)
     found = dict(run([big, job(b"x")], "hangs_if_big", workers=1, cache=cache))
     assert found[0].error == "took longer than 1 s"
@@ -204,11 +204,11 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
 from fake_compilers import job
-from jaxresid.xla.processes.pool import compiled
+from jaxresid.xla.processes.pool import compile_jobs
 jobs = [job(2000 * name.encode(), name) for name in sys.argv[2:]]
 if sys.argv[1] == "body":
     jobs = [job(), *jobs]
-kept = compiled(jobs, workers=2, compiler="fake_compilers:hangs_if_big")
+kept = compile_jobs(jobs, workers=2, compiler="fake_compilers:hangs_if_big")
 for found in kept:
     time.sleep(600)
 """
@@ -366,8 +366,8 @@ def test_an_executor_that_breaks():
 
 def test_what_another_machine_says_of_itself_is_not_kept(tmp_path):
     """Nor asked of the cache: the memory of this machine is not that of the other."""
-    cache, remote = Cache(tmp_path), Losing(None)
-    tpu = Job(Module(b"x", "tpu"), "tpu:v5e:2x2")
+    cache, remote = CompileCache(tmp_path), Losing(None)
+    tpu = Job(LoweredModule(b"x", "tpu"), "tpu:v5e:2x2")
     for _ in range(2):
         found = dict(run([job(b"x"), tpu], executor=remote, cache=cache))
     assert {i: compilation.cached for i, compilation in found.items()} == {0: False, 1: True}

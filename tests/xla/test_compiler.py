@@ -12,14 +12,16 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.xla import places
 from jaxresid.xla.compiler import compilation
-from jaxresid.xla.job import Job, Module
+from jaxresid.xla.job import Job, LoweredModule
 from jaxresid.xla.processes.process import execute
 
 MIB = 2**20
 
 
 def of(fun, inputs, on="cpu", **options):
-    module = lowered(subject(Question(fun, inputs, **options)).trace, places.place(on).platform)
+    module = lowered(
+        subject(Question(fun, inputs, **options)).trace, places.parse_place(on).platform
+    )
     return Job(module, on)
 
 
@@ -72,7 +74,7 @@ def test_the_memory_of_cpu_devices_is_the_machines():
     found = compilation(of(loss, (square(8),)))
     assert found.capacity_nbytes == memory
     assert not found.notes
-    two = execute(Job(Module(of(loss, (square(8),)).module.code, "cpu", 2), "cpu"))
+    two = execute(Job(LoweredModule(of(loss, (square(8),)).module.code, "cpu", 2), "cpu"))
     assert two.capacity_nbytes == memory // 2
     assert two.notes == ("the memory is this machine's, shared by 2 CPU devices",)
 
@@ -91,26 +93,26 @@ def test_a_flag_that_is_none():
 
 
 def test_more_devices_than_there_are():
-    module = Module(of(loss, (square(8),)).module.code, "cpu", 4096)
+    module = LoweredModule(of(loss, (square(8),)).module.code, "cpu", 4096)
     error = compilation(Job(module, "cpu")).error
     assert error.startswith("the program is split over 4096 devices, but this machine has ")
 
 
 def test_no_gpu_here():
-    error = compilation(Job(Module(b"", "cuda"), "gpu")).error
+    error = compilation(Job(LoweredModule(b"", "cuda"), "gpu")).error
     assert error.startswith("jax finds no GPU on this machine")
     assert "\n" not in error
 
 
 def test_what_is_no_program():
-    error = compilation(Job(Module(b"nonsense", "cpu"), "cpu")).error
+    error = compilation(Job(LoweredModule(b"nonsense", "cpu"), "cpu")).error
     assert error
     assert "\n" not in error
 
 
 def test_without_libtpu(monkeypatch):
     monkeypatch.setattr(places.importlib.util, "find_spec", lambda name: None)
-    error = compilation(Job(Module(b"", "tpu"), "tpu:v5e:2x2")).error
+    error = compilation(Job(LoweredModule(b"", "tpu"), "tpu:v5e:2x2")).error
     assert "pip install 'jaxresid[tpu]'" in error
 
 
@@ -147,7 +149,7 @@ def test_host_memory_is_none_of_the_devices(jax_version):
 def test_too_big_for_a_tpu_is_a_result():
     found = execute(of(loss, (square(2**16),), TPU))
     assert found.error is None
-    assert found.exhausted
+    assert found.is_out_of_memory
     assert found.capacity_nbytes == int(15.75 * 2**30)
     assert found.required_nbytes > 2 * 4 * 2**32  # the argument, its gradient and something
 

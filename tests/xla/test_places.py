@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from jaxresid.errors import InputsError
-from jaxresid.xla.places import place, topologies, unavailable
+from jaxresid.xla.places import parse_place, topologies, why_unavailable
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from jaxresid.xla.places import place, topologies, unavailable
     ],
 )
 def test_a_place(text, written, platform, topology, devices):
-    found = place(text)
+    found = parse_place(text)
     assert (found.text, found.platform, found.topology, found.devices) == (
         *(written, platform, topology),
         devices,
@@ -58,7 +58,7 @@ def test_a_place(text, written, platform, topology, devices):
 )
 def test_what_is_no_place(text, instead):
     with pytest.raises(InputsError) as caught:
-        place(text)
+        parse_place(text)
     message = str(caught.value)
     assert instead in message
     assert "\n" not in message
@@ -66,25 +66,25 @@ def test_what_is_no_place(text, instead):
 
 def test_every_listed_topology_is_a_place():
     for topology in topologies():
-        assert place(topology.text).devices == topology.devices
+        assert parse_place(topology.text).devices == topology.devices
         assert 2**30 * 7 < topology.memory_nbytes < 2**30 * 100
 
 
 def test_what_a_message_suggests_is_a_place():
     with pytest.raises(InputsError) as caught:
-        place("tpu:v5e-8")
+        parse_place("tpu:v5e-8")
     (suggested,) = [word for word in str(caught.value).rstrip("; ").split() if "2x4" in word]
-    assert place(suggested.rstrip(";")).devices == 8
+    assert parse_place(suggested.rstrip(";")).devices == 8
 
 
 def test_without_libtpu_only_tpus_are_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'jaxresid[tpu]'" in unavailable(place("tpu:v5e:2x4"))
-    assert unavailable(place("cpu")) is None
+    assert "pip install 'jaxresid[tpu]'" in why_unavailable(parse_place("tpu:v5e:2x4"))
+    assert why_unavailable(parse_place("cpu")) is None
 
 
 def test_places_need_no_jax():
-    code = "import sys; from jaxresid.xla.places import *; place('tpu:v5e:2x4'); topologies()"
+    code = "import sys; from jaxresid.xla.places import *; parse_place('tpu:v5e:2x4'); topologies()"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('jax' in sys.modules)"],
         capture_output=True,

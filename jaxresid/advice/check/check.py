@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxresid.advice.check.source_lines import File, Placing
+from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.errors import InputsError
 from jaxresid.inspector.findings.collect import findings
@@ -14,7 +14,7 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.violations import Linted, Violation
@@ -58,18 +58,18 @@ def check(
     )
 
     def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
-        run = Lint(load(Path(), Options()), nearest=Options())
+        run = LintRun(load(Path(), Options()), nearest=Options())
         found = inspection(question.of(args, kwargs))
         return tuple(v for linted in checked(found, run) for v in linted.violations)
 
     return checked_in
 
 
-def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
+def checked(inspection: Inspection, run: LintRun) -> tuple[Linted, ...]:
     """Return the violations of an inspected function by file, sorted by path.
 
     Args:
-      found: The inspected function.
+      inspection: The inspected function.
       run: The configuration of the run, which may say that comments silence nothing.
 
     Returns:
@@ -79,22 +79,22 @@ def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
       ConfigError: The configuration of a file is not understood.
       InputsError: The function is a training step that does nothing with its gradients.
     """
-    if found.is_dead:
-        raise InputsError(found.report.warnings[-1])
-    report = found.report
-    placing = Placing(found.fun, report.target.name, found.frames)
+    if inspection.is_dead:
+        raise InputsError(inspection.report.warnings[-1])
+    report = inspection.report
+    placer = FindingPlacer(inspection.fun, report.target.name, inspection.frames)
     measured = {"profile": report.peak.profile, "jax": report.jax.version}
-    said = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
-    said += findings(report, found.trace, found.frames)
-    by_file: dict[Path, tuple[File, list[Violation]]] = {}
-    for finding in said:
-        file, violation = placing.violation(finding, measured)
+    reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
+    reported += findings(report, inspection.trace, inspection.frames)
+    by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}
+    for finding in reported:
+        file, violation = placer.violation(finding, measured)
         by_file.setdefault(file.absolute, (file, []))[1].append(violation)
     results = [_linted(file, violations, run) for file, violations in by_file.values()]
     return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
 
-def _linted(file: File, violations: Sequence[Violation], run: Lint) -> Linted:
+def _linted(file: FindingFile, violations: Sequence[Violation], run: LintRun) -> Linted:
     """Return the violations of one file that its configuration selects and no comment silences."""
     config = run.config_in(file.absolute.parent)
     config.validate(KNOWN)

@@ -25,7 +25,7 @@ _ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class FindingFile:
     """A source file with findings.
 
     Attributes:
@@ -41,7 +41,7 @@ class File:
     facts: Facts | None
 
 
-class Placing:
+class FindingPlacer:
     """The placing of one target's findings at lines of the user's source.
 
     A finding that lies in a library, or has no line, is placed where the target is defined, and its
@@ -52,15 +52,17 @@ class Placing:
         self._frames = frames
         self._name = name
         self._target = definition(target)
-        self._files: dict[str, File] = {}
+        self._files: dict[str, FindingFile] = {}
 
-    def file(self, path: str) -> File:
+    def file(self, path: str) -> FindingFile:
         """Return the file at an absolute path, read at most once."""
         if path not in self._files:
             self._files[path] = _file(path, self._shown(path))
         return self._files[path]
 
-    def violation(self, finding: Finding, measured: Mapping[str, object]) -> tuple[File, Violation]:
+    def violation(
+        self, finding: Finding, measured: Mapping[str, object]
+    ) -> tuple[FindingFile, Violation]:
         """Return the violation that a finding amounts to, and the file that it is in.
 
         Args:
@@ -134,20 +136,20 @@ def definition(target: Callable[..., Any]) -> Location | None:
     return None if file is None else Location(os.path.abspath(file), line, None, name)
 
 
-def _file(path: str, shown: str) -> File:
+def _file(path: str, display_path: str) -> FindingFile:
     absolute = Path(path)
     try:
         raw = absolute.read_bytes()
     except OSError:  # a notebook's cell, whose lines linecache may know
         raw = "".join(linecache.getlines(path)).encode("utf-8", "surrogatepass")
-    document = read(raw, shown)
+    document = read(raw, display_path)
     if isinstance(document, Violation):
-        return File(shown, absolute, None, None)
+        return FindingFile(display_path, absolute, None, None)
     try:
         facts = Facts(document.source, parse(document.source))
     except (UnparsableError, RecursionError):
-        return File(shown, absolute, document, None)
-    return File(shown, absolute, document, facts)
+        return FindingFile(display_path, absolute, document, None)
+    return FindingFile(display_path, absolute, document, facts)
 
 
 def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
@@ -167,7 +169,7 @@ def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
         ]
         calls = [node for node in begun if isinstance(node, ast.Call)]
         if calls:
-            return _called(calls)
+            return _outermost_call(calls)
         if begun:
             return max(begun, key=facts.source.span)
     statements = [
@@ -178,7 +180,7 @@ def _node(facts: Facts, location: Location) -> ast.expr | ast.stmt | None:
     return max(statements, key=lambda s: (s.lineno, s.col_offset), default=None)
 
 
-def _called(calls: list[ast.Call]) -> ast.Call:
+def _outermost_call(calls: list[ast.Call]) -> ast.Call:
     """Return the innermost of the calls that begin at one place, with any call of its result.
 
     Of `jax.checkpoint(f)(x).sum()` this is `jax.checkpoint(f)(x)`.

@@ -9,18 +9,18 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.advice.compare import pareto as frontier
-from jaxresid.advice.compare.policy_targets import Spot, remarks, spot
+from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target, remarks
 from jaxresid.advice.compile.ahead_of_time import (
-    Program,
-    Settings,
+    CompileSettings,
+    PolicyProgram,
     compiled_rows,
     places_of,
     residuals_of,
     warnings_of,
 )
 from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
-from jaxresid.advice.timing.measure.random_inputs import draws
-from jaxresid.advice.timing.measure.rounds import Measured, Run, measured
+from jaxresid.advice.timing.measure.random_inputs import leaf_recipes
+from jaxresid.advice.timing.measure.rounds import Measurement, VariantToTime, measured
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import answers, description
@@ -35,17 +35,17 @@ from jaxresid.inspector.trace.runnable import runnable
 from jaxresid.inspector.variants.candidates import Candidate, candidates
 from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant, Variants
 from jaxresid.inspector.variants.of_subject import variants_of
-from jaxresid.model import Comparison, Row
+from jaxresid.model import Comparison, ComparisonRow
 from jaxresid.targets.targets import load
 from jaxresid.words import Mode, Profile
-from jaxresid.xla.processes.cache import Cache, default_directory
+from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeasureOptions:
     """How to time the variants.
 
     Attributes:
@@ -58,16 +58,16 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Compile:
+class CompileOptions:
     """Where to compile the variants for, and how.
 
     Attributes:
-      ons: The places to compile for.
+      place_names: The places to compile for.
       settings: How to compile.
     """
 
-    ons: Sequence[str]
-    settings: Settings
+    place_names: Sequence[str]
+    settings: CompileSettings
 
 
 @in_two_calls
@@ -117,7 +117,7 @@ def compare(
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
     )
-    ons = places_of((compile,) if isinstance(compile, str) else compile) if compile else ()
+    place_names = places_of((compile,) if isinstance(compile, str) else compile) if compile else ()
     if not isinstance(policies, Mapping):
         policies = {description(p) or "None": p for p in policies}
     chosen = chip(device).name
@@ -126,22 +126,22 @@ def compare(
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         found = subject(question.of(args, kwargs))
         leaves = jax_compat.import_jax().tree.leaves((args, kwargs)) if measure else ()
-        settings = Settings(cache=Cache(default_directory()))
+        settings = CompileSettings(cache=CompileCache(default_directory()))
         return comparison(
             found,
             at=at,
             policies=tried,
             device=chosen,
-            measure=Measure(dynamic(found, leaves), rounds) if measure else None,
-            compile=Compile(ons, settings) if ons else None,
+            measure=MeasureOptions(dynamic_leaves(found, leaves), rounds) if measure else None,
+            compile=CompileOptions(place_names, settings) if place_names else None,
         )
 
     return compared
 
 
-def dynamic(found: Subject, leaves: Sequence[Any]) -> list[Any]:
+def dynamic_leaves(subject: Subject, leaves: Sequence[Any]) -> list[Any]:
     """Return those of a call's leaves that its trace takes as inputs, in their order."""
-    call = found.trace.arguments
+    call = subject.trace.arguments
     return [leaves[i] for i in call.dynamic]
 
 
@@ -165,8 +165,8 @@ def comparison(
     at: str | None = None,
     policies: Sequence[tuple[str, Any]] = (),
     device: str = DEFAULT.name,
-    measure: Measure | None = None,
-    compile: Compile | None = None,
+    measure: MeasureOptions | None = None,
+    compile: CompileOptions | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the comparison of a traced function under several policies, as `compare` does.
@@ -184,25 +184,25 @@ def comparison(
     arguments = subject.trace.arguments
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:
-        draws(measure.leaves, paths)  # refused before anything is traced again
+        leaf_recipes(measure.leaves, paths)  # refused before anything is traced again
     with uncollected(), subject.tracing():
         variants = variants_of(subject)
-        where = spot(variants.places(), at)
-        table = Table(subject, variants, where, chosen, progress or (lambda _: None))
-        table.add(NONE, where.choices(None))
+        target = policy_target(variants.places(), at)
+        table = ComparisonTable(subject, variants, target, chosen, progress or (lambda _: None))
+        table.add(NONE, target.choices(None))
         table.add(WRITTEN, {})
         for label, policy in policies:
-            table.add(label, where.choices(Choice(policy)), policy)
+            table.add(label, target.choices(Choice(policy)), policy)
         for each in candidates(table.names()):
-            table.add(each.text, where.choices(Choice(each.policy)))
-    rows = _marked(table.rows)
+            table.add(each.text, target.choices(Choice(each.policy)))
+    rows = _with_frontier(table.rows)
     warnings = (*subject.warnings, *undoing(subject.profile), *remarks(variants))
     if compile is not None:
         rows = _compiled(rows, table, compile, progress)
         warnings += warnings_of(compile.settings)
-    timed: Measured | None = None
+    timed: Measurement | None = None
     if measure is not None:
-        runs = [Run(label, runnable(v.trace)) for label, v in table.variants.items()]
+        runs = [VariantToTime(label, runnable(v.trace)) for label, v in table.variants.items()]
         timed = measured(
             runs, NONE, measure.leaves, paths, rounds=measure.rounds, progress=progress
         )
@@ -219,8 +219,8 @@ def comparison(
         jax=subject.jax,
         profile=subject.profile.name,
         device=chosen.name,
-        at=where.at,
-        places=tuple(described(place) for place in where.places),
+        at=target.at,
+        places=tuple(place_text(place) for place in target.places),
         rows=rows,
         warnings=warnings,
         measured_on=timed.device if timed else None,
@@ -229,42 +229,50 @@ def comparison(
 
 
 def _compiled(
-    rows: Sequence[Row], table: Table, compile: Compile, progress: Progress | None
-) -> tuple[Row, ...]:
+    rows: Sequence[ComparisonRow],
+    table: ComparisonTable,
+    compile: CompileOptions,
+    progress: Progress | None,
+) -> tuple[ComparisonRow, ...]:
     """Return the rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     frames, found = table.subject.frames, list(rows)
     with uncollected(), table.subject.tracing():
         programs = [
-            Program(
+            PolicyProgram(
                 rows[i].policy, v.trace, residuals_of(v.trace, frames, v.program), v.peak_nbytes
             )
             for i, v in variants
         ]
-    said = compiled_rows(programs, compile.ons, compile.settings, progress)
-    for (i, _), compiled in zip(variants, said, strict=True):
+    compiled_by_xla = compiled_rows(programs, compile.place_names, compile.settings, progress)
+    for (i, _), compiled in zip(variants, compiled_by_xla, strict=True):
         found[i] = replace(found[i], compiled=compiled)
     return tuple(found)
 
 
-def described(place: Place) -> str:
+def place_text(place: Place) -> str:
     """Return a place with its calls or trips as text: `model.py:42 (layer) ×48 trips`."""
     if place.calls > 1:
         return f"{place} ×{place.calls} calls"
     return f"{place} ×{place.trips} trips" if place.trips > 1 else str(place)
 
 
-class Table:
+class ComparisonTable:
     """The rows of a comparison as they are added, and the variants that they describe."""
 
     def __init__(
-        self, subject: Subject, variants: Variants, where: Spot, chip: Chip, progress: Progress
+        self,
+        subject: Subject,
+        variants: Variants,
+        target: PolicyTarget,
+        chip: Chip,
+        progress: Progress,
     ) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[ComparisonRow] = []
         self.variants: dict[str, Variant] = {}
         self.subject = subject
-        self._made = variants
-        self._where = where
+        self._factory = variants
+        self._target = target
         self._chip = chip
         self._progress = progress
         self._profile = subject.profile
@@ -289,8 +297,8 @@ class Table:
         """Return the checkpoint_names at the places, in program order."""
         found = dict.fromkeys(
             str(jax_compat.params(eqn)["name"])
-            for place in self._where.places
-            for eqn in eqns_in(self._made.body(place))
+            for place in self._target.places
+            for eqn in eqns_in(self._factory.body(place))
             if jax_compat.primitive_name(eqn) == "name"
         )
         return tuple(found)
@@ -307,51 +315,51 @@ class Table:
         self._progress(f"tracing with {label}")
         try:
             if policy is not None:
-                for place in self._where.places:
-                    answers(policy, eqns_in(self._made.body(place)), str(place))
+                for place in self._target.places:
+                    answers(policy, eqns_in(self._factory.body(place)), str(place))
             variant = self._variant(label, choices)
         except JaxresidError as e:
-            self.rows.append(Row(label, self._where.at, error=" ".join(str(e).split())))
+            self.rows.append(ComparisonRow(label, self._target.at, error=" ".join(str(e).split())))
             return
         except Exception as e:
-            self.rows.append(Row(label, self._where.at, error=summary(e)))
+            self.rows.append(ComparisonRow(label, self._target.at, error=summary(e)))
             return
         self.variants[label] = variant
-        without_effect = not variant.host_nbytes and self._offers(label, choices)
+        without_effect = not variant.host_nbytes and self._offloads(label, choices)
         self.rows.append(self._row(label, variant, without_effect))
 
     def _variant(self, label: str, choices: Choices) -> Variant:
         if not choices:
             return self._written
-        if label == NONE and self._where.at in ("all-sites", "scan-bodies", "whole"):
+        if label == NONE and self._target.at in ("all-sites", "scan-bodies", "whole"):
             return self._plain
-        return self._made.variant(choices)
+        return self._factory.variant(choices)
 
-    def _offers(self, label: str, choices: Choices) -> bool:
+    def _offloads(self, label: str, choices: Choices) -> bool:
         """Return whether a policy offloads anything."""
         chosen = [(place, c.policy) for place, made in choices.items() for c in made[:1] if c]
         if label == WRITTEN:
-            sites = [p for p in self._made.places() if p.kind == "checkpoint"]
+            sites = [p for p in self._factory.places() if p.kind == "checkpoint"]
             chosen = [(place, place.policy) for place in sites]
         return any(
-            answers(policy, eqns_in(self._made.body(place)), str(place)).offloads
+            answers(policy, eqns_in(self._factory.body(place)), str(place)).offloads
             for place, policy in chosen
         )
 
-    def _row(self, label: str, variant: Variant, without_effect: bool) -> Row:
+    def _row(self, label: str, variant: Variant, without_effect: bool) -> ComparisonRow:
         # Around a gradient that the function takes a checkpoint may spare work: it adds none.
         added = max((variant.cost - self._plain.cost).flops, 0)
-        taken = seconds(variant.program, self._chip, self._profile)
+        estimated = seconds(variant.program, self._chip, self._profile)
         plain = self._plain_seconds
-        return Row(
+        return ComparisonRow(
             label,
-            self._where.at,
+            self._target.at,
             kept_nbytes=variant.kept_nbytes,
             host_nbytes=variant.host_nbytes,
             peak_nbytes=variant.peak_nbytes,
             recompute_flops=added,
             recompute_fraction=added / self._plain.cost.flops if self._plain.cost.flops else 0.0,
-            time_fraction=(taken.total - plain) / plain if plain else 0.0,
+            time_fraction=(estimated.total - plain) / plain if plain else 0.0,
             uncosted=variant.cost.uncosted,
             offloading=offloading(
                 variant.program,
@@ -362,7 +370,7 @@ class Table:
         )
 
 
-def _marked(rows: Sequence[Row]) -> tuple[Row, ...]:
+def _with_frontier(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     """Return the rows with the Pareto-optimal ones and the knee marked.
 
     Rows that keep bytes in host memory do not take part.
@@ -379,4 +387,12 @@ def _marked(rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(replace(row, pareto=i in best, knee=i == first) for i, row in enumerate(rows))
 
 
-__all__ = ["Candidate", "Measure", "compare", "comparison", "described", "dynamic", "load_policy"]
+__all__ = [
+    "Candidate",
+    "MeasureOptions",
+    "compare",
+    "comparison",
+    "dynamic_leaves",
+    "load_policy",
+    "place_text",
+]

@@ -13,29 +13,29 @@ WORDS = ("all-sites", "scan-bodies", "whole")
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class PolicyTarget:
     """Several places that get the same policy.
 
     Attributes:
       at: `all-sites`, `scan-bodies`, `whole`, or the one place.
       places: The places.
-      cleared: Checkpoints to remove first, since the policy is to take their place.
+      removed: Checkpoints to remove first, since the policy is to take their place.
     """
 
     at: str
     places: tuple[Place, ...]
-    cleared: tuple[Place, ...] = ()
+    removed: tuple[Place, ...] = ()
 
     def choices(self, choice: Choice | None) -> Choices:
         """Return the given choice for every call of these places."""
-        made = {place: everywhere(place, None) for place in self.cleared}
+        made = {place: everywhere(place, None) for place in self.removed}
         for place in self.places:
             if choice is not None or place.kind == "checkpoint":
                 made[place] = everywhere(place, choice)
         return made
 
 
-def spot(places: Sequence[Place], at: str | None) -> Spot:
+def policy_target(places: Sequence[Place], at: str | None) -> PolicyTarget:
     """Return the places that a user means.
 
     Args:
@@ -58,10 +58,10 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
                 " loss cannot be wrapped from outside; compare the loss function itself"
             )
     if at == "all-sites":
-        return Spot(at, _some(sites, "the function has no checkpoints", places))
+        return PolicyTarget(at, _nonempty(sites, "the function has no checkpoints", places))
     if at == "scan-bodies":
-        return Spot(
-            at, _some(scans, "the function has no scan with more than one trip", places), sites
+        return PolicyTarget(
+            at, _nonempty(scans, "the function has no scan with more than one trip", places), sites
         )
     if at == "whole":
         if not wholes:
@@ -69,7 +69,7 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
                 "a training step's loss cannot be wrapped from outside; compare the loss function"
                 f" itself, or choose {_listed(places)}"
             )
-        return Spot(at, wholes, sites)
+        return PolicyTarget(at, wholes, sites)
     found = [p for p in places if _is_meant(p, at)]
     if not found:
         named = [n for p in places for n in (str(p), p.function)]
@@ -82,7 +82,7 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
             f"{at!r} matches several places: {which}; write one exactly as shown here"
         )
     inside = () if found[0].kind == "checkpoint" else sites
-    return Spot(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
+    return PolicyTarget(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
 
 
 def remarks(variants: Variants) -> tuple[str, ...]:
@@ -108,10 +108,12 @@ def _is_meant(place: Place, at: str) -> bool:
     )
 
 
-def _some(found: tuple[Place, ...], otherwise: str, places: Sequence[Place]) -> tuple[Place, ...]:
-    if not found:
+def _nonempty(
+    places_meant: tuple[Place, ...], otherwise: str, places: Sequence[Place]
+) -> tuple[Place, ...]:
+    if not places_meant:
         raise InputsError(f"{otherwise}; choose {_listed(places)}")
-    return found
+    return places_meant
 
 
 def _listed(places: Sequence[Place]) -> str:

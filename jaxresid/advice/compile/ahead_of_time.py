@@ -29,10 +29,10 @@ from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.units import format_bytes
 from jaxresid.words import Mode, Profile
-from jaxresid.xla.job import Compilation, Job, Module
-from jaxresid.xla.places import place, unavailable
+from jaxresid.xla.job import Compilation, Job, LoweredModule
+from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes import pool
-from jaxresid.xla.processes.cache import Cache, default_directory
+from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 WRITTEN = "as-written"
 _FEW_NBYTES = 2**20  # of constants: not worth a note
@@ -40,7 +40,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CompileSettings:
     """How programs are compiled.
 
     Attributes:
@@ -57,11 +57,11 @@ class Settings:
     memory_nbytes: int | None = None
     workers: int | None = None
     executor: Executor | None = None
-    cache: Cache | None = None
+    cache: CompileCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PolicyProgram:
     """A traced function or training step with one policy.
 
     Attributes:
@@ -130,11 +130,11 @@ def compile(
     question = Question(
         fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
     )
-    ons = places_of((on,) if isinstance(on, str) else tuple(on))
+    place_names = places_of((on,) if isinstance(on, str) else tuple(on))
     chosen = settings(flags, timeout, memory_limit, workers, executor, cache=cache)
 
     def compiled(*args: Any, **kwargs: Any) -> CompiledReport:
-        return compiled_report(subject(question.of(args, kwargs)), ons, chosen())
+        return compiled_report(subject(question.of(args, kwargs)), place_names, chosen())
 
     return compiled
 
@@ -147,28 +147,31 @@ def settings(
     executor: Executor | None,
     *,
     cache: bool,
-) -> Callable[[], Settings]:
-    """Return a function that makes the `Settings` that these options amount to.
+) -> Callable[[], CompileSettings]:
+    """Return a function that makes the `CompileSettings` that these options amount to.
 
     Each call makes a new cache, because a cache remembers what to warn of.
     """
-    chosen = Settings(
+    chosen = CompileSettings(
         flags=tuple((name, str(value)) for name, value in (flags or {}).items()),
         timeout_s=timeout,
         memory_nbytes=memory_limit,
         workers=workers,
         executor=executor,
     )
-    return lambda: replace(chosen, cache=Cache(default_directory()) if cache else None)
+    return lambda: replace(chosen, cache=CompileCache(default_directory()) if cache else None)
 
 
 def compiled_report(
-    subject: Subject, ons: Sequence[str], settings: Settings, progress: Progress | None = None
+    subject: Subject,
+    place_names: Sequence[str],
+    settings: CompileSettings,
+    progress: Progress | None = None,
 ) -> CompiledReport:
     """Compile a traced function for several places and return the report, as `compile` does."""
     with uncollected(), subject.tracing():
-        program = written(subject)
-    (rows,) = compiled_rows([program], ons, settings, progress)
+        program = program_as_written(subject)
+    (rows,) = compiled_rows([program], place_names, settings, progress)
     return CompiledReport(
         target=subject.target,
         jax=subject.jax,
@@ -180,22 +183,27 @@ def compiled_report(
 
 
 def report_compiled(
-    found: Inspection, ons: Sequence[str], settings: Settings, progress: Progress | None = None
+    inspection: Inspection,
+    place_names: Sequence[str],
+    settings: CompileSettings,
+    progress: Progress | None = None,
 ) -> Report:
     """Return the report of an inspection with what XLA says added."""
-    report = found.report
-    program = Program(WRITTEN, found.trace, report.residuals, report.peak.nbytes, found.is_dead)
-    (rows,) = compiled_rows([program], ons, settings, progress)
+    report = inspection.report
+    program = PolicyProgram(
+        WRITTEN, inspection.trace, report.residuals, report.peak.nbytes, inspection.is_dead
+    )
+    (rows,) = compiled_rows([program], place_names, settings, progress)
     return replace(report, compiled=rows, warnings=(*report.warnings, *warnings_of(settings)))
 
 
-def written(subject: Subject) -> Program:
+def program_as_written(subject: Subject) -> PolicyProgram:
     """Return the program of a subject with its checkpoints as its code has them."""
     traced = subject.trace
     program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
     estimate = peak(program, subject.profile, Places(subject.frames, traced))
     found = residuals_of(traced, subject.frames, program)
-    return Program(WRITTEN, traced, found, estimate.nbytes, subject.is_dead)
+    return PolicyProgram(WRITTEN, traced, found, estimate.nbytes, subject.is_dead)
 
 
 def residuals_of(
@@ -207,40 +215,40 @@ def residuals_of(
     return residuals(traced, frames, program)
 
 
-def places_of(ons: Sequence[str]) -> tuple[str, ...]:
+def places_of(place_names: Sequence[str]) -> tuple[str, ...]:
     """Return the places by their normalised names, each once.
 
     Raises:
       InputsError: None is given, or a name is not that of a place.
     """
-    if not ons:
+    if not place_names:
         raise InputsError("no platform to compile for; write cpu, gpu or e.g. tpu:v5e:2x4")
-    return tuple(dict.fromkeys(place(on).text for on in ons))
+    return tuple(dict.fromkeys(parse_place(on).text for on in place_names))
 
 
-def warnings_of(settings: Settings) -> tuple[str, ...]:
+def warnings_of(settings: CompileSettings) -> tuple[str, ...]:
     """Return the warnings about what went wrong with the cache."""
     return tuple(settings.cache.warnings) if settings.cache is not None else ()
 
 
 def compiled_rows(
-    programs: Sequence[Program],
-    ons: Sequence[str],
-    settings: Settings,
+    programs: Sequence[PolicyProgram],
+    place_names: Sequence[str],
+    settings: CompileSettings,
     progress: Progress | None = None,
 ) -> tuple[tuple[Compiled, ...], ...]:
     """Compile several programs and return the rows of each, in the order of the places.
 
     Args:
       programs: The programs to compile.
-      ons: The places to compile each for.
+      place_names: The places to compile each for.
       settings: How to compile.
       progress: Called with a text that says what is being done.
     """
-    jobs = _Jobs(programs, places_of(ons), settings, progress)
+    jobs = _Jobs(programs, places_of(place_names), settings, progress)
     rows = {}
     with contextlib.closing(
-        pool.compiled(
+        pool.compile_jobs(
             jobs,
             executor=settings.executor,
             workers=settings.workers,
@@ -250,9 +258,11 @@ def compiled_rows(
     ) as done:
         for index, compilation in done:
             (i, j), devices = jobs.taken[index]
-            rows[i, j] = row(programs[i], jobs.ons[j], compilation, devices)
+            rows[i, j] = compiled_row(programs[i], jobs.place_names[j], compilation, devices)
     rows |= jobs.refused
-    return tuple(tuple(rows[i, j] for j in range(len(jobs.ons))) for i in range(len(programs)))
+    return tuple(
+        tuple(rows[i, j] for j in range(len(jobs.place_names))) for i in range(len(programs))
+    )
 
 
 class _Jobs:
@@ -266,12 +276,12 @@ class _Jobs:
 
     def __init__(
         self,
-        programs: Sequence[Program],
-        ons: Sequence[str],
-        settings: Settings,
+        programs: Sequence[PolicyProgram],
+        place_names: Sequence[str],
+        settings: CompileSettings,
         progress: Progress | None,
     ) -> None:
-        self.ons = ons
+        self.place_names = place_names
         self.taken: list[tuple[tuple[int, int], int]] = []
         self.refused: dict[tuple[int, int], Compiled] = {}
         self._programs = programs
@@ -279,12 +289,12 @@ class _Jobs:
         self._progress = progress
 
     def __length_hint__(self) -> int:
-        return len(self._programs) * len(self.ons)
+        return len(self._programs) * len(self.place_names)
 
     def __iter__(self) -> Iterator[Job]:
         for i, program in enumerate(self._programs):
-            made: dict[str, Module | str] = {}
-            for j, on in enumerate(self.ons):
+            made: dict[str, LoweredModule | str] = {}
+            for j, on in enumerate(self.place_names):
                 module = _module(program, on, made, self._progress)
                 if isinstance(module, str):
                     self.refused[i, j] = Compiled(
@@ -295,10 +305,10 @@ class _Jobs:
                     )
                     continue
                 self.taken.append(((i, j), module.devices))
-                yield job(program.policy, module, on, self._settings)
+                yield compile_job(program.policy, module, on, self._settings)
 
 
-def job(policy: str, module: Module, on: str, settings: Settings) -> Job:
+def compile_job(policy: str, module: LoweredModule, on: str, settings: CompileSettings) -> Job:
     """Return the job that compiles a module for a place."""
     return Job(
         module=module,
@@ -311,16 +321,16 @@ def job(policy: str, module: Module, on: str, settings: Settings) -> Job:
 
 
 def _module(
-    program: Program, on: str, made: dict[str, Module | str], progress: Progress | None
-) -> Module | str:
+    program: PolicyProgram, on: str, made: dict[str, LoweredModule | str], progress: Progress | None
+) -> LoweredModule | str:
     """Return a program lowered for a place, or the reason why it cannot be.
 
     `made` holds what was lowered for each platform so far.
     """
-    reason = unavailable(place(on))
+    reason = why_unavailable(parse_place(on))
     if reason is not None:
         return reason
-    platform = place(on).platform
+    platform = parse_place(on).platform
     if platform not in made:
         if progress is not None:
             progress(f"lowering {program.policy} for {on}")
@@ -333,7 +343,9 @@ def _module(
     return made[platform]
 
 
-def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -> Compiled:
+def compiled_row(
+    program: PolicyProgram, on: str, compilation: Compilation, devices: int = 1
+) -> Compiled:
     """Return what a compiler said of a program, in the user's terms.
 
     Args:
@@ -342,10 +354,10 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
       compilation: The result of the compile.
       devices: How many devices the program is split over.
     """
-    there = place(on)
+    place = parse_place(on)
     stats: dict[str, Any] = dict(compilation.stats)
     nbytes, capacity = stats.pop("peak_nbytes", None), compilation.capacity_nbytes
-    if compilation.exhausted:
+    if compilation.is_out_of_memory:
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity
     found, matched_nbytes = matched(
@@ -353,23 +365,23 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
     )
     live = compilation.live_nbytes
     notes = list(compilation.notes)
-    if there.devices is not None and devices < there.devices and compilation.error is None:
-        notes.insert(0, _unused(devices, there.devices))
+    if place.devices is not None and devices < place.devices and compilation.error is None:
+        notes.insert(0, _unused(devices, place.devices))
     constants = sum(b.nbytes for b in compilation.buffers if b.kind == "constant")
-    if not compilation.exhausted and nbytes and constants > max(nbytes // 100, _FEW_NBYTES):
+    if not compilation.is_out_of_memory and nbytes and constants > max(nbytes // 100, _FEW_NBYTES):
         notes.append(f"XLA's peak does not include its constants, {format_bytes(constants)}")
     return replace(
-        Compiled(on=there.text, policy=program.policy, devices=devices),
+        Compiled(on=place.text, policy=program.policy, devices=devices),
         **stats,
         peak_nbytes=nbytes,
         estimate_nbytes=program.estimate_nbytes,
         capacity_nbytes=capacity,
-        fits=False if compilation.exhausted else None if program.is_dead else fits,
+        fits=False if compilation.is_out_of_memory else None if program.is_dead else fits,
         seconds=compilation.seconds,
         cached=compilation.cached,
         error=compilation.error,
         compiler=compilation.compiler,
-        buffers=tuple(replace(b, source=_shown(b.source)) for b in found),
+        buffers=tuple(replace(b, source=_as_reported(b.source)) for b in found),
         matched_nbytes=matched_nbytes if live is not None else None,
         live_nbytes=live,
         collectives=tuple(
@@ -386,7 +398,7 @@ def _parameters(traced: Trace | StepTrace) -> tuple[str, ...]:
     return tuple(traced.arguments.paths[i] for i in traced.arguments.dynamic)
 
 
-def _shown(source: Source) -> Source:
+def _as_reported(source: Source) -> Source:
     """Return a line that a compiler names as the report names lines: relative, with its code."""
     location = source.location
     if location is None or location.code:
@@ -404,16 +416,16 @@ def _unused(devices: int, there: int) -> str:
 
 
 __all__ = [
-    "Program",
-    "Settings",
+    "CompileSettings",
+    "PolicyProgram",
     "compile",
+    "compile_job",
     "compiled_report",
+    "compiled_row",
     "compiled_rows",
-    "job",
     "places_of",
+    "program_as_written",
     "report_compiled",
     "residuals_of",
-    "row",
     "warnings_of",
-    "written",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.proposals import proposed
-from jaxresid.advice.plan.solver import Choosing, Program
+from jaxresid.advice.plan.proposals import propose_name
+from jaxresid.advice.plan.solver import ValueChoice, ValueProgram
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.variants.candidates import Candidate, candidates, offloading, saving
 from jaxresid.inspector.variants.choices import Choice, Place
@@ -38,7 +38,7 @@ class Option:
     changed: bool = True
     nbytes: int | None = None
     cost: float | None = None
-    choosing: Choosing | None = None
+    choosing: ValueChoice | None = None
 
     @property
     def names(self) -> int:
@@ -113,7 +113,7 @@ def menu(
     ]
     if graph is None:
         return Menu(place, plain, tuple(known), (), False)
-    program = Program(graph, transfer)
+    program = ValueProgram(graph, transfer)
     found, complete = program.front(_MOST, step)
     proposals = _proposals(graph, found, taken, cwd)
     front = tuple(_option(place, graph, choosing, proposals) for choosing in found)
@@ -126,8 +126,8 @@ def menu(
 
 
 def _reduced(
-    program: Program, graph: Graph, choosing: Choosing | None, most: float
-) -> Choosing | None:
+    program: ValueProgram, graph: Graph, choosing: ValueChoice | None, most: float
+) -> ValueChoice | None:
     """Return a choice without the unnamed values that save the least cost.
 
     Values are left out one by one while the cost grows by at most `most`. None where leaving out
@@ -149,7 +149,7 @@ def _reduced(
 
 
 def _proposals(
-    graph: Graph, found: Sequence[Choosing], taken: Sequence[str], cwd: str
+    graph: Graph, found: Sequence[ValueChoice], taken: Sequence[str], cwd: str
 ) -> dict[int, str]:
     """Return a name for every value that a choice saves or offloads, by its number in the graph."""
     used = list(taken)
@@ -159,12 +159,12 @@ def _proposals(
         if saveable.name is not None:
             names[c] = saveable.name
         elif saveable.expression is not None:
-            names[c] = proposed(saveable.expression, cwd, used)
+            names[c] = propose_name(saveable.expression, cwd, used)
             used.append(names[c])
     return names
 
 
-def _option(place: Place, graph: Graph, choosing: Choosing, names: dict[int, str]) -> Option:
+def _option(place: Place, graph: Graph, choosing: ValueChoice, names: dict[int, str]) -> Option:
     saved, moved = sorted(choosing.saved), sorted(choosing.offloaded)
     made: Candidate | None = None
     if moved:

@@ -9,21 +9,27 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.compare.policy_targets import remarks
 from jaxresid.advice.plan.options import Menu, menu
-from jaxresid.advice.plan.promising import (
-    Check,
-    Figures,
-    UnverifiedError,
-    figures,
-    rehearsal,
-    run_again,
-    without_checkpoints,
-)
-from jaxresid.advice.plan.search import Runs, Search, Tried
-from jaxresid.advice.plan.source.calling import Calls, Given, calls_of, observed, target_given
+from jaxresid.advice.plan.search import Runs, Search, TracedVariant
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.libraries import library_of
+from jaxresid.advice.plan.source.observed_calls import (
+    ArgumentKinds,
+    ObservedCalls,
+    calls_of,
+    observe_calls,
+    target_argument_kinds,
+)
 from jaxresid.advice.plan.source.snippets import code
-from jaxresid.advice.plan.source.writing import Written, written
+from jaxresid.advice.plan.source.writing import PlanEdits, plan_edits
+from jaxresid.advice.plan.verification import (
+    Check,
+    PlanFigures,
+    UnverifiedError,
+    figures,
+    in_process_check,
+    retrace,
+    without_checkpoints,
+)
 from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
 from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
@@ -102,7 +108,7 @@ def plan(
     def planned_for(*args: Any, **kwargs: Any) -> Plan:
         asked = question.of(args, kwargs)
         found = subject(asked)
-        check = rehearsal(found, asked)
+        check = in_process_check(found, asked)
         return drafted(found, nbytes, offload=offload, device=chosen, check=check)[0]
 
     return planned_for
@@ -146,8 +152,8 @@ def _planned(
     subject: Subject,
     budget_nbytes: int,
     offload: bool,
-    on: Chip,
-    tell: Callable[[str], None],
+    target_chip: Chip,
+    progress: Callable[[str], None],
     check: Check | None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
     variants = variants_of(subject)
@@ -155,56 +161,62 @@ def _planned(
     as_written = variants.variant({})
     plain = without_checkpoints(variants)
 
-    def taken(variant: Variant) -> float:
-        return seconds(variant.program, on, subject.profile).total
+    def time_of(variant: Variant) -> float:
+        return seconds(variant.program, target_chip, subject.profile).total
 
-    plain_seconds = taken(plain)
+    plain_seconds = time_of(plain)
 
     def cost(variant: Variant) -> float:
         if offload:
-            return taken(variant) - plain_seconds
+            return time_of(variant) - plain_seconds
         return float(variant.cost.flops - plain.cost.flops)
 
     costs = Costs()
-    each = (lambda eqn: eqn_seconds(eqn, on)) if offload else (lambda eqn: costs.of_eqn(eqn).flops)
-    moved = (lambda nbytes: 2 * transfer_seconds(nbytes, on)) if offload else None
+    eqn_cost = (
+        (lambda eqn: eqn_seconds(eqn, target_chip))
+        if offload
+        else (lambda eqn: costs.of_eqn(eqn).flops)
+    )
+    transfer_cost = (lambda nbytes: 2 * transfer_seconds(nbytes, target_chip)) if offload else None
     taken_names = _names(variants, places)
     menus: list[Menu] = []
     warnings = [*subject.warnings, *undoing(subject.profile), *remarks(variants)]
     for place in places:
-        tell(f"examining {place}")
+        progress(f"examining {place}")
         least = int(budget_nbytes * _WORTH_A_NAME / place.trips)
         # Values of the whole function are named only where it has no parts; none are where it fits
         # without recomputing anything.
         is_searched = (place.kind != "whole" or len(places) == 1) and (
             offload or plain.peak_nbytes > budget_nbytes
         )
-        made = None
+        body_graph = None
         if is_searched:
-            made = _graph(variants, place, subject, each, least)
-            if made is None:
+            body_graph = _graph(variants, place, subject, eqn_cost, least)
+            if body_graph is None:
                 warnings.append(
                     f"at {place} only JAX's policies were tried: its body cannot be differentiated"
                     " by itself, so which of its values to save is not known"
                 )
         names = _names(variants, [place])
         step = _STEP if len(places) > 2 else 0.0
-        menus.append(menu(place, made, names, taken_names, moved, subject.frames.cwd, step))
+        menus.append(
+            menu(place, body_graph, names, taken_names, transfer_cost, subject.frames.cwd, step)
+        )
     search = Search(
         variants,
         menus,
         cost,
         budget_nbytes,
         slack=_WORTH_AN_EDIT * (plain_seconds if offload else plain.cost.flops),
-        progress=tell,
+        progress=progress,
     )
     search.run()
     drafts = _Drafts(subject, variants, menus, plain, check)
     fits = True
-    decided = drafts.first(search.best, lambda found: found.peak_nbytes <= budget_nbytes, tell)
+    decided = drafts.first(search.best, lambda found: found.peak_nbytes <= budget_nbytes, progress)
     if decided is None:
         fits = False
-        decided = drafts.first(search.lowest, lambda found: True, tell)
+        decided = drafts.first(search.lowest, lambda found: True, progress)
     assert decided is not None  # the code as it is written was tried
     shown, found = decided.tried, decided.figures
     trusted = [t.peak for t in search.tried if t not in drafts.wrong]
@@ -212,12 +224,12 @@ def _planned(
     is_promised = found == figures(shown.variant, plain)
     time_fraction = None
     if plain_seconds and is_promised:
-        time_fraction = (taken(shown.variant) - plain_seconds) / plain_seconds
+        time_fraction = (time_of(shown.variant) - plain_seconds) / plain_seconds
     result = Plan(
         target=subject.target,
         jax=subject.jax,
         profile=subject.profile.name,
-        device=on.name,
+        device=target_chip.name,
         budget_nbytes=budget_nbytes,
         offload=offload,
         fits=fits,
@@ -233,14 +245,14 @@ def _planned(
         sites=decided.sites,
         proven=_is_proven(search, menus) and shown is search.best(),
         tried=len(search.tried),
-        code=code(decided.written.edits),
-        unwritten=decided.written.problems,
+        code=code(decided.plan_edits.edits),
+        unwritten=decided.plan_edits.problems,
         verified=decided.doubt is None,
         doubt=decided.doubt,
         uncosted=recompute.uncosted,
         warnings=(*warnings, *drafts.remarks(decided, plain)),
     )
-    return result, decided.written.edits
+    return result, decided.plan_edits.edits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,15 +262,15 @@ class _Draft:
     Attributes:
       tried: The variant that was traced.
       sites: What the plan does at each place.
-      written: The edits of the source, and what cannot be written.
+      plan_edits: The edits of the source, and what cannot be written.
       figures: The figures of its code where that was traced, else those of the variant.
       doubt: Why its code was not traced; None where it was.
     """
 
-    tried: Tried
+    tried: TracedVariant
     sites: tuple[PlannedSite, ...]
-    written: Written
-    figures: Figures
+    plan_edits: PlanEdits
+    figures: PlanFigures
     doubt: str | None = None
 
 
@@ -277,18 +289,18 @@ class _Drafts:
         plain: Variant,
         check: Check | None,
     ) -> None:
-        self.wrong: list[Tried] = []
+        self.wrong: list[TracedVariant] = []
         self._subject, self._variants, self._menus = subject, variants, menus
         self._plain, self._check = plain, check
-        self._calls: Calls | None = None
+        self._calls: ObservedCalls | None = None
         self._traces = 0
         self._left_out: list[_Draft] = []
 
     def first(
         self,
-        ranked: Callable[[Sequence[Tried]], Tried | None],
-        is_enough: Callable[[Figures], bool],
-        tell: Callable[[str], None],
+        ranked: Callable[[Sequence[TracedVariant]], TracedVariant | None],
+        is_enough: Callable[[PlanFigures], bool],
+        progress: Callable[[str], None],
     ) -> _Draft | None:
         """Return the first draft by rank that holds what it promises.
 
@@ -298,23 +310,23 @@ class _Drafts:
         Args:
           ranked: Returns the best variant besides those that it is given.
           is_enough: Whether figures are good enough.
-          tell: Called with a text that says what is being done.
+          progress: Called with a text that says what is being done.
         """
-        out: list[Tried] = list(self.wrong)
+        rejected: list[TracedVariant] = list(self.wrong)
         doubted: list[_Draft] = []
-        otherwise: list[_Draft] = []
+        good_enough: list[_Draft] = []
         traces = 0
-        while len(out) < _MOST_DRAFTS and traces < _MOST_TRACES:
-            tried = ranked(out)
+        while len(rejected) < _MOST_DRAFTS and traces < _MOST_TRACES:
+            tried = ranked(rejected)
             if tried is None:
                 break
-            out.append(tried)
+            rejected.append(tried)
             draft = self._drafted(tried)
             if self._check is None or not any(site.changed for site in draft.sites):
                 self._left_out = doubted
                 return draft
             if draft.doubt is None and self._check is not None:
-                tell("tracing the code of the plan")
+                progress("tracing the code of the plan")
                 draft = self._traced(draft, self._check)
                 traces += 1
             if draft.doubt is not None:
@@ -325,10 +337,12 @@ class _Drafts:
             else:
                 self.wrong.append(tried)
                 if is_enough(draft.figures):
-                    otherwise.append(draft)
+                    good_enough.append(draft)
         self._left_out = doubted
-        if otherwise:
-            return min(otherwise, key=lambda d: (d.figures.recompute_flops, d.figures.peak_nbytes))
+        if good_enough:
+            return min(
+                good_enough, key=lambda d: (d.figures.recompute_flops, d.figures.peak_nbytes)
+            )
         return doubted[0] if doubted else None
 
     def remarks(self, decided: _Draft, plain: Variant) -> Iterator[str]:
@@ -344,13 +358,13 @@ class _Drafts:
             f" be verified: {first.doubt}"
         )
 
-    def _drafted(self, tried: Tried) -> _Draft:
+    def _drafted(self, tried: TracedVariant) -> _Draft:
         sites = tuple(
             site
             for m in self._menus
             if (site := _site(m, tried.combination[m.place], self._variants)) is not None
         )
-        made = written(sites, self._subject, self._known(sites))
+        made = plan_edits(sites, self._subject, self._known(sites))
         promised = figures(tried.variant, self._plain)
         doubt = None
         if made.problems:
@@ -361,27 +375,29 @@ class _Drafts:
 
     def _traced(self, draft: _Draft, check: Check) -> _Draft:
         try:
-            return replace(draft, figures=check(draft.written.edits, draft.figures))
+            return replace(draft, figures=check(draft.plan_edits.edits, draft.figures))
         except UnverifiedError as e:
             return replace(draft, doubt=f"its code cannot be traced here: {e}")
 
-    def _known(self, sites: Sequence[PlannedSite]) -> Calls:
+    def _known(self, sites: Sequence[PlannedSite]) -> ObservedCalls:
         """Return what is known of the calls of all places, found out once.
 
         Where no plan changes a call it is what the target itself is given.
         """
         is_asked = any(s.kind == "call" and s.changed for s in sites)
         if self._calls is None or (is_asked and not self._calls.seen):
-            target = target_given(self._subject.trace.arguments)
-            seen: Mapping[tuple[str, int, str], Given] = {}
+            target = target_argument_kinds(self._subject.trace.arguments)
+            seen: Mapping[tuple[str, int, str], ArgumentKinds] = {}
             if is_asked:
-                wanted = calls_of([_blank(m.place) for m in self._menus], self._subject.frames.cwd)
-                seen = observed(wanted, lambda: run_again(self._subject))
-            self._calls = Calls(target, seen)
+                wanted = calls_of(
+                    [_unplanned_site(m.place) for m in self._menus], self._subject.frames.cwd
+                )
+                seen = observe_calls(wanted, lambda: retrace(self._subject))
+            self._calls = ObservedCalls(target, seen)
         return self._calls
 
 
-def _blank(place: Place) -> PlannedSite:
+def _unplanned_site(place: Place) -> PlannedSite:
     kind: Any = place.kind
     return PlannedSite(kind, place.function, place.location, place.calls, place.trips, (), False)
 

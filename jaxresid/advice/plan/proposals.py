@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from jaxresid.model import Expression
 
 
-def proposed(expression: Expression, cwd: str, taken: Iterable[str]) -> str:
+def propose_name(expression: Expression, cwd: str, taken: Iterable[str]) -> str:
     """Return a checkpoint_name for the value of an expression, numbered where it is taken.
 
     It is the variable that the expression is assigned to; inside a longer expression, that one and
@@ -22,7 +22,7 @@ def proposed(expression: Expression, cwd: str, taken: Iterable[str]) -> str:
     target, is_whole = _assigned(expression, cwd)
     name = target or _function(expression)
     if not is_whole:
-        name = f"{name}_{_what(expression.code)}"
+        name = f"{name}_{_describing_word(expression.code)}"
     used = set(taken)
     if name not in used:
         return name
@@ -74,7 +74,7 @@ def _characters(line: str, column: int) -> int:
     return len(line.encode()[:column].decode(errors="replace"))
 
 
-def _what(code: str) -> str:
+def _describing_word(code: str) -> str:
     """Return a word for what code computes: `gelu` for `jax.nn.gelu(x)`, `dot` for `x @ w`."""
     try:
         node = ast.parse(f"({code}\n)", mode="eval").body

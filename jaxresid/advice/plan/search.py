@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from dataclasses import dataclass
 
 from jaxresid.advice.plan.options import Menu, Option
-from jaxresid.advice.plan.solver import together
+from jaxresid.advice.plan.solver import combine_options
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.variants.choices import Choices, Place, Variant, Variants
@@ -20,9 +20,9 @@ from jaxresid.inspector.variants.choices import Choices, Place, Variant, Variant
 # Fronts up to so many options are tried one by one, longer ones by bisection: 0.05 s each for a
 # program of few ops, as loops are, a second for dozens of unrolled layers. With several places each
 # is looked at several times.
-_ONE_BY_ONE = 24
-_ONE_BY_ONE_OF_SEVERAL = 10
-_ONE_BY_ONE_IF_SMALL = 100
+_EXHAUSTIVE_LIMIT = 24
+_EXHAUSTIVE_LIMIT_OF_SEVERAL = 10
+_EXHAUSTIVE_LIMIT_IF_SMALL = 100
 _SMALL = 500
 # Neighbours of a bisection's result that are tried as well: peaks do not fall evenly.
 _NEIGHBOURS = 4
@@ -34,7 +34,7 @@ Combination = Mapping[Place, Runs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tried:
+class TracedVariant:
     """A variant that was traced.
 
     Attributes:
@@ -100,48 +100,48 @@ class Search:
         self._slack = slack
         self._progress = progress
         self.transfers = any("offload" in (o.policy or "") for m in menus for o in m.known)
-        self._known: dict[Hashable, Tried | None] = {}
+        self._known: dict[Hashable, TracedVariant | None] = {}
         self._overlaps = set(variants.overlaps())
-        self.tried: list[Tried] = []
+        self.tried: list[TracedVariant] = []
         self.every_front = True
 
     # -- the result --------------------------------------------------------------------------
 
-    def best(self, but: Container[Tried] = ()) -> Tried | None:
+    def best(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
         """Return the cheapest variant that fits, or None.
 
         Of those that cost hardly more than the cheapest it is the one that takes the least effort
         to write.
 
         Args:
-          but: The variants that are ruled out.
+          excluding: The variants that are ruled out.
         """
-        fitting = [t for t in self.tried if t.peak <= self._budget and t not in but]
+        fitting = [t for t in self.tried if t.peak <= self._budget and t not in excluding]
         least = min((t.cost for t in fitting), default=0.0)
         near = [t for t in fitting if t.cost <= least + self._slack]
         return min(near, key=lambda t: (t.effort, t.changes, t.cost, t.peak), default=None)
 
-    def lowest(self, but: Container[Tried] = ()) -> Tried | None:
-        """Return the variant with the lowest peak; None where all are ruled out by `but`."""
-        left = [t for t in self.tried if t not in but]
+    def lowest(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
+        """Return the variant with the lowest peak; None where all are ruled out by `excluding`."""
+        left = [t for t in self.tried if t not in excluding]
         return min(left, key=lambda t: (t.peak, t.cost, t.effort, t.changes), default=None)
 
     def run(self) -> None:
         """Try whatever may be the cheapest."""
         plain = self.trial({})
         if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
-            self._alike([None])  # nothing is cheaper; the floor is shown all the same
+            self._try_policies([None])  # nothing is cheaper; the floor is shown all the same
             return
         for menu in self._menus:
             for option in menu.known:
                 self.trial({menu.place: option})
-        self._alike(list(dict.fromkeys(o.policy for m in self._menus for o in m.known)))
+        self._try_policies(list(dict.fromkeys(o.policy for m in self._menus for o in m.known)))
         fronts = [menu for menu in self._menus if menu.front]
         if len(fronts) == 1:
-            self._front(fronts[0], {})
+            self._try_front(fronts[0], {})
         elif fronts:
-            self._mix()
-        self._split()
+            self._try_combinations()
+        self._try_splits()
         self._simplify()
 
     def _simplify(self) -> None:
@@ -159,7 +159,7 @@ class Search:
 
     # -- trying ------------------------------------------------------------------------------
 
-    def trial(self, chosen: Mapping[Place, Option | Runs]) -> Tried | None:
+    def trial(self, chosen: Mapping[Place, Option | Runs]) -> TracedVariant | None:
         """Trace a combination and return the result; None if it fails.
 
         Places that it does not mention have no checkpoint.
@@ -170,7 +170,7 @@ class Search:
             self._known[key] = self._traced(runs)
         return self._known[key]
 
-    def known(self, chosen: Mapping[Place, Option | Runs]) -> Tried | None:
+    def known(self, chosen: Mapping[Place, Option | Runs]) -> TracedVariant | None:
         """Return a combination that was traced; None if it was not, or failed."""
         return self._known.get(_key(self._runs(chosen)))
 
@@ -181,7 +181,7 @@ class Search:
             runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
         return runs
 
-    def _traced(self, runs: Combination) -> Tried | None:
+    def _traced(self, runs: Combination) -> TracedVariant | None:
         active = [p for p, each in runs.items() if any(o.choice is not None for o, _ in each)]
         if any(self._overlap(a, b) for a, b in itertools.combinations(active, 2)):
             return None
@@ -190,14 +190,14 @@ class Search:
             variant = self._variants.variant(choices(runs))
         except JaxresidError:
             return None
-        tried = Tried(runs, variant, self._cost(variant))
+        tried = TracedVariant(runs, variant, self._cost(variant))
         self.tried.append(tried)
         return tried
 
     def _overlap(self, one: Place, other: Place) -> bool:
         return (one, other) in self._overlaps or (other, one) in self._overlaps
 
-    def _beside(self, place: Place, tried: Tried) -> dict[Place, Option | Runs]:
+    def _other_choices(self, place: Place, tried: TracedVariant) -> dict[Place, Option | Runs]:
         """Return what was done at the other places, without those that overlap with this one."""
         return {
             other: runs
@@ -205,27 +205,27 @@ class Search:
             if other is not place and not self._overlap(place, other)
         }
 
-    def _fits(self, tried: Tried | None) -> bool:
+    def _fits(self, tried: TracedVariant | None) -> bool:
         return tried is not None and tried.peak <= self._budget
 
     @property
-    def _one_by_one(self) -> int:
+    def _exhaustive_limit(self) -> int:
         if sum(bool(menu.front) for menu in self._menus) > 1:
-            return _ONE_BY_ONE_OF_SEVERAL
+            return _EXHAUSTIVE_LIMIT_OF_SEVERAL
         ops = sum(len(block.ops) for block in _blocks(self.tried[0].variant.program.block))
-        return _ONE_BY_ONE_IF_SMALL if ops <= _SMALL else _ONE_BY_ONE
+        return _EXHAUSTIVE_LIMIT_IF_SMALL if ops <= _SMALL else _EXHAUSTIVE_LIMIT
 
     # -- one place ---------------------------------------------------------------------------
 
-    def _front(self, menu: Menu, others: Mapping[Place, Option | Runs]) -> None:
+    def _try_front(self, menu: Menu, others: Mapping[Place, Option | Runs]) -> None:
         """Try the options by name at one place, from the most expensive in bytes to none."""
         front = menu.front
         self.every_front = self.every_front and menu.complete
 
-        def at(i: int) -> Tried | None:
+        def at(i: int) -> TracedVariant | None:
             return self.trial({**others, menu.place: front[i]})
 
-        if len(front) <= self._one_by_one:
+        if len(front) <= self._exhaustive_limit:
             for i in range(len(front)):
                 at(i)
             return
@@ -239,12 +239,12 @@ class Search:
         for i in range(max(low - _NEIGHBOURS, 0), min(low + _NEIGHBOURS + 1, len(front))):
             at(i)
         if self.best() is None:
-            for i in range(max(len(front) - self._one_by_one, 0), len(front)):
+            for i in range(max(len(front) - self._exhaustive_limit, 0), len(front)):
                 at(i)
 
     # -- several places ----------------------------------------------------------------------
 
-    def _alike(self, policies: Sequence[str | None]) -> None:
+    def _try_policies(self, policies: Sequence[str | None]) -> None:
         """Try some of JAX's policies, each at all places at once, and the code as it is written."""
         parts = [menu for menu in self._menus if menu.place.kind != "whole"] or self._menus
         for policy in policies:
@@ -256,7 +256,7 @@ class Search:
             self.trial(chosen)
         self.trial({m.place: o for m in self._menus for o in m.known if not o.changed})
 
-    def _mix(self) -> None:
+    def _try_combinations(self) -> None:
         """Try combinations that the integer program over all menus finds, then each place alone.
 
         The limit on the bytes kept is bisected.
@@ -275,7 +275,7 @@ class Search:
         low, high = least, 0.0
         limit = low
         for _ in range(_ROUNDS):
-            picked = together(costs, weights, limit, conflicts)
+            picked = combine_options(costs, weights, limit, conflicts)
             if picked is None:
                 break
             tried = self.trial(
@@ -293,9 +293,11 @@ class Search:
             if high - low <= abs(least) * 1e-3:
                 break
             limit = (low + high) / 2
-        self._descend()
+        self._try_cheaper()
 
-    def _weighed(self, menu: Menu, plain: Tried | None) -> list[tuple[Option, float, float]]:
+    def _weighed(
+        self, menu: Menu, plain: TracedVariant | None
+    ) -> list[tuple[Option, float, float]]:
         """Return the options of a menu with their weights and costs.
 
         The weight is the bytes that an option keeps more than no checkpoint does.
@@ -315,27 +317,27 @@ class Search:
             table.append((option, base + (option.nbytes or 0), option.cost or 0.0))
         return table
 
-    def _descend(self) -> None:
+    def _try_cheaper(self) -> None:
         """Try at each place, from the best found on, the cheapest option that still fits."""
         for _ in range(2):
             start = self.best()
             if start is None:
                 return
-            by_cost = sorted(self._menus, key=lambda m: -_dearest(start.combination[m.place]))
+            by_cost = sorted(self._menus, key=lambda m: -_highest_cost(start.combination[m.place]))
             for menu in by_cost:
                 best = self.best()
                 assert best is not None
-                others = self._beside(menu.place, best)
+                others = self._other_choices(menu.place, best)
                 self.trial({**others, menu.place: menu.plain})
                 for option in menu.known:
                     self.trial({**others, menu.place: option})
-                self._front(menu, others)
+                self._try_front(menu, others)
             if self.best() is start:
                 return
 
     # -- some calls only ---------------------------------------------------------------------
 
-    def _split(self) -> None:
+    def _try_splits(self) -> None:
         """Try one option for the first of a place's several calls and another for the others.
 
         The first ones, since what the later calls keep is free again when the backward pass comes
@@ -349,7 +351,7 @@ class Search:
             best = self.best()
             if best is None:
                 return
-            others = self._beside(place, best)
+            others = self._other_choices(place, best)
             alone = [(o, self.known({**others, place: o})) for o in menu.options]
             known = [(o, t) for o, t in alone if t is not None]
             fitting = [(o, t) for o, t in known if self._fits(t)]
@@ -412,11 +414,11 @@ def choices(runs: Combination) -> Choices:
     }
 
 
-def _dearest(runs: Runs) -> float:
+def _highest_cost(runs: Runs) -> float:
     return max(option.cost or 0.0 for option, _ in runs)
 
 
-def _guess(heavy: Tried, light: Tried, budget: int) -> float:
+def _guess(heavy: TracedVariant, light: TracedVariant, budget: int) -> float:
     """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
     share = (light.peak - budget) / max(light.peak - heavy.peak, 1)
     return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)

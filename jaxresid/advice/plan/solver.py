@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.inspector.variants.recompute import Graph
-from jaxresid.interrupts import held
+from jaxresid.interrupts import deferring_interrupts
 
 # Of two choices that cost the same the one that keeps less: a byte counts that much beside cost,
 # both as shares of their totals.
@@ -27,7 +27,7 @@ _SLACK = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
+class ValueChoice:
     """A choice of what to do with the values of a body.
 
     Attributes:
@@ -45,7 +45,7 @@ class Choosing:
     cost: float
 
 
-class Program:
+class ValueProgram:
     """The integer program of one body.
 
     Args:
@@ -55,7 +55,7 @@ class Program:
     """
 
     def __init__(self, graph: Graph, transfer: Callable[[int], float] | None = None) -> None:
-        with held():
+        with deferring_interrupts():
             import numpy as np
             from scipy.optimize import Bounds, LinearConstraint
             from scipy.sparse import coo_array
@@ -106,7 +106,7 @@ class Program:
     def _spared(self, saveable: int) -> list[tuple[int, int]]:
         return [(saveable, 1), (self._values + saveable, 1)]
 
-    def cheapest(self, budget_nbytes: float) -> Choosing | None:
+    def cheapest(self, budget_nbytes: float) -> ValueChoice | None:
         """Return the cheapest choice that saves at most so many bytes; None if HiGHS finds none."""
         import numpy as np
         from scipy.optimize import LinearConstraint
@@ -129,14 +129,14 @@ class Program:
         moved = frozenset(int(c) for c in np.flatnonzero(chosen[self._values : self._first]))
         return self.choosing(saved, moved)
 
-    def choosing(self, saved: frozenset[int], offloaded: frozenset[int]) -> Choosing:
+    def choosing(self, saved: frozenset[int], offloaded: frozenset[int]) -> ValueChoice:
         """Return a choice with what it keeps and costs."""
         graph, both = self._graph, saved | offloaded
         kept = [i for i, s in enumerate(graph.steps) if s.saveable in both]
         cost = graph.cost(kept)
         if self._transfer is not None:
             cost += sum(self._transfer(graph.saveables[c].nbytes) for c in offloaded)
-        return Choosing(
+        return ValueChoice(
             saved,
             offloaded,
             sum(graph.saveables[c].nbytes for c in saved),
@@ -144,7 +144,7 @@ class Program:
             cost,
         )
 
-    def front(self, most: int, step: float = 0.0) -> tuple[tuple[Choosing, ...], bool]:
+    def front(self, most: int, step: float = 0.0) -> tuple[tuple[ValueChoice, ...], bool]:
         """Return the choices that no other beats in both bytes and cost, and whether these are all.
 
         They come in order, from the most bytes to none.
@@ -154,7 +154,7 @@ class Program:
           step: How much less each keeps than the one before, at least, as a share of everything
             saveable.
         """
-        found: list[Choosing] = []
+        found: list[ValueChoice] = []
         budget = self._total
         while len(found) < most:
             choice = self.cheapest(budget)
@@ -190,7 +190,7 @@ class _Rows:
         self.lower.append(lower)
 
 
-def together(
+def combine_options(
     costs: Sequence[Sequence[float]],
     weights: Sequence[Sequence[float]],
     limit: float,

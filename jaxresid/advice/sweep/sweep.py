@@ -12,9 +12,16 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid._version import __version__
-from jaxresid.advice.compare.compare import NONE, WRITTEN, Table, described, load_policy
-from jaxresid.advice.compare.policy_targets import Spot, spot
-from jaxresid.advice.compile.ahead_of_time import Program, Settings, job, places_of, row, settings
+from jaxresid.advice.compare.compare import NONE, WRITTEN, ComparisonTable, load_policy, place_text
+from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target
+from jaxresid.advice.compile.ahead_of_time import (
+    CompileSettings,
+    PolicyProgram,
+    compile_job,
+    compiled_row,
+    places_of,
+    settings,
+)
 from jaxresid.advice.sweep.results import Results
 from jaxresid.advice.timing.chips import DEFAULT
 from jaxresid.errors import InputsError, JaxresidError
@@ -31,10 +38,10 @@ from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.targets.inputs import Inputs
 from jaxresid.words import Mode, Profile
-from jaxresid.xla.job import Compilation, Job, Module
-from jaxresid.xla.places import place, unavailable
+from jaxresid.xla.job import Compilation, Job, LoweredModule
+from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import key
-from jaxresid.xla.processes.pool import compiled
+from jaxresid.xla.processes.pool import compile_jobs
 
 POLICIES = (
     *(NONE, WRITTEN),
@@ -153,7 +160,7 @@ def sweep(
     return swept_over
 
 
-def _at_batch(question: Question, made: Any, kwargs: Mapping[str, Any]) -> Question:
+def _at_batch(question: Question, inputs: Any, kwargs: Mapping[str, Any]) -> Question:
     """Return the question about the arguments that were made for one batch size.
 
     `kwargs` are the keyword arguments that are the same at every size.
@@ -162,12 +169,12 @@ def _at_batch(question: Question, made: Any, kwargs: Mapping[str, Any]) -> Quest
       InputsError: The function that makes the arguments made something else, or an argument is
         given twice.
     """
-    if not isinstance(made, tuple | list | Inputs):
+    if not isinstance(inputs, tuple | list | Inputs):
         raise InputsError(
             "the function that makes the inputs of a sweep must return the positional arguments as"
-            f" a tuple or list, or jaxresid.Inputs, not a value of type {type(made).__name__}"
+            f" a tuple or list, or jaxresid.Inputs, not a value of type {type(inputs).__name__}"
         )
-    args, own = (made.args, made.kwargs) if isinstance(made, Inputs) else (made, {})
+    args, own = (inputs.args, inputs.kwargs) if isinstance(inputs, Inputs) else (inputs, {})
     if twice := [name for name in own if name in kwargs]:
         raise InputsError(
             f"{twice[0]} is given twice, by the function that makes the inputs and in the call;"
@@ -179,7 +186,7 @@ def _at_batch(question: Question, made: Any, kwargs: Mapping[str, Any]) -> Quest
 def swept(
     trace: Trace,
     grid: Grid,
-    settings: Settings,
+    settings: CompileSettings,
     *,
     results: Results | None = None,
     progress: Progress | None = None,
@@ -193,10 +200,10 @@ def swept(
       results: The results file to continue from and to append to; None means no file.
       progress: Called with a text that says what is being done.
     """
-    run = _Run(trace, grid, settings, results, progress or (lambda _: None))
+    run = _SweepRun(trace, grid, settings, results, progress or (lambda _: None))
     found = {(r.on, r.policy, r.batch): r for r in run.rows()}
     assert run.subject is not None
-    assert run.spot is not None
+    assert run.policy_target is not None
     batches: tuple[int | None, ...] = grid.batches or (None,)
     ordered = [(on, p, b) for on in run.on for p in run.policies for b in batches]
     cache = settings.cache.warnings if settings.cache is not None else ()
@@ -204,8 +211,8 @@ def swept(
         target=run.subject.target,
         jax=run.subject.jax,
         profile=run.subject.profile.name,
-        at=run.spot.at,
-        places=tuple(described(each) for each in run.spot.places),
+        at=run.policy_target.at,
+        places=tuple(place_text(each) for each in run.policy_target.places),
         policies=run.policies,
         batches=grid.batches,
         on=run.on,
@@ -218,51 +225,51 @@ def swept(
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PendingRow:
     """A compile that was handed over, and the row that its result completes."""
 
     row: SweepRow
-    program: Program
+    program: PolicyProgram
     devices: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Hinted:
+class _SizedJobs:
     """Jobs as they are made, with the most that there can be, for the progress."""
 
     jobs: Iterator[Job]
-    most: int
+    size: int
 
     def __iter__(self) -> Iterator[Job]:
         return self.jobs
 
     def __length_hint__(self) -> int:
-        return self.most
+        return self.size
 
 
-class _Run:
+class _SweepRun:
     """One sweep, in which programs are traced and lowered one by one while others compile."""
 
     def __init__(
         self,
         trace: Trace,
         grid: Grid,
-        settings: Settings,
+        settings: CompileSettings,
         results: Results | None,
         progress: Progress,
     ) -> None:
         self.on = places_of(grid.on)
-        self.policies = tuple(dict.fromkeys(map(_written, grid.policies)))
+        self.policies = tuple(dict.fromkeys(map(_canonical_policy, grid.policies)))
         self._loaded = {p: load_policy(p)[1] for p in self.policies if ":" in p and "(" not in p}
         self.subject: Subject | None = None
-        self.spot: Spot | None = None
+        self.policy_target: PolicyTarget | None = None
         self.warnings: list[str] = []
         self._trace = trace
         self._grid = grid
         self._settings = settings
         self._results = results
         self._progress = progress
-        self._planned: dict[int, _Planned] = {}
+        self._pending: dict[int, _PendingRow] = {}
         self._ready: list[SweepRow] = []  # what needs no compile
         self._failures: list[tuple[int | None, JaxresidError]] = []
         self._total = len(self.on) * len(self.policies) * max(1, len(grid.batches))
@@ -274,8 +281,8 @@ class _Run:
           JaxresidError: As `sweep`.
         """
         settings = self._settings
-        done = compiled(
-            _Hinted(self._jobs(), self._total),
+        done = compile_jobs(
+            _SizedJobs(self._jobs(), self._total),
             executor=settings.executor,
             workers=settings.workers,
             cache=settings.cache,
@@ -284,23 +291,23 @@ class _Run:
         # Left early, it ends the compiles that run.
         with contextlib.closing(done):
             for number, compilation in done:
-                yield from self._taken()
-                yield self._recorded(self._completed(self._planned.pop(number), compilation))
-        yield from self._taken()
+                yield from self._ready_rows()
+                yield self._record(self._complete(self._pending.pop(number), compilation))
+        yield from self._ready_rows()
 
-    def _taken(self) -> Iterator[SweepRow]:
+    def _ready_rows(self) -> Iterator[SweepRow]:
         while self._ready:
-            yield self._recorded(self._ready.pop(0))
+            yield self._record(self._ready.pop(0))
 
-    def _recorded(self, row: SweepRow) -> SweepRow:
+    def _record(self, row: SweepRow) -> SweepRow:
         if self._results is not None and not row.resumed:
             self._results.append(row)
         return row
 
-    def _completed(self, planned: _Planned, compilation: Compilation) -> SweepRow:
-        found = row(planned.program, planned.row.on, compilation, planned.devices)
+    def _complete(self, pending: _PendingRow, compilation: Compilation) -> SweepRow:
+        found = compiled_row(pending.program, pending.row.on, compilation, pending.devices)
         return replace(
-            planned.row, compiled=found, error=found.error, transient=compilation.transient
+            pending.row, compiled=found, error=found.error, transient=compilation.transient
         )
 
     def _jobs(self) -> Iterator[Job]:
@@ -311,17 +318,17 @@ class _Run:
                 traced = self._trace(batch)
                 with uncollected(), traced.tracing():
                     variants = variants_of(traced)
-                    where = spot(variants.places(), self._grid.at)
-                    table = Table(traced, variants, where, DEFAULT, self._progress)
+                    target = policy_target(variants.places(), self._grid.at)
+                    table = ComparisonTable(traced, variants, target, DEFAULT, self._progress)
             except JaxresidError as e:
                 self._failures.append((batch, e))
                 continue
-            self.subject, self.spot = self.subject or traced, self.spot or where
+            self.subject, self.policy_target = self.subject or traced, self.policy_target or target
             self.warnings += traced.warnings
-            for planned, asked in self._of_policies(table, where, traced, batch):
-                self._planned[number] = planned
+            for pending, request in self._of_policies(table, target, traced, batch):
+                self._pending[number] = pending
                 number += 1
-                yield asked
+                yield request
         if self.subject is None:
             raise self._failures[0][1]
         for batch, error in self._failures:
@@ -329,22 +336,22 @@ class _Run:
                 self._fail(self._rows(policy, batch, self._grid.at or ""), str(error))
 
     def _of_policies(
-        self, table: Table, where: Spot, traced: Subject, batch: int | None
-    ) -> Iterator[tuple[_Planned, Job]]:
+        self, table: ComparisonTable, target: PolicyTarget, traced: Subject, batch: int | None
+    ) -> Iterator[tuple[_PendingRow, Job]]:
         named = {each.text: each.policy for each in candidates(table.names())}
         unknown = [p for p in self.policies if p not in (NONE, WRITTEN, *self._loaded, *named)]
         if unknown:
-            raise _unknown(unknown[0], named)
+            raise _unknown_policy_error(unknown[0], named)
         for policy in self.policies:
             with uncollected(), table.subject.tracing():
                 if policy == WRITTEN:
                     table.add(policy, {})
                 elif policy == NONE:
-                    table.add(policy, where.choices(None))
+                    table.add(policy, target.choices(None))
                 else:
                     chosen = self._loaded.get(policy)
                     choice = Choice(named[policy] if chosen is None else chosen)
-                    table.add(policy, where.choices(choice), chosen)
+                    table.add(policy, target.choices(choice), chosen)
             static = table.rows[-1]
             variant = table.variants.pop(policy, None)
             rows = {
@@ -356,7 +363,7 @@ class _Run:
                     recompute_flops=static.recompute_flops,
                     recompute_fraction=static.recompute_fraction,
                 )
-                for on, each in self._rows(policy, batch, where.at).items()
+                for on, each in self._rows(policy, batch, target.at).items()
             }
             if variant is None:
                 self._fail(rows, static.error or "")
@@ -369,22 +376,22 @@ class _Run:
 
     def _of_places(
         self, rows: Mapping[str, SweepRow], variant: Variant, traced: Subject
-    ) -> Iterator[tuple[_Planned, Job]]:
-        modules: dict[str, Module | str] = {}
+    ) -> Iterator[tuple[_PendingRow, Job]]:
+        modules: dict[str, LoweredModule | str] = {}
         for on, each in rows.items():
-            there = place(on)
-            missing = unavailable(there) if self._settings.executor is None else None
-            if missing is None and there.platform not in modules:
-                modules[there.platform] = _lowered(variant, there.platform)
-            module = missing or modules[there.platform]
+            place = parse_place(on)
+            missing = why_unavailable(place) if self._settings.executor is None else None
+            if missing is None and place.platform not in modules:
+                modules[place.platform] = _lowered(variant, place.platform)
+            module = missing or modules[place.platform]
             if isinstance(module, str):
                 self._fail({on: each}, module)
                 continue
-            asked = job(_label(each), module, on, self._settings)
-            keyed = replace(each, key=_digest(each, traced.profile.name, _program_key(asked)))
+            request = compile_job(_label(each), module, on, self._settings)
+            keyed = replace(each, key=_digest(each, traced.profile.name, _program_key(request)))
             if not self._is_known(keyed):
-                program = Program(each.policy, variant.trace, (), variant.peak_nbytes)
-                yield _Planned(keyed, program, module.devices), asked
+                program = PolicyProgram(each.policy, variant.trace, (), variant.peak_nbytes)
+                yield _PendingRow(keyed, program, module.devices), request
 
     def _fail(self, rows: Mapping[str, SweepRow], error: str) -> None:
         text = " ".join(word for word in error.split() if word != "^")  # points at nothing now
@@ -402,7 +409,7 @@ class _Run:
         return True
 
 
-def _lowered(variant: Variant, platform: str) -> Module | str:
+def _lowered(variant: Variant, platform: str) -> LoweredModule | str:
     """Return the lowered program, or the reason why there is none."""
     try:
         return lowered(variant.trace, platform)
@@ -430,7 +437,7 @@ def _digest(row: SweepRow, *further: str) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def _written(policy: str) -> str:
+def _canonical_policy(policy: str) -> str:
     """Return the name of a policy as a comparison prints it; JAX has two names for some.
 
     Raises:
@@ -441,11 +448,11 @@ def _written(policy: str) -> str:
     value = getattr(jax_compat.import_jax().checkpoint_policies, policy, None)
     name = description(value) if callable(value) else None
     if name not in builtins():
-        raise _unknown(policy, builtins())
+        raise _unknown_policy_error(policy, builtins())
     return name
 
 
-def _unknown(policy: str, known: Mapping[str, Any]) -> InputsError:
+def _unknown_policy_error(policy: str, known: Mapping[str, Any]) -> InputsError:
     named = [n for n in known if "(" in n]
     listed = ", ".join((NONE, WRITTEN, *builtins(), *named[:4]))
     near = did_you_mean(policy, (NONE, WRITTEN, *known))

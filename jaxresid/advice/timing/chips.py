@@ -16,7 +16,7 @@ _TERA = 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FigureSource:
     """Where figures were read: which figures, and the page."""
 
     figures: str
@@ -56,7 +56,7 @@ class Chip:
     hbm_nbytes: int
     hbm_rate: float
     host_rate: float
-    sources: tuple[Source, ...]
+    sources: tuple[FigureSource, ...]
     float8: float | None = None
     int8: float | None = None
     float64: float | None = None
@@ -90,7 +90,7 @@ class Chip:
         return None
 
 
-_PRECISION = Source("passes of float32", "https://docs.jax.dev/en/latest/jax.lax.html")
+_PRECISION = FigureSource("passes of float32", "https://docs.jax.dev/en/latest/jax.lax.html")
 _BOOK_TPU = "https://jax-ml.github.io/scaling-book/tpus/"
 _BOOK_GPU = "https://jax-ml.github.io/scaling-book/gpus/"
 _HOPPER = "https://glennklockwood.com/garden/processors/h100"
@@ -111,8 +111,8 @@ _V4 = Chip(
     hbm_rate=1200e9,
     host_rate=16e9,
     sources=(
-        Source("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v4"),
-        Source("host link; 2048 vector ALUs in each of two cores", _BOOK_TPU),
+        FigureSource("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v4"),
+        FigureSource("host link; 2048 vector ALUs in each of two cores", _BOOK_TPU),
         _PRECISION,
     ),
     notes=(
@@ -131,8 +131,8 @@ _V5E = Chip(
     hbm_rate=819e9,
     host_rate=15e9,
     sources=(
-        Source("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v5e"),
-        Source("host link (typical of TPUs before v6e); clock, vector ALUs of v5", _BOOK_TPU),
+        FigureSource("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v5e"),
+        FigureSource("host link (typical of TPUs before v6e); clock, vector ALUs of v5", _BOOK_TPU),
         _PRECISION,
     ),
     notes=("vector: 8 x 128 lanes of four ALUs at 1.5 GHz",),
@@ -150,8 +150,10 @@ _V5P = Chip(
     hbm_rate=2765e9,
     host_rate=15e9,
     sources=(
-        Source("bfloat16, float8, HBM", "https://docs.cloud.google.com/tpu/docs/v5p-training"),
-        Source("int8, vector, host link (typical of TPUs before v6e)", _BOOK_TPU),
+        FigureSource(
+            "bfloat16, float8, HBM", "https://docs.cloud.google.com/tpu/docs/v5p-training"
+        ),
+        FigureSource("int8, vector, host link (typical of TPUs before v6e)", _BOOK_TPU),
         _PRECISION,
     ),
     aliases=("v5",),
@@ -168,9 +170,9 @@ _V6E = Chip(
     hbm_rate=1638e9,
     host_rate=32e9,
     sources=(
-        Source("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v6e"),
-        Source("float8", "https://docs.cloud.google.com/tpu/docs/tpu7x"),
-        Source("host link", _BOOK_TPU),
+        FigureSource("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v6e"),
+        FigureSource("float8", "https://docs.cloud.google.com/tpu/docs/tpu7x"),
+        FigureSource("host link", _BOOK_TPU),
         _PRECISION,
     ),
     aliases=("v6lite", "trillium"),
@@ -186,7 +188,7 @@ _V7X = Chip(
     hbm_rate=7380e9 / 2,
     host_rate=16e9,
     sources=(
-        Source("bfloat16, float8, HBM", "https://docs.cloud.google.com/tpu/docs/tpu7x"),
+        FigureSource("bfloat16, float8, HBM", "https://docs.cloud.google.com/tpu/docs/tpu7x"),
         _PRECISION,
     ),
     notes=(
@@ -210,7 +212,7 @@ def _a100(size: int, hbm_rate: float, *aliases: str) -> Chip:
         hbm_rate=hbm_rate,
         host_rate=32e9,
         sources=(
-            Source(
+            FigureSource(
                 "all; reproduces NVIDIA's datasheet",
                 "https://glennklockwood.com/garden/processors/A100",
             ),
@@ -221,7 +223,7 @@ def _a100(size: int, hbm_rate: float, *aliases: str) -> Chip:
 
 
 def _hopper(
-    name: str, title: str, hbm_nbytes: int, hbm_rate: float, *sources: Source, alias: str
+    name: str, title: str, hbm_nbytes: int, hbm_rate: float, *sources: FigureSource, alias: str
 ) -> Chip:
     return Chip(
         name=name,
@@ -245,7 +247,7 @@ _H100 = _hopper(
     "NVIDIA H100 SXM",
     80 * _GB,
     3350e9,
-    Source("all; the host link is 128 GB/s in both directions", _HOPPER),
+    FigureSource("all; the host link is 128 GB/s in both directions", _HOPPER),
     alias="h10080gbhbm3",
 )
 _H200 = _hopper(
@@ -253,8 +255,8 @@ _H200 = _hopper(
     "NVIDIA H200 SXM",
     141 * _GB,
     4800e9,
-    Source("bfloat16, float8, int8, HBM", _BOOK_GPU),
-    Source("the rest: that of the H100, whose die it has", _HOPPER),
+    FigureSource("bfloat16, float8, int8, HBM", _BOOK_GPU),
+    FigureSource("the rest: that of the H100, whose die it has", _HOPPER),
     alias="h200sxm",
 )
 _B200 = Chip(
@@ -270,12 +272,12 @@ _B200 = Chip(
     hbm_rate=8000e9,
     host_rate=64e9,
     sources=(
-        Source(
+        FigureSource(
             "matmul and vector: an eighth of HGX B200's, half of what it gives with sparsity",
             "https://fibermall.com/blog/?p=17161",
         ),
-        Source("HBM bandwidth", _BOOK_GPU),
-        Source(
+        FigureSource("HBM bandwidth", _BOOK_GPU),
+        FigureSource(
             "HBM",
             "https://www.server-parts.eu/post/nvidia-b200-gb200-blackwell-gpu-server-comparison",
         ),

@@ -72,7 +72,7 @@ def seconds(program: Program, chip: Chip, profile: Profile) -> Seconds:
     Called right after the program's peak was estimated with the same `profile`, it takes a
     fraction of the time that the peak took.
     """
-    walk = _Walk(chip, profile)
+    walk = _TimeEstimator(chip, profile)
     found = walk.block(program.block, profile.lowered(program.block, None))
     return Seconds(
         found.compute,
@@ -142,7 +142,7 @@ def _vector_seconds(ops: int, chip: Chip) -> float:
 
 
 @dataclass(slots=True)
-class _Sum:
+class _TimeSum:
     """The seconds summed so far; `kernels` sums the longest of each kernel."""
 
     kernels: float = 0.0
@@ -150,7 +150,7 @@ class _Sum:
     memory: float = 0.0
     transfers: float = 0.0
 
-    def add(self, other: _Sum, times: int = 1) -> None:
+    def add(self, other: _TimeSum, times: int = 1) -> None:
         self.kernels += other.kernels * times
         self.compute += other.compute * times
         self.memory += other.memory * times
@@ -162,7 +162,7 @@ class _Sum:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _TimeEstimator:
     """A walk through one program on one chip."""
 
     chip: Chip
@@ -173,9 +173,9 @@ class _Walk:
     # Inputs of loops' bodies that are in host memory; until 0.11 their own avals forget it.
     _hosted: set[Value] = field(default_factory=set)
 
-    def block(self, block: Block, lowered: Block) -> _Sum:
+    def block(self, block: Block, lowered: Block) -> _TimeSum:
         """Return the times of a block, given with its kernels."""
-        total = _Sum()
+        total = _TimeSum()
         makers: dict[Value, Op] = {}
         same: dict[Value, Value] = {}
         for op in block.ops:
@@ -202,7 +202,7 @@ class _Walk:
                 self._kernel(total, kernel, maker, makers, same, arrays)
         return total
 
-    def _bodies(self, kernel: Op, op: Op) -> tuple[_Sum, int]:
+    def _bodies(self, kernel: Op, op: Op) -> tuple[_TimeSum, int]:
         """Return the times of a loop's body with its trips, or of a cond's slower branch."""
         self._hosted |= entering(op, self._hosted)
         each = []
@@ -221,7 +221,7 @@ class _Walk:
 
     def _kernel(
         self,
-        total: _Sum,
+        total: _TimeSum,
         kernel: Op,
         maker: Op | None,
         makers: Mapping[Value, Op],

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from jaxresid.cli.main import tell, working
+from jaxresid.cli.main import showing_progress, tell
 from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
 from jaxresid.cli.show_findings import (
     check_combination,
@@ -17,11 +17,11 @@ from jaxresid.cli.show_findings import (
     show,
     showing_options,
 )
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Options, load
 
 
-class Request(NamedTuple):
+class CheckRequest(NamedTuple):
     """The requests of the command line beyond the target and the configuration."""
 
     config: Path | None
@@ -48,17 +48,17 @@ def check(options: TargetOptions, **given: Any) -> int:
     """
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})
-    request = Request(**{k: v for k, v in given.items() if k not in names})
+    request = CheckRequest(**{k: v for k, v in given.items() if k not in names})
     check_combination(request)
     config = load(Path(), overriding, config_file=request.config, isolated=request.isolated)
-    run = Lint(
+    run = LintRun(
         config,
         nearest=None if request.isolated or request.config is not None else overriding,
         ignore_noqa=request.ignore_noqa,
     )
     run.entries(config)  # refuses unknown codes before anything is traced
     check_statistics(request, config)
-    with working(f"tracing {options.target}"):
+    with showing_progress(f"tracing {options.target}"):
         found = inspected(options)
         from jaxresid.advice.check.check import checked
 

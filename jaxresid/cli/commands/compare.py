@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, tell, working, write
+from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progress, tell, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
-    places_here,
-    say_errors,
+    prepare_places,
+    print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
@@ -59,7 +59,7 @@ def compare(
     device: str | None,
     measure: bool,
     rounds: int | None,
-    ons: tuple[str, ...],
+    place_names: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
     """Compare what checkpoint policies keep and recompute in TARGET.
@@ -75,15 +75,15 @@ def compare(
     from jaxresid.advice.timing.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT
-    places = places_here(ons, measure=measure)
-    with working(f"tracing {options.target}") as say:
+    places = prepare_places(place_names, measure=measure)
+    with showing_progress(f"tracing {options.target}") as say:
         found, request = subject_of(options)
         from jaxresid import jax_compat
         from jaxresid.advice.compare.compare import (
-            Compile,
-            Measure,
+            CompileOptions,
+            MeasureOptions,
             comparison,
-            dynamic,
+            dynamic_leaves,
             load_policy,
         )
 
@@ -94,8 +94,10 @@ def compare(
             at=at,
             policies=[load_policy(reference) for reference in policies],
             device=chosen.name,
-            measure=Measure(dynamic(found, leaves), rounds or 10) if measure else None,
-            compile=Compile(places, settings(compiling)) if places else None,
+            measure=MeasureOptions(dynamic_leaves(found, leaves), rounds or 10)
+            if measure
+            else None,
+            compile=CompileOptions(places, settings(compiling)) if places else None,
             progress=say,
         )
     if format_ == "json":
@@ -109,4 +111,4 @@ def compare(
     for row in failed:
         tell(f"jaxresid: error: --policy {row.policy}: {row.error}")
     compiled = [each for row in result.rows for each in row.compiled]
-    return EXIT_FAILED if say_errors("--compile", compiled) or failed else 0
+    return EXIT_FAILED if print_errors("--compile", compiled) or failed else 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, rendered, working, write
+from jaxresid.cli.main import EXIT_FAILED, rendered, showing_progress, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
     on_option,
-    places_here,
-    say_errors,
+    prepare_places,
+    print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
@@ -44,7 +44,7 @@ def compile(
     options: TargetOptions,
     format_: str,
     output: str | None,
-    ons: tuple[str, ...],
+    place_names: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
     """Compile TARGET ahead of time, and say whether it fits.
@@ -54,8 +54,8 @@ def compile(
     process. Exits 0 if it fits (or the available memory is not known), 1 if it does not, 2 if it
     could not be compiled.
     """
-    places = places_here(ons)
-    with working(f"tracing {options.target}") as say:
+    places = prepare_places(place_names)
+    with showing_progress(f"tracing {options.target}") as say:
         found, _ = subject_of(options)
         from jaxresid.advice.compile.ahead_of_time import compiled_report
 
@@ -67,6 +67,6 @@ def compile(
 
         text = rendered(render_compiled(result), output)
     write(text, output)
-    if say_errors("--on", result.compiled):
+    if print_errors("--on", result.compiled):
         return EXIT_FAILED
     return 1 if any(row.fits is False for row in result.compiled) else 0

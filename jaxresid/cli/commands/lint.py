@@ -15,17 +15,17 @@ from jaxresid.cli.main import tell, write
 from jaxresid.cli.show_findings import (
     check_combination,
     check_statistics,
-    many,
+    list_option,
     selecting_options,
     selectors,
     show,
     showing_options,
 )
 from jaxresid.errors import JaxresidError
-from jaxresid.linter.run.discover import Found, UsageError, discover
-from jaxresid.linter.run.files import Lint
+from jaxresid.linter.run.discover import FoundFile, UsageError, discover
+from jaxresid.linter.run.files import LintRun
+from jaxresid.safe_text import visible
 from jaxresid.settings.config import Config, Options, load, parse_target_jax
-from jaxresid.shown import visible
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STDIN = "-"
 
 
-class Request(NamedTuple):
+class LintRequest(NamedTuple):
     """The requests of the command line beyond the configuration."""
 
     paths: tuple[str, ...]
@@ -91,8 +91,8 @@ class _Command(click.Command):
 @selecting_options
 @selectors("fixable", "Rules whose fixes may be made.")
 @selectors("unfixable", "Rules whose fixes may not be made.")
-@many("exclude", "GLOBS", "Files and directories to leave out.", _globs)
-@many(
+@list_option("exclude", "GLOBS", "Files and directories to leave out.", _globs)
+@list_option(
     "extend-exclude",
     "GLOBS",
     "Files and directories to leave out besides the default ones.",
@@ -144,16 +144,16 @@ def lint(traceback: bool, **given: Any) -> int:
     names = {f.name for f in fields(Options)}
     options = Options(**{k: v for k, v in given.items() if k in names})
     rest = {k: v for k, v in given.items() if k not in names}
-    request = Request(**rest)
+    request = LintRequest(**rest)
     _check(request, options)
     if request.watch:
         from jaxresid.cli.watch import watch
 
-        return watch(lambda: _once(request, options), lambda: _files(request, options))
-    return _once(request, options)
+        return watch(lambda: _run_once(request, options), lambda: _files(request, options))
+    return _run_once(request, options)
 
 
-def _check(request: Request, options: Options) -> None:
+def _check(request: LintRequest, options: Options) -> None:
     """Raise UsageError for combinations of options of which one half would be ignored."""
     stdin = _STDIN in request.paths
     if stdin and len(request.paths) > 1:
@@ -174,11 +174,11 @@ def _check(request: Request, options: Options) -> None:
     check_combination(request)
 
 
-def _once(request: Request, options: Options) -> int:
+def _run_once(request: LintRequest, options: Options) -> int:
     # As for ruff: what concerns the run (format, cache) comes from the configuration nearest to
     # where it runs, what concerns a file from the one nearest to the file.
     config = _base(request, options)
-    run = Lint(
+    run = LintRun(
         config,
         nearest=None if request.isolated or request.config is not None else options,
         ignore_noqa=request.ignore_noqa,
@@ -186,7 +186,7 @@ def _once(request: Request, options: Options) -> int:
     run.entries(config)  # refuses unknown codes before anything is read
     check_statistics(request, config)
     if request.show_files:
-        files = [f.path for f in _found(request, run) if isinstance(f, Found)]
+        files = [f.path for f in _found(request, run) if isinstance(f, FoundFile)]
         write("".join(f"{visible(path)}\n" for path in files), request.output)
         return 0
     if _STDIN in request.paths:
@@ -202,30 +202,30 @@ def _once(request: Request, options: Options) -> int:
     return _show(request, run, results)
 
 
-def _base(request: Request, options: Options) -> Config:
+def _base(request: LintRequest, options: Options) -> Config:
     start = Path(request.stdin_filename or ".")
     return load(start, options, config_file=request.config, isolated=request.isolated)
 
 
-def _found(request: Request, run: Lint) -> tuple[Any, ...]:
+def _found(request: LintRequest, run: LintRun) -> tuple[Any, ...]:
     return run.discover([p for p in request.paths if p != _STDIN] or ["."])
 
 
-def _files(request: Request, options: Options) -> tuple[Path, ...]:
+def _files(request: LintRequest, options: Options) -> tuple[Path, ...]:
     """Return the paths to watch: the files, the projects around them, and the configuration."""
     config = _base(request, options)
-    run = Lint(config, nearest=None if request.isolated or request.config else options)
-    found = {f.absolute for f in _found(request, run) if isinstance(f, Found)}
+    run = LintRun(config, nearest=None if request.isolated or request.config else options)
+    found = {f.absolute for f in _found(request, run) if isinstance(f, FoundFile)}
     directories = {path.parent for path in found}
     for root in {run.root(directory) for directory in directories}:
-        found.update(f.absolute for f in run.listed(root))
+        found.update(f.absolute for f in run.project_files(root))
     files = {run.config_in(directory).file for directory in directories} | {config.file}
     return (*sorted(found), *sorted(f for f in files if f is not None))
 
 
 def _show(
-    request: Request,
-    run: Lint,
+    request: LintRequest,
+    run: LintRun,
     results: Sequence[Linted],
     *,
     fixed: int = 0,
@@ -236,7 +236,7 @@ def _show(
     return 1 if fixed and request.exit_non_zero_on_fix else code
 
 
-def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
+def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
     """Make the fixes (or print them as a diff), show what is left, and return the exit code."""
     from jaxresid.linter.run.atomic_write import replace_content
 
@@ -248,7 +248,7 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
         absolute = Path(os.path.abspath(linted.path))
         try:
             raw = absolute.read_bytes()
-            fixed = run.fixed(raw, linted.path, absolute)
+            fixed = run.fix_content(raw, linted.path, absolute)
             if request.diff:
                 diffs += _diff(raw, fixed.raw, linted.path)
             elif fixed.raw != raw and not replace_content(absolute, raw, fixed.raw):
@@ -273,7 +273,7 @@ def _fix(request: Request, run: Lint, results: Sequence[Linted]) -> int:
         return int(bool(made) and request.exit_non_zero_on_fix)
     if made:
         # What was fixed in one file may change what is found in another.
-        run = Lint(run.config, nearest=run.nearest, ignore_noqa=run.ignore_noqa)
+        run = LintRun(run.config, nearest=run.nearest, ignore_noqa=run.ignore_noqa)
         results = run.run(request.paths or (".",), jobs=request.jobs, cache=request.cache)
     return _show(request, run, results, fixed=len(made))
 
@@ -284,7 +284,7 @@ def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
     return unified_diff(before, after, path, path)
 
 
-def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
+def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
     from jaxresid.linter.run.atomic_write import replace_content
     from jaxresid.linter.text import suppress
 
@@ -293,7 +293,7 @@ def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
         absolute = Path(os.path.abspath(linted.path))
         try:
             raw = absolute.read_bytes()
-            new, count = run.silenced(raw, linted.path, absolute, reason)
+            new, count = run.suppress(raw, linted.path, absolute, reason)
             if new != raw and replace_content(absolute, raw, new):
                 added += count
         except OSError as e:
@@ -305,7 +305,7 @@ def _add_noqa(run: Lint, results: Sequence[Linted], reason: str) -> int:
     return int(bool(broken))
 
 
-def _stdin(request: Request, run: Lint) -> int:
+def _stdin(request: LintRequest, run: LintRun) -> int:
     """Lint standard input under the name that it is given, and return the exit code.
 
     With --fix the fixed text goes to stdout and what is left to stderr, as an editor's formatter
@@ -319,11 +319,11 @@ def _stdin(request: Request, run: Lint) -> int:
         if config.fix or request.fix_only:
             _write_bytes(raw)
         return _show(request, run, [])
-    run = Lint(config, overlay={absolute: raw}, ignore_noqa=request.ignore_noqa)
+    run = LintRun(config, overlay={absolute: raw}, ignore_noqa=request.ignore_noqa)
     if not (config.fix or request.fix_only or request.diff):
         linted = run.content(raw, path, absolute)
         return _show(request, run, [linted] if linted.violations else [])
-    fixed = run.fixed(raw, path, absolute)
+    fixed = run.fix_content(raw, path, absolute)
     if request.diff:
         text = "".join(_diff(raw, fixed.raw, path))
         if text:

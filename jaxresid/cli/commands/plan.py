@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import encoding_of, rendered, tell, working, write
+from jaxresid.cli.main import encoding_of, rendered, showing_progress, tell, write
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
 from jaxresid.cli.options.sizes import size
-from jaxresid.cli.verify_edit import retraced, verify
+from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
 
 
@@ -64,11 +64,11 @@ def plan(
     from jaxresid.advice.timing.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT
-    with working(f"tracing {options.target}") as say:
+    with showing_progress(f"tracing {options.target}") as say:
         found, request = subject_of(options)
         from jaxresid.advice.plan.plan import drafted
-        from jaxresid.advice.plan.promising import rehearsal
         from jaxresid.advice.plan.source import writing
+        from jaxresid.advice.plan.verification import in_process_check
 
         result, edits = drafted(
             found,
@@ -76,7 +76,7 @@ def plan(
             offload=offload,
             device=chosen.name,
             progress=say,
-            check=retraced(rehearsal(found, request.question), options),
+            check=with_second_process(in_process_check(found, request.question), options),
         )
         if not (result.fits and (diff_ or write_)):
             edits = ()
@@ -103,6 +103,6 @@ def plan(
     if text:
         write(text, output, verbatim=diff_)
     if write_:
-        written = ", ".join(edit.shown for edit in edits) or "nothing"
+        written = ", ".join(edit.display_path for edit in edits) or "nothing"
         tell(f"jaxresid: {written} written")
     return 0 if result.fits and not result.is_untraced else 1

@@ -6,19 +6,19 @@ from typing import get_args
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, working, write
+from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progress, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
-    places_here,
-    say_errors,
+    prepare_places,
+    print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.render.report.rows import View
-from jaxresid.shown import visible
+from jaxresid.safe_text import visible
 from jaxresid.words import GroupBy
 
 
@@ -53,7 +53,7 @@ def report(
     top: int | None,
     min_bytes: int,
     all_: bool,
-    ons: tuple[str, ...],
+    place_names: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
     """Report the residuals, cost, peak and checkpoints of TARGET.
@@ -64,7 +64,7 @@ def report(
     lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals. --compile adds a
     section with XLA's own figures. Exits 0, or 2 if something went wrong.
     """
-    if ons and format_ == "jax":
+    if place_names and format_ == "jax":
         raise click.UsageError(
             "-f jax prints only JAX's own lines; use --compile with -f text or json"
         )
@@ -74,8 +74,8 @@ def report(
         min_bytes=min_bytes,
         all=all_,
     )
-    places = places_here(ons)
-    with working(f"tracing {options.target}") as say:
+    places = prepare_places(place_names)
+    with showing_progress(f"tracing {options.target}") as say:
         found = inspected(options)
         result = found.report
         if places:
@@ -104,4 +104,4 @@ def report(
 
         text = rendered(render_report(result, view, encoding_of(output)), output)
     write(text, output)
-    return EXIT_FAILED if say_errors("--compile", result.compiled) else 0
+    return EXIT_FAILED if print_errors("--compile", result.compiled) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import rendered, working, write
+from jaxresid.cli.main import rendered, showing_progress, write
 from jaxresid.cli.options.inputs import TargetOptions, function_options, inspected, output_options
 
 
@@ -49,7 +49,7 @@ def split(
     training step has both passes in one jaxpr. The two are shown side by side if the terminal is
     wide enough, else one above the other.
     """
-    with working(f"tracing {options.target}"):
+    with showing_progress(f"tracing {options.target}"):
         inspection = inspected(options)
         from jaxresid.inspector.residuals.listing import split_of
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, rendered, tell, working, write
+from jaxresid.cli.main import EXIT_FAILED, rendered, showing_progress, tell, write
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
     on_option,
-    places_here,
+    prepare_places,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 )
 def sweep(
     options: TargetOptions,
-    ons: tuple[str, ...],
+    place_names: tuple[str, ...],
     sizes: tuple[int, ...],
     policies: tuple[str, ...],
     at: str | None,
@@ -83,9 +83,9 @@ def sweep(
     if output == "-":
         raise InputsError("-o needs a file to add the results to, not stdout")
     batches.check_specs((*options.arg, *options.kwarg), sizes)
-    places = places_here(ons)
+    places = prepare_places(place_names)
     with contextlib.ExitStack() as stack:
-        say = stack.enter_context(working(f"tracing {options.target}"))
+        say = stack.enter_context(showing_progress(f"tracing {options.target}"))
         from jaxresid.advice.sweep.results import Results
         from jaxresid.advice.sweep.sweep import POLICIES, Grid, swept
 

@@ -13,10 +13,10 @@ import click
 
 from jaxresid.cli.main import tell
 from jaxresid.cli.options.sizes import size
-from jaxresid.xla.places import place
+from jaxresid.xla.places import parse_place
 
 if TYPE_CHECKING:
-    from jaxresid.advice.compile.ahead_of_time import Settings
+    from jaxresid.advice.compile.ahead_of_time import CompileSettings
     from jaxresid.model import Compiled
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
@@ -83,10 +83,10 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --on; the command receives `ons`."""
+    """Add --on; the command receives `place_names`."""
     return click.option(
         "--on",
-        "ons",
+        "place_names",
         multiple=True,
         required=True,
         metavar="PLATFORM",
@@ -98,12 +98,12 @@ def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--compile ON` and the options of `compiling_options`.
 
-    The command receives the places as `ons`.
+    The command receives the places as `place_names`.
     """
 
     @click.option(
         "--compile",
-        "ons",
+        "place_names",
         multiple=True,
         metavar="PLATFORM",
         help="Also compile for this platform and show XLA's figures: cpu, gpu, tpu:v5e:2x4 (see"
@@ -111,54 +111,54 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def wrapped(
-        *args: Any, ons: tuple[str, ...], compiling: CompilingOptions, **options: Any
+        *args: Any, place_names: tuple[str, ...], compiling: CompilingOptions, **options: Any
     ) -> Any:
-        if compiling.given() and not ons:
+        if compiling.given() and not place_names:
             raise click.UsageError(f"{compiling.given()[0]} needs --compile")
-        return command(*args, ons=ons, compiling=compiling, **options)
+        return command(*args, place_names=place_names, compiling=compiling, **options)
 
     return compiling_options(wrapped)
 
 
-def places_here(ons: Sequence[str], *, measure: bool = False) -> tuple[str, ...]:
+def prepare_places(place_names: Sequence[str], *, measure: bool = False) -> tuple[str, ...]:
     """Return the places by their normalised names, each once, and prepare this process for them.
 
     That has to happen before it loads jax: it traces on the CPU, with as many devices as the
     largest topology has, so that a mesh of that many can be made.
 
     Args:
-      ons: The places as given.
+      place_names: The places as given.
       measure: Whether programs run here too, on whatever device jax finds.
 
     Raises:
       InputsError: One of them is not a place.
     """
-    found = [place(on) for on in ons]
+    found = [parse_place(on) for on in place_names]
     if found and not measure:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     devices = max((p.devices or 1 for p in found), default=1)
     known = os.environ.get("JAX_NUM_CPU_DEVICES", "")
-    if devices > (int(known) if known.isdigit() else 1) and not _forced():
+    if devices > (int(known) if known.isdigit() else 1) and not _is_device_count_set():
         os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
     return tuple(dict.fromkeys(p.text for p in found))
 
 
-def settings(compiling: CompilingOptions) -> Settings:
+def settings(compiling: CompilingOptions) -> CompileSettings:
     """Return the settings that the options amount to."""
-    from jaxresid.advice.compile.ahead_of_time import Settings
-    from jaxresid.xla.processes.cache import Cache, default_directory
+    from jaxresid.advice.compile.ahead_of_time import CompileSettings
+    from jaxresid.xla.processes.cache import CompileCache, default_directory
 
-    default = Settings()
-    return Settings(
+    default = CompileSettings()
+    return CompileSettings(
         flags=compiling.xla_flags,
         timeout_s=default.timeout_s if compiling.timeout is None else compiling.timeout,
         memory_nbytes=compiling.memory_limit,
         workers=compiling.jobs,
-        cache=None if compiling.no_cache else Cache(default_directory()),
+        cache=None if compiling.no_cache else CompileCache(default_directory()),
     )
 
 
-def say_errors(option: str, rows: Sequence[Compiled]) -> bool:
+def print_errors(option: str, rows: Sequence[Compiled]) -> bool:
     """Say on stderr what could not be compiled, each reason once, and return whether any was."""
     errors = dict.fromkeys((row.on, row.error) for row in rows if row.error is not None)
     for on, error in errors:
@@ -166,7 +166,7 @@ def say_errors(option: str, rows: Sequence[Compiled]) -> bool:
     return bool(errors)
 
 
-def _forced() -> bool:
+def _is_device_count_set() -> bool:
     """Return whether XLA is told in another way how many devices the CPU has.
 
     jax accepts only one of the two ways.
@@ -202,7 +202,7 @@ __all__ = [
     "CompilingOptions",
     "compile_options",
     "compiling_options",
-    "places_here",
-    "say_errors",
+    "prepare_places",
+    "print_errors",
     "settings",
 ]

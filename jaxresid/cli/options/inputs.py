@@ -16,9 +16,9 @@ import click
 from jaxresid.cli.main import check_output
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, SpecError, TargetError
-from jaxresid.interrupts import held
+from jaxresid.interrupts import deferring_interrupts
 from jaxresid.targets.specs import parse_axes, parse_spec
-from jaxresid.targets.targets import Loaded, default_inputs, load, load_reference, named
+from jaxresid.targets.targets import Loaded, default_inputs, function_name, load, load_reference
 from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _output(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TargetRequest:
     """The target with its abstract inputs.
 
     Attributes:
@@ -180,16 +180,16 @@ def inspected(options: TargetOptions) -> Inspection:
     """
     asked = requested(options).question
     from jaxresid.inspector.report import inspection
-    from jaxresid.xla.processes.cache import Cache, default_directory
+    from jaxresid.xla.processes.cache import CompileCache, default_directory
 
     # Only a mesh has something compiled.
-    cache = Cache(default_directory())
+    cache = CompileCache(default_directory())
     found = inspection(asked, cache=cache)
     warnings = (*found.report.warnings, *cache.warnings)
     return replace(found, report=replace(found.report, warnings=warnings))
 
 
-def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
+def subject_of(options: TargetOptions) -> tuple[Subject, TargetRequest]:
     """Load the target, make its arguments abstract, and return its trace with the request.
 
     Raises:
@@ -201,7 +201,7 @@ def subject_of(options: TargetOptions) -> tuple[Subject, Request]:
     return subject(request.question), request
 
 
-def requested(options: TargetOptions, batch: int | None = None) -> Request:
+def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest:
     """Load the target, make its arguments abstract, and return both as a request.
 
     Args:
@@ -224,8 +224,8 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
             raise InputsError(f"--kwarg gives {keyword} twice")
         kwargs[keyword] = value
     if axes is not None:
-        _make_room(axes)
-    with held():
+        _provide_cpu_devices(axes)
+    with deferring_interrupts():
         from jaxresid import jax_compat
 
         jax_compat.import_jax()
@@ -238,12 +238,12 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
         else jax_compat.new_mesh(axes, explicit=options.mesh_mode == "explicit")
     )
 
-    with _minding_devices():
+    with _with_device_advice():
         loaded = load(options.target)
     fun: Callable[..., Any] = loaded.fun
     make: Callable[[], Any] | None = None
     warnings: list[str] = []
-    with _minding_devices(), jax_compat.in_mesh(mesh):
+    with _with_device_advice(), jax_compat.in_mesh(mesh):
         if options.build:
             make = batches.sized(loaded.fun, batch)
             fun, inputs = abstract.from_build(make, options.target)
@@ -273,11 +273,11 @@ def requested(options: TargetOptions, batch: int | None = None) -> Request:
         name=options.target,
         warnings=warnings,
     )
-    return Request(question, make)
+    return TargetRequest(question, make)
 
 
 @contextlib.contextmanager
-def _minding_devices() -> Iterator[None]:
+def _with_device_advice() -> Iterator[None]:
     """Add advice to an error about a mesh of more devices than there are.
 
     It is raised in the context by a module, or by what makes the inputs.
@@ -321,7 +321,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
     from jaxresid.inspector.trace import inputs as abstract
 
-    name = str(options.inputs or named(make) or "inputs")
+    name = str(options.inputs or function_name(make) or "inputs")
     parameters = _required(make)
     if parameters:
         raise InputsError(
@@ -333,7 +333,7 @@ def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
     return abstract.from_function(make, name)
 
 
-def _make_room(axes: Mapping[str, int]) -> None:
+def _provide_cpu_devices(axes: Mapping[str, int]) -> None:
     """Set the environment to as many CPU devices as a mesh has, for a JAX that is not loaded."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     known = os.environ.get("JAX_NUM_CPU_DEVICES", "")

@@ -15,7 +15,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.model import Equation, Listing, Split, Value
+from jaxresid.model import Equation, Listing, Split, Variable
 
 _PARAM_LENGTH = 60
 _SILENT: tuple[Any, ...] = (None, False, (), {}, "")
@@ -106,15 +106,15 @@ class _Lister:
             folded=0 if inner else sum(len(nest.jaxpr.eqns) for nest in nests),
         )
 
-    def value(self, var: Any, residuals: Mapping[Any, int]) -> Value:
+    def value(self, var: Any, residuals: Mapping[Any, int]) -> Variable:
         if jax_compat.is_literal(var):
-            return Value(jax_compat.literal_text(var), aval_of(var))
+            return Variable(jax_compat.literal_text(var), aval_of(var))
         if jax_compat.is_dropped(var):
-            return Value("_", aval_of(var))
+            return Variable("_", aval_of(var))
         name = self.names.get(var)
         if name is None:
             name = self.names[var] = next(self.fresh)
-        return Value(name, aval_of(var), residuals.get(var))
+        return Variable(name, aval_of(var), residuals.get(var))
 
 
 def _letters() -> Iterator[str]:

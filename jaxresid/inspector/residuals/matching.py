@@ -19,7 +19,7 @@ from jaxresid.home import FOLDER
 from jaxresid.inspector.jaxpr.levels import scope_of
 from jaxresid.model import NOWHERE, CompiledBuffer, Computed, Location, Residual, Source
 from jaxresid.paths import folded, pattern
-from jaxresid.xla.job import Buffer
+from jaxresid.xla.job import PeakBuffer
 
 _OURS = FOLDER
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
@@ -61,7 +61,7 @@ class _Candidate:
 
 
 def matched(
-    buffers: Sequence[Buffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
+    buffers: Sequence[PeakBuffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
 ) -> tuple[tuple[CompiledBuffer, ...], int]:
     """Return the buffers in a user's terms, and how many of their bytes are accounted for.
 
@@ -125,7 +125,7 @@ def _folded(group: Sequence[CompiledBuffer]) -> CompiledBuffer:
     )
 
 
-def _labels(buffers: Sequence[Buffer], residuals: Sequence[Residual]) -> dict[int, _Candidate]:
+def _labels(buffers: Sequence[PeakBuffer], residuals: Sequence[Residual]) -> dict[int, _Candidate]:
     """Return, by the number of a buffer, the residual that it holds.
 
     The surest matches are taken first.
@@ -168,15 +168,15 @@ def _candidate(residual: Residual, origin: Computed) -> _Candidate:
     )
 
 
-def _same_place(buffer: Buffer, candidate: _Candidate) -> bool:
+def _same_place(buffer: PeakBuffer, candidate: _Candidate) -> bool:
     return (os.path.abspath(buffer.file), buffer.line) in candidate.lines
 
 
-def _is_exactly(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+def _is_exactly(buffer: PeakBuffer, array: _Array, candidate: _Candidate) -> bool:
     return array == candidate.array and _same_place(buffer, candidate)
 
 
-def _is_moved(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+def _is_moved(buffer: PeakBuffer, array: _Array, candidate: _Candidate) -> bool:
     """Return whether a buffer is the residual with its axes in another order, or merged."""
     return (
         array.dtype == candidate.array.dtype
@@ -185,7 +185,7 @@ def _is_moved(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
     )
 
 
-def _is_passed_on(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+def _is_passed_on(buffer: PeakBuffer, array: _Array, candidate: _Candidate) -> bool:
     """Return whether a buffer is exactly the residual, made by an op that the report looks through.
 
     It is made on another line of the file than the value that it is a view of.
@@ -199,7 +199,7 @@ def _is_passed_on(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
     )
 
 
-def _is_stacked(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+def _is_stacked(buffer: PeakBuffer, array: _Array, candidate: _Candidate) -> bool:
     """Return whether a loop stacked the buffer, on a line that the report does not know."""
     return (
         candidate.residual.trips > 1
@@ -208,7 +208,7 @@ def _is_stacked(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
     )
 
 
-def _is_cast(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+def _is_cast(buffer: PeakBuffer, array: _Array, candidate: _Candidate) -> bool:
     """Return whether a buffer is the residual in another width.
 
     XLA:CPU keeps bf16 as f32, a TPU keeps f32 as bf16 for a dot.
@@ -221,7 +221,7 @@ def _is_cast(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
     )
 
 
-def _is_slice(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
+def _is_slice(buffer: PeakBuffer, array: _Array, candidate: _Candidate) -> bool:
     """Return whether a buffer is the residual of one trip, where a loop was unrolled."""
     trips = candidate.residual.trips
     return (
@@ -233,12 +233,12 @@ def _is_slice(buffer: Buffer, array: _Array, candidate: _Candidate) -> bool:
     )
 
 
-_HOLDS: tuple[Callable[[Buffer, _Array, _Candidate], bool], ...] = (
+_HOLDS: tuple[Callable[[PeakBuffer, _Array, _Candidate], bool], ...] = (
     *(_is_exactly, _is_moved, _is_passed_on, _is_stacked, _is_cast, _is_slice),
 )
 
 
-def _primitive(buffer: Buffer) -> str:
+def _primitive(buffer: PeakBuffer) -> str:
     """Return the primitive that made a buffer: `tanh` for `jit(f)/jvp()/while/body/tanh`.
 
     For several merged ops it is the last.
@@ -273,7 +273,7 @@ def _name(residual: Residual) -> str:
     return origin.name or origin.primitive
 
 
-def _path(buffer: Buffer, paths: Sequence[str]) -> str | None:
+def _path(buffer: PeakBuffer, paths: Sequence[str]) -> str | None:
     """Return the path of the argument that a buffer is; None if it is none.
 
     Parameters of the lowered program are called `operands[3]`.
@@ -303,7 +303,7 @@ def _stacks(residuals: Sequence[Residual]) -> Mapping[tuple[str, int], set[Sourc
 
 
 def _source(
-    buffer: Buffer,
+    buffer: PeakBuffer,
     candidate: _Candidate | None,
     stacks: Mapping[tuple[str, int], set[Source]],
 ) -> Source:

@@ -17,10 +17,10 @@ from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.runnable import runnable
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.xla.job import Module
+from jaxresid.xla.job import LoweredModule
 
 
-def lowered(traced: Trace | StepTrace, platform: str) -> Module:
+def lowered(traced: Trace | StepTrace, platform: str) -> LoweredModule:
     """Lower what users run: a function with its gradients, or the training step.
 
     The gradients are for cotangents of one. A gradient is split as the argument that it belongs to.
@@ -43,7 +43,7 @@ def lowered(traced: Trace | StepTrace, platform: str) -> Module:
     return _module(run, leaves, platform, traced.arguments.context, outputs)
 
 
-def lowered_forward(traced: Trace, platform: str) -> Module:
+def lowered_forward(traced: Trace, platform: str) -> LoweredModule:
     """Lower the forward pass alone.
 
     Its outputs are the function's outputs, then the residuals in the order of `traced.kept`.
@@ -63,7 +63,7 @@ def lowered_forward(traced: Trace, platform: str) -> Module:
     )
 
 
-def _step(traced: StepTrace, platform: str) -> Module:
+def _step(traced: StepTrace, platform: str) -> LoweredModule:
     closed = _as_jitted(traced.closed)
     jaxpr, run = jax_compat.open_jaxpr(closed), jax_compat.as_function(closed)
     leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
@@ -84,7 +84,7 @@ def _module(
     mesh: Any,
     outputs: Sequence[Any],
     donated: Sequence[int] = (),
-) -> Module:
+) -> LoweredModule:
     """Lower a function of operands.
 
     Args:
@@ -113,7 +113,7 @@ def _module(
         code, devices = jax_compat.bytecode(lowered)
     except Exception as e:
         raise TraceError(f"JAX cannot lower this for {platform}: {_reason(e)}") from e
-    return Module(code, platform, devices)
+    return LoweredModule(code, platform, devices)
 
 
 def _as_jitted(closed: Any) -> Any:

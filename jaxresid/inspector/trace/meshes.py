@@ -14,7 +14,7 @@ from jaxresid.model import Mesh
 from jaxresid.units import format_bytes
 
 if TYPE_CHECKING:
-    from jaxresid.xla.processes.cache import Cache
+    from jaxresid.xla.processes.cache import CompileCache
 
 # Of the bytes of all arguments.
 _WORTH_SAYING = 0.01
@@ -93,7 +93,7 @@ def _nbytes(leaf: Any) -> int:
     return 0 if dtype is None else math.prod(leaf.shape) * int(dtype.itemsize)
 
 
-def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | None]:
+def split_by_compiler(traced: Trace, cache: CompileCache | None) -> tuple[Trace, str | None]:
     """Return the trace with the shapes of its residuals that one device holds.
 
     They are the output shardings of the compiled forward pass. Where they cannot be had, the trace
@@ -105,13 +105,13 @@ def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | 
     # Without a mesh nothing is compiled, and the compilers' module imports this package.
     from jaxresid.inspector.trace.lowering import lowered_forward
     from jaxresid.xla.job import Job
-    from jaxresid.xla.processes.pool import compiled
+    from jaxresid.xla.processes.pool import compile_jobs
 
     try:
         job = Job(lowered_forward(traced, "cpu"), "cpu", label="the forward pass")
     except JaxresidError as e:
         return traced, _unsplit(e)
-    ((_, found),) = compiled([job], cache=cache)
+    ((_, found),) = compile_jobs([job], cache=cache)
     shards = found.output_shards
     if found.error is not None or shards is None:
         return traced, _unsplit(found.error or "the compiler does not report it")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from jaxresid.linter.resolve.facts import Facts, Site
-    from jaxresid.linter.text.source import Source
+    from jaxresid.linter.text.source import SourceText
 
 
-def replace(source: Source, node: ast.expr | ast.stmt, text: str) -> Edit:
+def replace(source: SourceText, node: ast.expr | ast.stmt, text: str) -> Edit:
     """Return the edit that replaces a node by `text`."""
     return Edit(source.span(node), text)
 
@@ -36,7 +36,7 @@ def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit:
     return Edit(facts.source.span(call), text)
 
 
-def assigned(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
+def bind_result(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
     """Return the fix that binds a discarded value to the name it should have.
 
     Args:
@@ -50,7 +50,7 @@ def assigned(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
     return Fix(f"Assign the result to `{name}`", (Edit(at, f"{name} = "),), "unsafe")
 
 
-def without_checkpoint(
+def remove_checkpoint(
     facts: Facts, site: Site, applicability: Applicability = "unsafe"
 ) -> Fix | None:
     """Return the fix that removes a checkpoint and leaves what it wraps, None where it cannot."""
@@ -79,7 +79,7 @@ def remove_decorator(facts: Facts, decorator: ast.expr) -> Edit | None:
 
 
 def change_call(
-    source: Source, call: ast.Call, change: Callable[[cst.Call], cst.Call | None]
+    source: SourceText, call: ast.Call, change: Callable[[cst.Call], cst.Call | None]
 ) -> Edit | None:
     """Return the edit that rewrites a call by libcst.
 
@@ -109,10 +109,10 @@ def change_call(
     changed = change(bare)
     if changed is None:
         return None
-    return _shrunk(source, Edit(span, cst.Module(body=[]).code_for_node(changed)))
+    return _minimal(source, Edit(span, cst.Module(body=[]).code_for_node(changed)))
 
 
-def _shrunk(source: Source, edit: Edit) -> Edit:
+def _minimal(source: SourceText, edit: Edit) -> Edit:
     """Return the same edit without the text at its ends that does not change."""
     start, end = source.start(edit.span), source.end(edit.span)
     old, new = source.text[start:end], edit.text
@@ -123,7 +123,7 @@ def _shrunk(source: Source, edit: Edit) -> Edit:
     return Edit(source.between(start + same, end - tail), new[: len(new) - tail])
 
 
-def set_keyword(source: Source, call: ast.Call, name: str, value: str) -> Edit | None:
+def set_keyword(source: SourceText, call: ast.Call, name: str, value: str) -> Edit | None:
     """Return the edit that gives a keyword of a call a value.
 
     The keyword is added at the end where it is missing.
@@ -176,7 +176,7 @@ def _comma() -> cst.Comma:
     return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
-def remove_argument(source: Source, call: ast.Call, argument: ast.expr) -> Edit | None:
+def remove_argument(source: SourceText, call: ast.Call, argument: ast.expr) -> Edit | None:
     """Return the edit that removes one argument from a call.
 
     Args:
@@ -187,7 +187,9 @@ def remove_argument(source: Source, call: ast.Call, argument: ast.expr) -> Edit 
     return remove_arguments(source, call, (argument,))
 
 
-def remove_arguments(source: Source, call: ast.Call, arguments: Iterable[ast.expr]) -> Edit | None:
+def remove_arguments(
+    source: SourceText, call: ast.Call, arguments: Iterable[ast.expr]
+) -> Edit | None:
     """Return the edit that removes some arguments from a call.
 
     Args:

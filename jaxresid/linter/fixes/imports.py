@@ -20,7 +20,7 @@ _FUTURE, _STANDARD, _OTHER = range(3)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _InsertionPoint:
     """The row to insert an import at, and whether an empty line belongs around it."""
 
     row: int
@@ -42,7 +42,7 @@ class Imports:
     facts: Facts
     missing: dict[str, str] = field(default_factory=dict)
 
-    def spelled(
+    def spelling(
         self, qualname: str, imported: str, at: ast.AST, also: Sequence[str] = ()
     ) -> str | None:
         """Return how to write `qualname` at a place, None where other names take every way to.
@@ -54,7 +54,7 @@ class Imports:
           at: the node where the name is to be written.
           also: other qualified names of the same thing.
         """
-        known = self._known((qualname, *also), at)
+        known = self._existing_name((qualname, *also), at)
         if known is not None:
             return known
         module, _, last = imported.rpartition(".")
@@ -67,10 +67,10 @@ class Imports:
     def edits(self) -> Iterator[Edit]:
         """Yield the edits that add the missing imports, each where the module's order puts it."""
         newline = "\r\n" if "\r\n" in self.facts.source.text else "\n"
-        by_place: dict[_Place, str] = {}
+        by_place: dict[_InsertionPoint, str] = {}
         for imported in sorted(self.missing, key=_order):
             statement = _statement(imported, self.missing[imported]) + newline
-            place = self._place(imported)
+            place = self._insertion_point(imported)
             by_place[place] = by_place.get(place, "") + statement
         lines, text = self.facts.source.lines, self.facts.source.text
         for place, statements in by_place.items():
@@ -81,7 +81,7 @@ class Imports:
 
     # -- names there are -----------------------------------------------------------------------
 
-    def _known(self, qualnames: Sequence[str], at: ast.AST) -> str | None:
+    def _existing_name(self, qualnames: Sequence[str], at: ast.AST) -> str | None:
         """Return the module's name for one of these, or else for the module that has it."""
         own = [(q, "") for q in qualnames]
         own += [(module, f".{last}") for module, _, last in (q.rpartition(".") for q in qualnames)]
@@ -133,7 +133,7 @@ class Imports:
 
     # -- where imports go ----------------------------------------------------------------------
 
-    def _place(self, imported: str) -> _Place:
+    def _insertion_point(self, imported: str) -> _InsertionPoint:
         groups = self._groups()
         kind, root = _kind(imported), imported.partition(".")[0]
         alike = [g for g in groups if any(_kind(_module(i)) == kind for i in g)]
@@ -141,13 +141,13 @@ class Imports:
         if alike:
             group = (same or alike)[0]
             before = [i for i in group if _order_of(i) <= _order(imported)]
-            return _Place(_end(before[-1]) + 1 if before else group[0].lineno)
+            return _InsertionPoint(_end(before[-1]) + 1 if before else group[0].lineno)
         later = [g for g in groups if _kind(_module(g[0])) > kind]
         if later:
-            return _Place(later[0][0].lineno, space_after=True)
+            return _InsertionPoint(later[0][0].lineno, space_after=True)
         if groups:
-            return _Place(_end(groups[-1][-1]) + 1, space_before=True)
-        return self._first_place()
+            return _InsertionPoint(_end(groups[-1][-1]) + 1, space_before=True)
+        return self._first_insertion_point()
 
     def _groups(self) -> list[list[_Import]]:
         """Return the imports at the top of the module, grouped where their lines are adjacent."""
@@ -162,7 +162,7 @@ class Imports:
                 break
         return groups
 
-    def _first_place(self) -> _Place:
+    def _first_insertion_point(self) -> _InsertionPoint:
         """Return the place of the first import.
 
         It is after the docstring, or without one after the comments that begin the file, among them
@@ -170,10 +170,12 @@ class Imports:
         """
         tree, lines = self.facts.names.tree, self.facts.source.lines
         if tree.body and _is_docstring(tree.body[0], tree):
-            return _Place((tree.body[0].end_lineno or tree.body[0].lineno) + 1, space_before=True)
+            return _InsertionPoint(
+                (tree.body[0].end_lineno or tree.body[0].lineno) + 1, space_before=True
+            )
         row = 1 + next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
         is_code = row <= len(lines) and bool(lines[row - 1].strip())
-        return _Place(row, space_after=is_code)
+        return _InsertionPoint(row, space_after=is_code)
 
 
 def _statement(imported: str, bound: str) -> str:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
 
-def imported(facts: Facts, node: ast.ImportFrom, alias: ast.alias, public: str) -> Fix | None:
+def import_from_public(
+    facts: Facts, node: ast.ImportFrom, alias: ast.alias, public: str
+) -> Fix | None:
     """Return the fix that imports one name of a statement from its public module.
 
     The module keeps the name that it is bound to. None is returned where the statement cannot be
@@ -43,7 +45,7 @@ def imported(facts: Facts, node: ast.ImportFrom, alias: ast.alias, public: str) 
     return Fix(title, (Edit(span, f"{text}{newline}{before}{kept}"),), "safe")
 
 
-def attribute(facts: Facts, node: ast.Attribute, public: str) -> Fix | None:
+def read_from_public(facts: Facts, node: ast.Attribute, public: str) -> Fix | None:
     """Return the fix that reads an attribute from its public module.
 
     None is returned where the module does not import what it takes.

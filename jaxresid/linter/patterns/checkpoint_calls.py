@@ -26,7 +26,7 @@ _FAILURES = frozenset(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Given:
+class GivenKeyword:
     """A keyword that a checkpoint is given.
 
     Attributes:
@@ -42,7 +42,7 @@ class Given:
     call: ast.Call | None
 
 
-def definite(facts: Facts, callee: ast.expr) -> Role | None:
+def definite_api(facts: Facts, callee: ast.expr) -> Role | None:
     """Return the checkpoint API that a callee certainly is, None where it may be anything else."""
     if len(facts.names.origins(callee)) != 1:
         return None
@@ -50,12 +50,12 @@ def definite(facts: Facts, callee: ast.expr) -> Role | None:
     return roles[0] if len(roles) == 1 and roles[0].kind == "checkpoint" else None
 
 
-def role_of(facts: Facts, site: Site) -> Role | None:
+def definite_site_api(facts: Facts, site: Site) -> Role | None:
     """Return the API of a site where it is certain, else None."""
     if site.form == "call":
         assert isinstance(site.node, ast.Call)
-        return definite(facts, site.node.func)
-    return definite(facts, site.node)
+        return definite_api(facts, site.node.func)
+    return definite_api(facts, site.node)
 
 
 def callee(facts: Facts, node: ast.expr) -> str:
@@ -65,21 +65,23 @@ def callee(facts: Facts, node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "jax.checkpoint"
 
 
-def keywords(facts: Facts, name: str) -> Iterator[Given]:
+def keywords(facts: Facts, name: str) -> Iterator[GivenKeyword]:
     """Yield the places that give a keyword to a checkpoint whose API is certain, each once."""
     seen = set()
     for site in facts.sites:
         keyword = site.arguments.keywords.get(name)
-        if keyword is None or keyword.value in seen or role_of(facts, site) is None:
+        if keyword is None or keyword.value in seen or definite_site_api(facts, site) is None:
             continue
-        if tolerated(facts, site.node):
+        if is_error_expected(facts, site.node):
             continue
         seen.add(keyword.value)
         call = next((c for c in site.calls if keyword in c.keywords), None)
-        yield Given(site, keyword.value, keyword if call is not None else keyword.value, call)
+        yield GivenKeyword(
+            site, keyword.value, keyword if call is not None else keyword.value, call
+        )
 
 
-def tolerated(facts: Facts, node: ast.AST) -> bool:
+def is_error_expected(facts: Facts, node: ast.AST) -> bool:
     """Return whether the code around a node expects an error there.
 
     It does inside `try`, `pytest.raises` and the like, or under a check of the version.

@@ -54,7 +54,7 @@ class Mention:
     factory: str
 
 
-def given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, ...]:
+def names_given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, ...]:
     """Return the names that one call of a policy factory gets, None for what is not literal."""
     found: list[Mention | None] = []
     for keyword in call.keywords:
@@ -72,7 +72,7 @@ def given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, .
 
 def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | None]:
     """Yield the names in a list, which may be written elsewhere; None for what is not literal."""
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     if not isinstance(origin, (ast.List, ast.Tuple, ast.Set)):
         yield None
         return
@@ -84,7 +84,7 @@ def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | 
 
 
 def _literal(facts: Facts, node: ast.expr, factory: str) -> Mention | None:
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     if isinstance(origin, ast.Constant) and isinstance(origin.value, str):
         return Mention(node, origin, origin.value, factory)
     return None
@@ -96,17 +96,17 @@ def mentions(facts: Facts) -> tuple[Mention | None, ...]:
         mention
         for call, factory in facts.policy_calls
         if factory in SAVING | EXCLUDING
-        for mention in given(facts, call, factory)
+        for mention in names_given(facts, call, factory)
     )
 
 
-def saved(facts: Facts, policy: Policy) -> frozenset[str]:
+def saved_names(facts: Facts, policy: Policy) -> frozenset[str]:
     """Return the literal names that a policy saves or offloads, as far as they are visible."""
     if policy.kind != "factory" or policy.call is None or policy.name is None:
         return frozenset()
     if policy.name == "save_from_both_policies":
-        both = (saved(facts, facts.policy_of(arg)) for arg in policy.call.args)
+        both = (saved_names(facts, facts.policy_of(arg)) for arg in policy.call.args)
         return frozenset().union(*both)
     if policy.name not in SAVING:
         return frozenset()
-    return frozenset(m.name for m in given(facts, policy.call, policy.name) if m is not None)
+    return frozenset(m.name for m in names_given(facts, policy.call, policy.name) if m is not None)

@@ -25,7 +25,7 @@ _MAX_CALLERS = 8
 PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "instance"})
 
 
-def allowed(facts: Facts, site: Site) -> ast.expr | None:
+def false_prevent_cse(facts: Facts, site: Site) -> ast.expr | None:
     """Return the `False` that a site gives `prevent_cse`, where it is written there, else None."""
     value = site.keyword("prevent_cse")
     if site.api.loop or not isinstance(value, ast.Constant) or value.value is not False:
@@ -33,7 +33,7 @@ def allowed(facts: Facts, site: Site) -> ast.expr | None:
     return value
 
 
-def drop(facts: Facts, site: Site, value: ast.expr) -> Fix | None:
+def without_prevent_cse(facts: Facts, site: Site, value: ast.expr) -> Fix | None:
     """Return the fix that removes `prevent_cse`, None where the same call serves other sites."""
     call = next((c for c in site.calls if any(k.value is value for k in c.keywords)), None)
     if call is None or not (call is site.node or site.node in facts.names.ancestors(call)):
@@ -104,7 +104,7 @@ def _constant(node: ast.expr | None) -> object:
     return node.value if isinstance(node, ast.Constant) else None
 
 
-def unrolled_around(facts: Facts, site: Site) -> Loop | None:
+def enclosing_unrolled_loop(facts: Facts, site: Site) -> Loop | None:
     """Return the unrolled loop whose body a site makes, or is called in.
 
     None is returned where anything else becomes of the site, or where another loop is visible
@@ -116,8 +116,8 @@ def unrolled_around(facts: Facts, site: Site) -> Loop | None:
             loop = loop_at(facts, inner.node) if inner is not None else None
             if loop is None or not is_unrolled(facts, loop):
                 return None
-            standing = facts.standing(loop.node)
-            if standing.loop or standing.branch or standing.rule or standing.unknown:
+            context = facts.context(loop.node)
+            if context.loop or context.branch or context.rule or context.unknown:
                 return None
             found = found or loop
     return found
@@ -138,7 +138,7 @@ def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
     return tuple(u if u.kind == "loop" and PLAIN.issuperset(u.through) else None for u in uses)
 
 
-def checkpoint_around(facts: Facts, site: Site) -> Site | None:
+def enclosing_checkpoint(facts: Facts, site: Site) -> Site | None:
     """Return the checkpoint whose body contains every call of a site's function.
 
     None is returned where a staged loop or a branch is in between, or where a call is or may be
@@ -146,14 +146,14 @@ def checkpoint_around(facts: Facts, site: Site) -> Site | None:
     """
     found: Site | None = None
     for use in facts.site_uses(site):
-        outer = _enclosing(facts, use, 0)
+        outer = _enclosing_of_use(facts, use, 0)
         if outer is None or outer is site:
             return None
         found = found or outer
     return found
 
 
-def _enclosing(facts: Facts, use: Use, depth: int) -> Site | None:
+def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | None:
     """Return the checkpoint that a call runs in, None where there is none for sure."""
     if use.kind != "call" or not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
         return None
@@ -170,7 +170,7 @@ def _enclosing(facts: Facts, use: Use, depth: int) -> Site | None:
             outer = facts.site_of(outer_use.node)
             outer = outer if outer is not None and not outer.api.loop else None
         else:
-            outer = _enclosing(facts, outer_use, depth + 1)
+            outer = _enclosing_of_use(facts, outer_use, depth + 1)
         if outer is None:
             return None
         found = found or outer

@@ -36,7 +36,7 @@ def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None
     if cls is None or depth > _MAX_DEPTH:
         return None
     for base in cls.bases:
-        match facts.names.definitely(base):
+        match facts.names.single_origin(base):
             case External(qualname) if qualname in apis.MODULE_BASES:
                 return apis.MODULE_BASES[qualname]
             case ast.ClassDef() as parent:
@@ -71,10 +71,10 @@ def instance_class(facts: Facts, node: ast.expr, depth: int = 0) -> ModuleClass 
             return None
         binding = bindings[0]
         if binding.kind == "param" and isinstance(binding.node, ast.arg):
-            return _annotated(facts, binding.node.annotation)
+            return _annotated_class(facts, binding.node.annotation)
         if binding.kind == "for" and binding.element and binding.value is not None:
             return _element_class(facts, binding.value, depth + 1)
-    return _made(facts, facts.names.definitely(node))
+    return _instantiated_class(facts, facts.names.single_origin(node))
 
 
 def attribute_class(
@@ -87,27 +87,27 @@ def attribute_class(
     for statement in cls.body if not values else ():
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation) if name == attr:
-                return _annotated(facts, annotation)
+                return _annotated_class(facts, annotation)
     return None
 
 
-def _made(facts: Facts, origin: object) -> ModuleClass | None:
+def _instantiated_class(facts: Facts, origin: object) -> ModuleClass | None:
     if not isinstance(origin, ast.Call):
         return None
-    cls = facts.names.definitely(origin.func)
+    cls = facts.names.single_origin(origin.func)
     return cls if isinstance(cls, (ast.ClassDef, External)) else None
 
 
-def _annotated(facts: Facts, annotation: ast.expr | None) -> ModuleClass | None:
+def _annotated_class(facts: Facts, annotation: ast.expr | None) -> ModuleClass | None:
     if not isinstance(annotation, (ast.Name, ast.Attribute)):
         return None
-    cls = facts.names.definitely(annotation)
+    cls = facts.names.single_origin(annotation)
     return cls if isinstance(cls, (ast.ClassDef, External)) else None
 
 
 def _element_class(facts: Facts, container: ast.expr, depth: int) -> ModuleClass | None:
     """Return the class of the elements of a list that is written here."""
-    origin = facts.names.definitely(container)
+    origin = facts.names.single_origin(container)
     match origin:
         case ast.Call(args=[ast.List() | ast.ListComp() as inner]):  # `nnx.List([...])`
             origin = inner
@@ -144,13 +144,13 @@ def update(
         return None
     found = None
     for node in stages.own_nodes(function):
-        if _hands_on(facts, node, root):
+        if _passes_on(facts, node, root):
             return None
         found = found or _update_at(facts, node, root, cls, depth)
     return found
 
 
-def _hands_on(facts: Facts, node: ast.AST, root: str) -> bool:
+def _passes_on(facts: Facts, node: ast.AST, root: str) -> bool:
     parent = facts.names.parents.get(node)
     return (
         isinstance(node, ast.Name)
@@ -175,13 +175,15 @@ def _update_at(facts: Facts, node: ast.AST, root: str, cls: ast.ClassDef, depth:
             method = facts.names.method(cls, attr)
             if method is not None and method.args.args:
                 return update(facts, method, method.args.args[0].arg, cls, depth + 1)
-            return _called(facts, node, attribute_class(facts, cls, attr), depth)
+            return _update_by_call(facts, node, attribute_class(facts, cls, attr), depth)
         case ast.Name():
-            return _called(facts, node, instance_class(facts, node.func), depth)
+            return _update_by_call(facts, node, instance_class(facts, node.func), depth)
     return None
 
 
-def _called(facts: Facts, call: ast.Call, cls: ModuleClass | None, depth: int) -> str | None:
+def _update_by_call(
+    facts: Facts, call: ast.Call, cls: ModuleClass | None, depth: int
+) -> str | None:
     frozen = any(
         k.arg in _FROZEN and isinstance(k.value, ast.Constant) and k.value.value is True
         for k in call.keywords
@@ -206,7 +208,9 @@ def _root(node: ast.expr) -> str | None:
 # -- the other library's checkpoint --------------------------------------------------------------
 
 
-def swap(facts: Facts, site: Site, qualname: str, keywords: frozenset[str]) -> Fix | None:
+def swap_checkpoint_api(
+    facts: Facts, site: Site, qualname: str, keywords: frozenset[str]
+) -> Fix | None:
     """Return the fix that calls another library's checkpoint instead.
 
     None is returned unless the module already has a name for the library and the checkpoint takes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Made:
+class FactoryCall:
     """A call of a policy factory, or a `functools.partial` of one.
 
     Attributes:
@@ -62,7 +62,7 @@ def leaves(node: ast.expr) -> Iterator[ast.expr]:
             yield node
 
 
-def given(facts: Facts) -> Iterator[ast.expr]:
+def policy_arguments(facts: Facts) -> Iterator[ast.expr]:
     """Yield the expressions given to `policy=` of the checkpoint family or of its partials."""
     found: dict[ast.expr, None] = {}
     for site in facts.sites:
@@ -71,12 +71,16 @@ def given(facts: Facts) -> Iterator[ast.expr]:
             found[node] = None
     for call in facts.names.calls:
         for keyword in call.keywords:
-            if keyword.arg == "policy" and keyword.value not in found and _checkpoints(facts, call):
+            if (
+                keyword.arg == "policy"
+                and keyword.value not in found
+                and _is_checkpoint_call(facts, call)
+            ):
                 found[keyword.value] = None
     yield from found
 
 
-def _checkpoints(facts: Facts, call: ast.Call) -> bool:
+def _is_checkpoint_call(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call is one of the checkpoint family, or a partial of one."""
     if facts.role(call.func, "checkpoint") is not None:
         return True
@@ -85,19 +89,19 @@ def _checkpoints(facts: Facts, call: ast.Call) -> bool:
     )
 
 
-def made(facts: Facts) -> Iterator[Made]:
+def factory_calls(facts: Facts) -> Iterator[FactoryCall]:
     """Yield the calls of policy factories."""
     for call, _ in facts.policy_calls:
         name = name_of(facts, call.func)
         if name in apis.FACTORIES:
-            yield Made(call, name, tuple(call.args), _is_complete(call))
+            yield FactoryCall(call, name, tuple(call.args), _is_complete(call))
     if not any(name in apis.FACTORIES for _, name in facts.policy_names):
         return
     for call in facts.names.calls:
         if call.args and isinstance(call.args[0], (ast.Name, ast.Attribute)):
             name = name_of(facts, call.args[0])
             if name in apis.FACTORIES and facts.is_partial(call):
-                yield Made(call, name, tuple(call.args[1:]), False)
+                yield FactoryCall(call, name, tuple(call.args[1:]), False)
 
 
 def _is_complete(call: ast.Call) -> bool:
@@ -106,7 +110,7 @@ def _is_complete(call: ast.Call) -> bool:
     )
 
 
-def written(facts: Facts, node: ast.expr) -> str:
+def source_text(facts: Facts, node: ast.expr) -> str:
     """Return an expression as the user wrote it, on one line."""
     text = facts.source.segment(facts.source.span(node))
     return text if "\n" not in text else " ".join(ast.unparse(node).split())

@@ -33,7 +33,7 @@ _ARRAY_NAMES = frozenset(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Static:
+class StaticArguments:
     """The static arguments of a site.
 
     Attributes:
@@ -67,7 +67,7 @@ class Signature:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Passed:
+class VisibleCall:
     """A visible call of a checkpointed function.
 
     Attributes:
@@ -87,20 +87,20 @@ class Passed:
         return any(k.arg == name for k in self.call.keywords)
 
 
-def given(facts: Facts) -> Iterator[Static]:
+def literal_static_arguments(facts: Facts) -> Iterator[StaticArguments]:
     """Yield the static arguments, where they are literal, of the sites whose API is certain."""
     for site in facts.sites:
         if site.api.library not in {"jax", "nnx", *_LINEN} or site.api.loop:
             continue
         position = 5 if site.api.library in _LINEN else None
         node = site.arguments.get(position, "static_argnums")
-        if node is None or checkpoint_calls.role_of(facts, site) is None:
+        if node is None or checkpoint_calls.definite_site_api(facts, site) is None:
             continue
-        if checkpoint_calls.tolerated(facts, site.node):
+        if checkpoint_calls.is_error_expected(facts, site.node):
             continue
         value = facts.names.constant(node)
         if value is not ...:
-            yield Static(site, node, value, _indices(value))
+            yield StaticArguments(site, node, value, _indices(value))
 
 
 def _indices(value: object) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def _indices(value: object) -> tuple[int, ...]:
 
 def signature(facts: Facts, site: Site) -> Signature | None:
     """Return the parameters of what a site checkpoints, None where they are not visible."""
-    found = site.definition or facts.names.definitely(site.target)
+    found = site.definition or facts.names.single_origin(site.target)
     own_attribute = (
         isinstance(site.target, ast.Attribute)
         and isinstance(site.target.value, ast.Name)
@@ -145,7 +145,7 @@ def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
     if site.definition is function:
         decorators = decorators[decorators.index(site.node) + 1 :]
     for decorator in decorators:
-        origin = facts.names.definitely(decorator)
+        origin = facts.names.single_origin(decorator)
         if not isinstance(origin, External):
             return False
         roles = facts.roles(decorator)
@@ -155,7 +155,7 @@ def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
     return True
 
 
-def calls(facts: Facts, site: Site) -> list[Passed]:
+def visible_calls(facts: Facts, site: Site) -> list[VisibleCall]:
     """Return the visible calls of a checkpointed function.
 
     Calls with positional arguments that are not all visible are left out.
@@ -171,7 +171,7 @@ def calls(facts: Facts, site: Site) -> list[Passed]:
             continue
         if isinstance(call.func, ast.Attribute) and call.func.attr in {"apply", "init"}:
             continue
-        found.append(Passed(call, _shift(facts, site, call, use.through)))
+        found.append(VisibleCall(call, _shift(facts, site, call, use.through)))
     return found
 
 

@@ -33,7 +33,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class CallArguments:
     """The arguments of a call, including those that partials bound before.
 
     Attributes:
@@ -55,18 +55,18 @@ class Arguments:
         return None
 
 
-class Imports(Protocol):
+class ImportIndex(Protocol):
     """An index of where the names that a module imports come from."""
 
     def canonical(self, qualname: str, importer: Path | None = None) -> str:
         """Return the name under which something is defined."""
 
 
-class Roles:
+class RoleResolver:
     """A resolver of expressions to members of the families of `apis`."""
 
     names: Names
-    project: Imports | None
+    project: ImportIndex | None
     path: Path | None
 
     def roles(self, node: ast.AST | None, depth: int = 0) -> tuple[Role, ...]:
@@ -109,7 +109,7 @@ class Roles:
         role = self.role(call.func, "transform")
         return role is not None and role.entry == "partial"
 
-    def arguments(self, call: ast.Call | None, role: Role) -> Arguments:
+    def arguments(self, call: ast.Call | None, role: Role) -> CallArguments:
         """Return a call's arguments together with those bound before it.
 
         Args:
@@ -137,11 +137,11 @@ class Roles:
                         dynamic = True
                     else:
                         keywords.update(known)
-        return Arguments(tuple(positional), keywords, dynamic)
+        return CallArguments(tuple(positional), keywords, dynamic)
 
     def _unpacked(self, node: ast.expr) -> dict[str, ast.keyword] | None:
         """Return the keywords of `**{...}` and `**dict(...)`, None where they are not literal."""
-        origin = self.names.definitely(node)
+        origin = self.names.single_origin(node)
         match origin:
             case ast.Dict():
                 found: dict[str, ast.keyword] = {}

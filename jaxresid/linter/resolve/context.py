@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from jaxresid.linter.resolve.callees import Imports
+from jaxresid.linter.resolve.callees import ImportIndex
 from jaxresid.linter.resolve.names import Definition, FunctionNode
-from jaxresid.linter.resolve.uses import Flow, RemoteUse, Use
+from jaxresid.linter.resolve.uses import RemoteUse, Use, UseResolver
 
 # How many callers, or functions around one another, are followed up; beyond them is unknown.
 _MAX_CALLERS = 50
 
 
 @dataclass(slots=True)
-class Standing:
+class Context:
     """The context in which the code at a place runs, as far as the module shows.
 
     Attributes:
@@ -43,82 +43,82 @@ class Standing:
     python_loop: bool = False
 
 
-class Callers(Imports, Protocol):
+class Callers(ImportIndex, Protocol):
     """An index of what other modules do with the functions of one."""
 
     def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
         """Return what the other modules do with a function."""
 
 
-class Standings(Flow):
+class ContextResolver(UseResolver):
     """A resolver of the context that code runs in, which follows callers."""
 
     project: Callers | None
     remote: bool
-    _standing: dict[ast.AST, Standing]
+    _contexts: dict[ast.AST, Context]
     _depth = 0
 
-    def standing(self, node: ast.AST) -> Standing:
+    def context(self, node: ast.AST) -> Context:
         """Return the context in which the code at `node` runs."""
-        found = Standing()
+        context = Context()
         child: ast.AST = node
         for parent in self.names.ancestors(node):
             if isinstance(parent, (ast.For, ast.While, ast.AsyncFor)) and (
                 child in parent.body or child in parent.orelse
             ):
-                found.python_loop = True
+                context.python_loop = True
             if isinstance(parent, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
-                found.python_loop = True
+                context.python_loop = True
             if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 break
             child = parent
         function = self.names.function(node)
         if function is not None:
-            outer = self._function_standing(function)
-            _merge(found, outer)
-            found.only_rule = outer.only_rule
-        return found
+            outer = self._function_context(function)
+            _merge(context, outer)
+            context.only_rule = outer.only_rule
+        return context
 
-    def _function_standing(self, function: FunctionNode) -> Standing:
-        cached = self._standing.get(function)
+    def _function_context(self, function: FunctionNode) -> Context:
+        cached = self._contexts.get(function)
         if cached is not None:
             return cached
         if self._depth >= _MAX_CALLERS:
-            return Standing(unknown=True)
-        found = Standing()
-        self._standing[function] = found  # recursion sees what is known so far
+            return Context(unknown=True)
+        context = Context()
+        self._contexts[function] = context  # recursion sees what is known so far
         self._depth += 1
         try:
-            self._fill(function, found)
+            self._fill(function, context)
         finally:
             self._depth -= 1
-        return found
+        return context
 
-    def _fill(self, function: FunctionNode, found: Standing) -> None:
+    def _fill(self, function: FunctionNode, context: Context) -> None:
         uses = self.uses(function)
         for use in uses:
             if use.kind == "checkpoint":
-                found.checkpoint = True
+                context.checkpoint = True
                 site = self.site_of(use.node)
                 for after in self.site_uses(site) if site is not None else ():
-                    self._add(found, after)
+                    self._add(context, after)
             else:
-                self._add(found, use)
-        found.only_rule = self._has_custom_vjp(function) or (
+                self._add(context, use)
+        context.only_rule = self._has_custom_vjp(function) or (
             bool(uses)
             and all(
-                use.kind == "rule" or "custom" in use.through or self.standing(use.node).only_rule
+                use.kind == "rule" or "custom" in use.through or self.context(use.node).only_rule
                 for use in uses
             )
         )
         enclosing = self.names.function(function)
         if enclosing is not None:
             # A function made inside another runs under whatever that one runs under.
-            outer = self._function_standing(enclosing)
-            _merge(found, outer)
-            found.only_rule |= outer.only_rule
+            outer = self._function_context(enclosing)
+            _merge(context, outer)
+            context.only_rule |= outer.only_rule
         else:
-            self._add_remote(function, found)
+            self._add_remote(function, context)
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
         """Return whether a decorator replaces the function's reverse pass.
@@ -132,42 +132,42 @@ class Standings(Flow):
             if role.kind == "custom"
         )
 
-    def _add(self, found: Standing, use: Use) -> None:
+    def _add(self, context: Context, use: Use) -> None:
         """Add what one use of a function tells about the context of the code in it."""
         match use.kind:
             case "derivative" if use.mode == "reverse":
-                found.reverse.append(use)
+                context.reverse.append(use)
             case "derivative":
-                found.forward = True
+                context.forward = True
             case "loop":
                 if use.api is not None and use.api.kind == "branch":
-                    found.branch = True
+                    context.branch = True
                 else:
-                    found.loop = True
-                _merge(found, self.standing(use.node))
+                    context.loop = True
+                _merge(context, self.context(use.node))
             case "call":
-                _merge(found, self.standing(use.node))
+                _merge(context, self.context(use.node))
             case "rule":
-                found.rule = True
+                context.rule = True
             case "returned" | "escapes":
-                found.unknown = True
+                context.unknown = True
 
-    def _add_remote(self, function: FunctionNode, found: Standing) -> None:
+    def _add_remote(self, function: FunctionNode, context: Context) -> None:
         """Add what other modules of the project do with a function of this one."""
         for use in self.remote_uses(function):
             match use.kind:
                 case "derivative":
-                    found.reverse.append(Use("derivative", function, mode="reverse"))
+                    context.reverse.append(Use("derivative", function, mode="reverse"))
                 case "loop":
-                    found.loop = True
+                    context.loop = True
                 case "rule":
-                    found.rule = True
+                    context.rule = True
                 case "escapes" | "returned":
-                    found.unknown = True
-            found.loop = found.loop or use.in_loop
+                    context.unknown = True
+            context.loop = context.loop or use.in_loop
             if use.in_reverse:
-                found.reverse.append(Use("derivative", function, mode="reverse"))
-            found.only_rule = False
+                context.reverse.append(Use("derivative", function, mode="reverse"))
+            context.only_rule = False
 
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
         """Return what the other modules of the project do with a definition of this one."""
@@ -197,16 +197,16 @@ class Standings(Flow):
 
     def flow(self, node: ast.AST) -> tuple[Use, ...]:
         """Return the places where the value of an expression goes."""
-        return self._collected(self._flow(node, (), 0))
+        return self._unique(self._flow(node, (), 0))
 
 
-def _merge(found: Standing, other: Standing) -> None:
-    if other is found:
+def _merge(context: Context, other: Context) -> None:
+    if other is context:
         return
-    found.reverse.extend(u for u in other.reverse if u not in found.reverse)
-    found.forward |= other.forward
-    found.loop |= other.loop
-    found.branch |= other.branch
-    found.checkpoint |= other.checkpoint
-    found.rule |= other.rule
-    found.unknown |= other.unknown
+    context.reverse.extend(u for u in other.reverse if u not in context.reverse)
+    context.forward |= other.forward
+    context.loop |= other.loop
+    context.branch |= other.branch
+    context.checkpoint |= other.checkpoint
+    context.rule |= other.rule
+    context.unknown |= other.unknown

@@ -1,7 +1,7 @@
 """The facts of one module that rules ask for.
 
 A *site* is one use of the checkpoint family. The *uses* of a value (a function, a checkpointed
-function, a gradient function) are the places it reaches. The *standing* of a place is the context
+function, a gradient function) are the places it reaches. The *context* of a place is the context
 that its code runs in.
 """
 
@@ -11,14 +11,15 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from jaxresid.linter.resolve.callees import Arguments, Role
-from jaxresid.linter.resolve.context import Callers, Standing, Standings
+from jaxresid.linter.resolve.callees import CallArguments, Role
+from jaxresid.linter.resolve.context import Callers, Context, ContextResolver
 from jaxresid.linter.resolve.names import Names
 from jaxresid.linter.resolve.sites import Derivative, Loop, Named, Policy, Site
 from jaxresid.linter.resolve.uses import Use
 
 __all__ = [
-    "Arguments",
+    "CallArguments",
+    "Context",
     "Derivative",
     "Facts",
     "Loop",
@@ -26,15 +27,14 @@ __all__ = [
     "Policy",
     "Role",
     "Site",
-    "Standing",
     "Use",
 ]
 
 if TYPE_CHECKING:
-    from jaxresid.linter.text.source import Source
+    from jaxresid.linter.text.source import SourceText
 
 
-class Neighbours(Callers, Protocol):
+class OtherModules(Callers, Protocol):
     """The other modules of the project, as rules ask for them: `project.Project`."""
 
     @property
@@ -50,7 +50,7 @@ class Neighbours(Callers, Protocol):
         """Return whether some `checkpoint_name` gets a computed name."""
 
     @property
-    def naming(self) -> tuple[Facts, ...]:
+    def naming_facts(self) -> tuple[Facts, ...]:
         """The modules that mention `checkpoint_name`."""
 
     @property
@@ -61,7 +61,7 @@ class Neighbours(Callers, Protocol):
         """Return how many times a string occurs as a literal in the modules."""
 
 
-class Facts(Standings):
+class Facts(ContextResolver):
     """Everything that one module shows about its checkpoints.
 
     Args:
@@ -76,16 +76,16 @@ class Facts(Standings):
         further itself.
     """
 
-    project: Neighbours | None
+    project: OtherModules | None
 
     def __init__(
         self,
-        source: Source,
+        source: SourceText,
         tree: ast.Module,
         *,
         module: str = "",
         is_package: bool = False,
-        project: Neighbours | None = None,
+        project: OtherModules | None = None,
         target_jax: tuple[int, int] | None = None,
         path: Path | None = None,
         remote: bool = False,
@@ -97,7 +97,7 @@ class Facts(Standings):
         self.project = project
         self.target_jax = target_jax
         self._uses: dict[tuple[ast.AST, int], tuple[Use, ...]] = {}
-        self._standing: dict[ast.AST, Standing] = {}
+        self._contexts: dict[ast.AST, Context] = {}
 
     def jax_is(self, at_least: tuple[int, int], below: tuple[int, int] | None = None) -> bool:
         """Return whether the targeted jax is in a range of versions; no target means the newest.

@@ -577,7 +577,7 @@ class Names:
         """Return the dotted names among an expression's origins."""
         return tuple(o.qualname for o in self.origins(node) if isinstance(o, External))
 
-    def definitely(self, node: ast.AST | None) -> Origin:
+    def single_origin(self, node: ast.AST | None) -> Origin:
         """Return an expression's origin where it has exactly one, else None."""
         origins = self.origins(node)
         return origins[0] if len(origins) == 1 else None
@@ -597,7 +597,7 @@ class Names:
 
         Literals are strings, numbers, and tuples of them.
         """
-        origin = self.definitely(node)
+        origin = self.single_origin(node)
         if not isinstance(origin, ast.expr):
             return ...
         try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.stages import derivative_name
 from jaxresid.linter.resolve.uses import RemoteUse
-from jaxresid.linter.text.source import Source, UndecodableError
+from jaxresid.linter.text.source import SourceText, UndecodableError
 from jaxresid.linter.text.syntax import UnparsableError, parse
 
 # Never part of the project, so not looked up in it.
@@ -35,7 +35,7 @@ _WORD = re.compile(rb"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class ProjectModule:
     """A file of the project under its dotted name."""
 
     path: Path
@@ -60,17 +60,17 @@ class Project:
 
     def __init__(
         self,
-        modules: Callable[[], Iterable[Module]] = tuple,
+        modules: Callable[[], Iterable[ProjectModule]] = tuple,
         *,
         complete: bool = False,
         overlay: dict[Path, bytes] | None = None,
         target_jax: tuple[int, int] | None = None,
-        shown: dict[Path, str] | None = None,
+        display_paths: dict[Path, str] | None = None,
     ) -> None:
         self._list = modules
         self._complete = complete
         self._overlay = overlay or {}
-        self._shown = shown or {}
+        self._shown = display_paths or {}
         self._target_jax = target_jax
         self._bytes: dict[Path, bytes] = {}
         self._facts: dict[Path, Facts | None] = {}
@@ -79,19 +79,19 @@ class Project:
         self._remote: dict[tuple[str, Path], tuple[RemoteUse, ...]] = {}
 
     @cached_property
-    def _modules(self) -> tuple[Module, ...]:
+    def _modules(self) -> tuple[ProjectModule, ...]:
         return tuple(self._list())
 
     @cached_property
-    def by_name(self) -> dict[str, Module]:
+    def by_name(self) -> dict[str, ProjectModule]:
         """The modules by dotted name, packages by their own."""
         return {m.name: m for m in self._modules}
 
     @cached_property
-    def _by_path(self) -> dict[Path, Module]:
+    def _by_path(self) -> dict[Path, ProjectModule]:
         return {m.path: m for m in self._modules}
 
-    def module_at(self, path: Path) -> Module | None:
+    def module_at(self, path: Path) -> ProjectModule | None:
         """Return the module that a file is, None if it is not in the project."""
         return self._by_path.get(path)
 
@@ -106,12 +106,12 @@ class Project:
                 self._bytes[path] = b""
         return self._bytes[path]
 
-    def facts(self, module: Module) -> Facts | None:
+    def facts(self, module: ProjectModule) -> Facts | None:
         """Return the facts of a module of the project, None where it does not parse."""
         if module.path not in self._facts:
             try:
                 shown = self._shown.get(module.path, str(module.path))
-                source = Source.decode(self.content(module.path), shown)
+                source = SourceText.decode(self.content(module.path), shown)
                 tree = parse(source)
             except (UndecodableError, UnparsableError):
                 self._facts[module.path] = None
@@ -131,7 +131,7 @@ class Project:
     # -- names across modules ----------------------------------------------------------------
 
     @cached_property
-    def _tops(self) -> frozenset[str]:
+    def _top_level_names(self) -> frozenset[str]:
         """The first components of what can be imported from the project."""
         found = {m.name.partition(".")[0] for m in self._modules}
         return frozenset(
@@ -151,7 +151,7 @@ class Project:
           importer: the file that uses the name; it may import modules from its own directory.
         """
         top = qualname.partition(".")[0]
-        if top in _LIBRARIES or top not in self._tops:
+        if top in _LIBRARIES or top not in self._top_level_names:
             return qualname
         key = (qualname, importer)
         if key not in self._canonical:
@@ -183,18 +183,18 @@ class Project:
             return self._follow(target, module.path, left - 1)
         return name
 
-    def _locate(self, qualname: str, importer: Path | None) -> tuple[Module, str] | None:
+    def _locate(self, qualname: str, importer: Path | None) -> tuple[ProjectModule, str] | None:
         """Return the module that a dotted name reaches into, and the rest of the name."""
         head, _, rest = qualname.rpartition(".")
         while head:
-            module = self.by_name.get(head) or self._beside(head, importer)
+            module = self.by_name.get(head) or self._script_neighbour(head, importer)
             if module is not None:
                 return module, rest
             head, _, last = head.rpartition(".")
             rest = f"{last}.{rest}"
         return None
 
-    def _beside(self, name: str, importer: Path | None) -> Module | None:
+    def _script_neighbour(self, name: str, importer: Path | None) -> ProjectModule | None:
         """Return a module imported by its bare name from a script in the same directory."""
         if importer is None:
             return None
@@ -225,7 +225,7 @@ class Project:
                 continue
             for node in facts.loads_of_external(qualname):
                 for use in facts.flow(node):
-                    standing = facts.standing(use.node)
+                    context = facts.context(use.node)
                     yield RemoteUse(
                         use.kind,
                         derivative_name(facts, use),
@@ -234,8 +234,8 @@ class Project:
                         if hasattr(use.node, "lineno")
                         else facts.source.span(node),
                         use.mode == "forward",
-                        standing.loop or _is_loop(use.api),
-                        bool(standing.reverse),
+                        context.loop or _is_loop(use.api),
+                        bool(context.reverse),
                         use.through,
                     )
 
@@ -272,15 +272,15 @@ class Project:
     @cached_property
     def defined_names(self) -> frozenset[str]:
         """The literal names given to `checkpoint_name` anywhere."""
-        return frozenset(n.name for f in self.naming for n in f.named if n.name is not None)
+        return frozenset(n.name for f in self.naming_facts for n in f.named if n.name is not None)
 
     @cached_property
     def has_dynamic_names(self) -> bool:
         """Return whether some `checkpoint_name` gets a computed name."""
-        return any(n.name is None for f in self.naming for n in f.named)
+        return any(n.name is None for f in self.naming_facts for n in f.named)
 
     @cached_property
-    def naming(self) -> tuple[Facts, ...]:
+    def naming_facts(self) -> tuple[Facts, ...]:
         """The facts of the modules that mention `checkpoint_name`."""
         found = (self.facts(m) for m in self._modules if b"checkpoint_name" in self.content(m.path))
         return tuple(f for f in found if f is not None)

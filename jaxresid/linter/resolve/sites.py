@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from jaxresid.linter.resolve import apis
-from jaxresid.linter.resolve.callees import MAX_DEPTH, Arguments, Role, Roles
+from jaxresid.linter.resolve.callees import MAX_DEPTH, CallArguments, Role, RoleResolver
 from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Origin
 
 
@@ -57,7 +57,7 @@ class Site:
     qualname: str
     node: ast.expr
     form: Literal["call", "decorator"]
-    arguments: Arguments
+    arguments: CallArguments
     target: ast.expr | None = None
     definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None = None
     calls: tuple[ast.Call, ...] = ()
@@ -85,7 +85,7 @@ class Loop:
     node: ast.Call | ast.expr
     api: apis.LoopApi
     qualname: str
-    arguments: Arguments
+    arguments: CallArguments
     bodies: tuple[ast.expr, ...]
 
 
@@ -99,7 +99,7 @@ class Derivative:
     function: ast.expr | None
 
 
-class Sites(Roles):
+class SiteFinder(RoleResolver):
     """A finder of what the rules are about."""
 
     @cached_property

@@ -43,10 +43,10 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
         if use.kind == "call":
             places.append(use.node)
     for place in places:
-        standing = facts.standing(place)
-        if standing.reverse or standing.loop or standing.checkpoint or standing.rule:
+        context = facts.context(place)
+        if context.reverse or context.loop or context.checkpoint or context.rule:
             return False
-        if standing.forward or isinstance(facts.names.parents.get(place), ast.UnaryOp):
+        if context.forward or isinstance(facts.names.parents.get(place), ast.UnaryOp):
             return False  # a negated gradient is a force, and forces are trained on
     return not _closure_escapes(facts, derivative)
 
@@ -105,8 +105,8 @@ def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
                     return None
                 found.append(use)
             case "call":
-                standing = facts.standing(use.node)
-                if standing.reverse or standing.loop or standing.rule or standing.checkpoint:
+                context = facts.context(use.node)
+                if context.reverse or context.loop or context.rule or context.checkpoint:
                     return None
             case "loop" | "checkpoint" | "rule":
                 return None
@@ -123,14 +123,14 @@ def derivative_name(facts: Facts, use: Use) -> str:
     return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "the gradient"
 
 
-def at(facts: Facts, node: ast.AST, message: str) -> tuple[Related, ...]:
+def related_place(facts: Facts, node: ast.AST, message: str) -> tuple[Related, ...]:
     """Return a place of this module as a related place, none where the node has no position."""
     if not isinstance(node, (ast.expr, ast.stmt)):
         return ()
     return (Related(message, facts.source.path, facts.source.span(node)),)
 
 
-def spelled(facts: Facts, site: Site) -> str:
+def site_text(facts: Facts, site: Site) -> str:
     """Return a site as the user would name it, with the backticks.
 
     For example: `jax.checkpoint(loss)`, or `@jax.checkpoint` on `loss`.
@@ -174,7 +174,7 @@ def statements(function: FunctionNode) -> list[ast.stmt]:
     return body
 
 
-def stripped(node: ast.expr) -> ast.expr:
+def without_reductions(node: ast.expr) -> ast.expr:
     """Return an expression without the reductions around it: `jnp.mean(f(x))` -> `f(x)`."""
     while True:
         match node:
@@ -192,7 +192,7 @@ def stripped(node: ast.expr) -> ast.expr:
                 return node
 
 
-def result(facts: Facts, function: FunctionNode) -> ast.expr | None:
+def returned_expression(facts: Facts, function: FunctionNode) -> ast.expr | None:
     """Return the expression that makes what a function returns.
 
     Reductions and one local name are looked through. None is returned where the function returns at
@@ -209,13 +209,13 @@ def result(facts: Facts, function: FunctionNode) -> ast.expr | None:
         value = value.elts[0]  # `return loss, aux`
     if value is None:
         return None
-    value = stripped(value)
+    value = without_reductions(value)
     if isinstance(value, ast.Name):
         bindings = facts.names.bindings(value)
         if len(bindings) == 1 and bindings[0].kind in {"assign", "other"}:
             node = bindings[0].node
             if isinstance(node, ast.Assign):  # also `loss, aux = f(x)`
-                return stripped(node.value)
+                return without_reductions(node.value)
     return value
 
 
@@ -232,11 +232,11 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
 
 def is_only(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
     """Return whether a function does nothing but one call (and hand its result on)."""
-    if result(facts, function) is not call:
+    if returned_expression(facts, function) is not call:
         return False
     return all(
         isinstance(s, (ast.Return, ast.Assert, ast.Pass))
-        or (isinstance(s, ast.Assign) and stripped(s.value) is call)
+        or (isinstance(s, ast.Assign) and without_reductions(s.value) is call)
         or isinstance(s, (ast.FunctionDef, ast.Import, ast.ImportFrom))
         for s in statements(function)
     )
@@ -250,7 +250,7 @@ def whole_loop(facts: Facts, site: Site) -> Loop | None:
     by_node = {loop.node: loop for loop in facts.loops}
     target = facts.target(site)
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
-        made = result(facts, target)
+        made = returned_expression(facts, target)
         if isinstance(made, ast.Call) and is_only(facts, target, made):
             loop = by_node.get(made)
             if loop is None and isinstance(made.func, ast.Call):

@@ -14,7 +14,7 @@ from typing import Literal
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.callees import MAX_DEPTH, Role
 from jaxresid.linter.resolve.names import Binding, External
-from jaxresid.linter.resolve.sites import Site, Sites
+from jaxresid.linter.resolve.sites import Site, SiteFinder
 from jaxresid.violations import Span
 
 UseKind = Literal[
@@ -82,7 +82,7 @@ class RemoteUse:
     through: tuple[str, ...]
 
 
-class Flow(Sites):
+class UseResolver(SiteFinder):
     """A resolver of the uses of values, which follows where they go."""
 
     _uses: dict[tuple[ast.AST, int], tuple[Use, ...]]
@@ -98,7 +98,7 @@ class Flow(Sites):
             self._uses[key] = ()  # what a cycle sees
             site = self.site_of(value) if isinstance(value, ast.Call) else None
             through = ("class",) if site is not None and self.is_class(site) else ()
-            self._uses[key] = self._collected(self._flow(value, through, 0))
+            self._uses[key] = self._unique(self._flow(value, through, 0))
         return self._uses[key]
 
     def is_class(self, site: Site) -> bool:
@@ -134,10 +134,10 @@ class Flow(Sites):
         if key not in self._uses:
             self._uses[key] = ()
             through = ("class",) if isinstance(node, ast.ClassDef) else ()
-            self._uses[key] = self._collected(self._through_decorators(node, index, through, 0))
+            self._uses[key] = self._unique(self._through_decorators(node, index, through, 0))
         return self._uses[key]
 
-    def _collected(self, uses: Iterator[Use]) -> tuple[Use, ...]:
+    def _unique(self, uses: Iterator[Use]) -> tuple[Use, ...]:
         """Return each use once, following a bounded number of steps.
 
         Chains of helpers that each use their argument twice would otherwise take exponentially
@@ -223,13 +223,13 @@ class Flow(Sites):
         parent = self.names.parents.get(node)
         match parent:
             case ast.Call() if node is parent.func:
-                yield from self._called(parent, node, through, depth)
+                yield from self._call_flow(parent, node, through, depth)
             case ast.Call():
-                yield from self._argument(parent, node, through, depth)
+                yield from self._argument_flow(parent, node, through, depth)
             case ast.keyword():
                 call = self.names.parents[parent]
                 if isinstance(call, ast.Call):
-                    yield from self._argument(call, node, through, depth)
+                    yield from self._argument_flow(call, node, through, depth)
                 else:
                     yield Use("escapes", parent, through=through)
             case ast.IfExp() if node is parent.test:
@@ -238,30 +238,30 @@ class Flow(Sites):
                 yield from self._flow(parent, through, depth + 1)
             case ast.NamedExpr():
                 yield from self._flow(parent, through, depth + 1)
-                yield from self._assigned(parent, [parent.target], through, depth)
+                yield from self._assignment_flow(parent, [parent.target], through, depth)
             case ast.Assign():
-                yield from self._assigned(parent, parent.targets, through, depth)
+                yield from self._assignment_flow(parent, parent.targets, through, depth)
             case ast.AnnAssign():
-                yield from self._assigned(parent, [parent.target], through, depth)
+                yield from self._assignment_flow(parent, [parent.target], through, depth)
             case ast.Expr():
                 yield Use("discarded", parent, through=through)
             case ast.Return() | ast.Lambda() | ast.Yield():
                 yield Use("returned", parent, through=through)
                 if isinstance(parent, ast.Return):
-                    yield from self._made(parent, through, depth)
+                    yield from self._result_flow(parent, through, depth)
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.GeneratorExp() | ast.Set():
                 yield from self._flow(parent, (*through, "element"), depth + 1)
             case ast.Subscript() if node is parent.value and "element" in through:
                 yield from self._flow(parent, through, depth + 1)
             case ast.For() | ast.comprehension() if node is parent.iter and "element" in through:
-                yield from self._iterated(parent, through, depth)
+                yield from self._iteration_flow(parent, through, depth)
             case ast.arguments():
-                yield from self._default(parent, node, through, depth)
+                yield from self._default_flow(parent, node, through, depth)
             case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
                 yield Use("escapes", parent, through=through)  # as a decorator
             case ast.Attribute():
                 # `f.defvjp(...)`, `Block.apply`: an attribute is no use of the function itself.
-                yield from self._attribute(parent, through, depth)
+                yield from self._attribute_flow(parent, through, depth)
             case ast.Compare() | ast.UnaryOp():
                 return
             case None:
@@ -269,7 +269,7 @@ class Flow(Sites):
             case _:
                 yield Use("escapes", parent, through=through)
 
-    def _made(self, node: ast.Return, through: tuple[str, ...], depth: int) -> Iterator[Use]:
+    def _result_flow(self, node: ast.Return, through: tuple[str, ...], depth: int) -> Iterator[Use]:
         """Yield where a function's result goes: to the places of its calls."""
         function = self.names.function(node)
         if isinstance(function, (ast.FunctionDef, ast.Lambda)) and depth < MAX_DEPTH:
@@ -277,7 +277,7 @@ class Flow(Sites):
                 if use.kind == "call" and not use.through:
                     yield from self._flow(use.node, (*through, "made"), depth + 3)
 
-    def _attribute(
+    def _attribute_flow(
         self, node: ast.Attribute, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         if "instance" in through and node.attr in {"__call__", "apply"}:
@@ -285,7 +285,7 @@ class Flow(Sites):
         elif node.attr not in {"defvjp", "defjvp", "defjvps", "__name__", "__doc__"}:
             yield Use("escapes", node, through=through)
 
-    def _called(
+    def _call_flow(
         self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         if "class" in through and "instance" not in through:
@@ -293,7 +293,7 @@ class Flow(Sites):
         else:
             yield Use("call", call, through=through)
 
-    def _assigned(
+    def _assignment_flow(
         self, node: ast.AST, targets: list[ast.expr], through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         for target in targets:
@@ -318,7 +318,7 @@ class Flow(Sites):
         scope = self.names.scopes[name]
         return name.id in scope.outer
 
-    def _iterated(
+    def _iteration_flow(
         self,
         loop: ast.For | ast.comprehension,
         through: tuple[str, ...],
@@ -335,7 +335,7 @@ class Flow(Sites):
             if binding.node is loop:
                 yield from self._binding_flow(binding, (*rest, "iterated"), depth)
 
-    def _default(
+    def _default_flow(
         self, arguments: ast.arguments, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         function = self.names.parents[arguments]
@@ -357,7 +357,7 @@ class Flow(Sites):
             ):
                 yield from self._flow(load, through, depth + 1)
 
-    def _argument(
+    def _argument_flow(
         self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         func = call.func
@@ -374,7 +374,7 @@ class Flow(Sites):
                 followed = True
                 yield from self._flow(call, (*through, *use), depth + 1)
         if not followed:
-            yield from self._into_helper(call, node, through, depth)
+            yield from self._helper_flow(call, node, through, depth)
 
     def _argument_roles(self, call: ast.Call) -> Iterator[tuple[Role, int]]:
         """Yield what the call is, with how many positions its arguments are shifted by."""
@@ -417,11 +417,11 @@ class Flow(Sites):
                 return _custom(role)
         return None
 
-    def _into_helper(
+    def _helper_flow(
         self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         """Yield the uses of an argument inside a function defined here, else that it escapes."""
-        callee = self.names.definitely(call.func)
+        callee = self.names.single_origin(call.func)
         if isinstance(callee, External) and callee.qualname in {"list", "tuple"}:
             yield from self._flow(call, through, depth + 1)
             return

@@ -84,7 +84,7 @@ JXR810 transposed-host-scan info
 _USUAL_MARKERS = ("checkpoint", "remat")
 
 
-class Entry(NamedTuple):
+class RuleEntry(NamedTuple):
     """The properties of a rule that a run needs before it reads a file."""
 
     code: str
@@ -98,15 +98,15 @@ class Entry(NamedTuple):
         return self.severity != "info"
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: str) -> RuleEntry:
     code, name, severity, *markers = line.split()
     found = () if markers == ["-"] else tuple(markers) or _USUAL_MARKERS
-    return Entry(code, name, severity, tuple(m.encode() for m in found))
+    return RuleEntry(code, name, severity, tuple(m.encode() for m in found))
 
 
-def _traced(line: str) -> Entry:
+def _traced(line: str) -> RuleEntry:
     code, name, severity = line.split()
-    return Entry(code, name, severity, ())
+    return RuleEntry(code, name, severity, ())
 
 
 INDEX = tuple(_entry(line) for line in _TABLE.strip().splitlines())

@@ -236,7 +236,7 @@ class CalledPolicy(Rule):
                 continue
             if name in _CONSTANT and _is_truth(facts, call):
                 continue
-            what = policies.written(facts, call)
+            what = policies.source_text(facts, call)
             result = f"gives {_CONSTANT[name]}" if name in _CONSTANT else "raises"
             message = f"`{what}` calls the policy, which {result}, instead of passing it"
             yield self.report(facts, call, message, fix=_uncall(facts, call))

@@ -255,11 +255,11 @@ class CheckpointAroundLoop(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.spelled(facts, site)} wraps the whole "
+                    f"{stages.site_text(facts, site)} wraps the whole "
                     f"`{ast.unparse(_callee(loop))}`: this saves no peak memory, its body "
                     f"`{ast.unparse(loop.bodies[0])}` is what to checkpoint",
                     fix=_moved(facts, site, loop),
-                    related=stages.at(facts, loop.node, "the loop"),
+                    related=stages.related_place(facts, loop.node, "the loop"),
                 )
 
 
@@ -281,8 +281,8 @@ def _stands_alone(facts: Facts, site: Site) -> bool:
     ):
         return False
     for place in (uses[0].node, site.node):
-        standing = facts.standing(place)
-        if standing.loop or standing.python_loop or standing.checkpoint or standing.only_rule:
+        context = facts.context(place)
+        if context.loop or context.python_loop or context.checkpoint or context.only_rule:
             return False
     if uses[0].kind == "derivative":
         return True
@@ -295,7 +295,7 @@ def _moved(facts: Facts, site: Site, loop: Loop) -> Fix | None:
     """The checkpoint taken off the loop and put around its body."""
     if site.api.library != "jax" or len(loop.bodies) != 1 or loop.api.curried:
         return None
-    removal = edits.without_checkpoint(facts, site)
+    removal = edits.remove_checkpoint(facts, site)
     if removal is None or site.arguments.keywords:
         return None
     callee = ast.unparse(site.node.func if isinstance(site.node, ast.Call) else site.node)

@@ -307,13 +307,13 @@ class CheckpointAsDecoratorFactory(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for call in facts.names.calls:
-            role = checkpoint_calls.definite(facts, call.func)
+            role = checkpoint_calls.definite_api(facts, call.func)
             if role is None or role.entry.factory:
                 continue
             arguments = facts.arguments(call, role)
             if arguments.dynamic or arguments.get(0, role.entry.target) is not None:
                 continue
-            if not checkpoint_calls.tolerated(facts, call):
+            if not checkpoint_calls.is_error_expected(facts, call):
                 name = ast.unparse(call.func)
                 yield self.report(
                     facts,

@@ -192,11 +192,11 @@ class CheckpointOfGradient(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.spelled(facts, site)} wraps "
+                    f"{stages.site_text(facts, site)} wraps "
                     f"`{ast.unparse(derivative.func)}`: no residual crosses a checkpoint that "
                     "stands outside of the derivative",
-                    fix=edits.without_checkpoint(facts, site),
-                    related=stages.at(facts, derivative, "the derivative"),
+                    fix=edits.remove_checkpoint(facts, site),
+                    related=stages.related_place(facts, derivative, "the derivative"),
                 )
 
 
@@ -237,10 +237,10 @@ def _never_differentiated(facts: Facts, site: Site) -> bool:
     for use in uses:
         if use.kind != "call":
             return False
-        standing = facts.standing(use.node)
-        if standing.reverse or standing.forward or standing.loop or standing.rule:
+        context = facts.context(use.node)
+        if context.reverse or context.forward or context.loop or context.rule:
             return False
-        if standing.unknown or standing.checkpoint:
+        if context.unknown or context.checkpoint:
             return False
         function = facts.names.function(use.node)
         if function is not None and not facts.uses(function):

@@ -287,8 +287,8 @@ class CheckpointPositionalArguments(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            role = checkpoint_calls.role_of(facts, site)
-            if role is None or checkpoint_calls.tolerated(facts, site.node):
+            role = checkpoint_calls.definite_site_api(facts, site)
+            if role is None or checkpoint_calls.is_error_expected(facts, site.node):
                 continue
             name = checkpoint_calls.callee(facts, site.node)
             given = len(site.arguments.positional) + (site.form == "decorator")
@@ -322,7 +322,7 @@ def _is_array(facts: Facts, node: ast.expr, left: int = _MAX_STEPS) -> bool:
     """Whether an expression computes arrays for certain, and so no function."""
     if left == 0:
         return False
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     match origin:
         case ast.BinOp():
             return any(_is_array(facts, n, left - 1) for n in (origin.left, origin.right)) or (
@@ -336,7 +336,7 @@ def _is_array(facts: Facts, node: ast.expr, left: int = _MAX_STEPS) -> bool:
 
 
 def _calls_array(facts: Facts, call: ast.Call, left: int) -> bool:
-    callee = facts.names.definitely(call.func)
+    callee = facts.names.single_origin(call.func)
     match callee:
         case External(qualname):
             last = qualname.rpartition(".")[2]

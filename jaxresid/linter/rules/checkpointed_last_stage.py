@@ -216,10 +216,10 @@ class CheckpointedLastStage(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.spelled(facts, site)} is the last stage of `{name}`, which is "
+                    f"{stages.site_text(facts, site)} is the last stage of `{name}`, which is "
                     "differentiated: what it drops is recomputed at once, so the peak stays",
-                    fix=edits.without_checkpoint(facts, site),
-                    related=stages.at(facts, derivative.node, "differentiated here"),
+                    fix=edits.remove_checkpoint(facts, site),
+                    related=stages.related_place(facts, derivative.node, "differentiated here"),
                 )
 
 
@@ -234,7 +234,9 @@ def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
     function = facts.names.function(call)
     if not isinstance(call, ast.Call) or function is None:
         return None
-    if stages.result(facts, function) is not call or not _has_earlier_stage(facts, function, call):
+    if stages.returned_expression(facts, function) is not call or not _has_earlier_stage(
+        facts, function, call
+    ):
         return None
     derivatives = stages.top_derivatives(facts, facts.uses(function))
     return (function, derivatives[0]) if derivatives else None

@@ -461,10 +461,10 @@ class CheckpointedLoss(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.spelled(facts, site)} wraps the whole function that `{by}` "
+                    f"{stages.site_text(facts, site)} wraps the whole function that `{by}` "
                     "differentiates: this normally saves no peak memory and recomputes the "
                     "forward pass",
-                    fix=edits.without_checkpoint(facts, site),
+                    fix=edits.remove_checkpoint(facts, site),
                     related=related,
                 )
 
@@ -479,7 +479,7 @@ def _evidence(facts: Facts, site: Site) -> tuple[str, tuple[Related, ...]] | Non
         return _inside(facts, uses)
     if found:
         by = stages.derivative_name(facts, found[0])
-        return by, stages.at(facts, found[0].node, "differentiated here")
+        return by, stages.related_place(facts, found[0].node, "differentiated here")
     remote = facts.remote_uses(site.definition) if site.definition is not None else ()
     if any(u.in_loop or u.in_reverse or u.kind in {"loop", "checkpoint", "rule"} for u in remote):
         return None
@@ -505,4 +505,4 @@ def _inside(facts: Facts, uses: tuple[Use, ...]) -> tuple[str, tuple[Related, ..
     if not found:
         return None
     by = stages.derivative_name(facts, found[0])
-    return by, stages.at(facts, found[0].node, "differentiated here")
+    return by, stages.related_place(facts, found[0].node, "differentiated here")

@@ -278,16 +278,16 @@ class CseAllowedInNestedCheckpoint(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            value = cse.allowed(facts, site)
-            outer = cse.checkpoint_around(facts, site) if value is not None else None
+            value = cse.false_prevent_cse(facts, site)
+            outer = cse.enclosing_checkpoint(facts, site) if value is not None else None
             if value is None or outer is None:
                 continue
             yield self.report(
                 facts,
                 site.node,
-                f"{stages.spelled(facts, site)} with `prevent_cse=False` stands inside "
-                f"{stages.spelled(facts, outer)}: under `jax.jit` its recomputation is merged "
+                f"{stages.site_text(facts, site)} with `prevent_cse=False` stands inside "
+                f"{stages.site_text(facts, outer)}: under `jax.jit` its recomputation is merged "
                 "with that of the outer one",
-                fix=cse.drop(facts, site, value),
-                related=stages.at(facts, outer.node, "the outer checkpoint"),
+                fix=cse.without_prevent_cse(facts, site, value),
+                related=stages.related_place(facts, outer.node, "the outer checkpoint"),
             )

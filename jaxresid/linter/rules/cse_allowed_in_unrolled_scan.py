@@ -304,18 +304,18 @@ class CseAllowedInUnrolledScan(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            value = cse.allowed(facts, site)
-            loop = cse.unrolled_around(facts, site) if value is not None else None
+            value = cse.false_prevent_cse(facts, site)
+            loop = cse.enclosing_unrolled_loop(facts, site) if value is not None else None
             if value is None or loop is None:
                 continue
             yield self.report(
                 facts,
                 site.node,
-                f"{stages.spelled(facts, site)} with `prevent_cse=False` runs in "
+                f"{stages.site_text(facts, site)} with `prevent_cse=False` runs in "
                 f"`{_spelled(loop)}`, which is unrolled completely: under `jax.jit` the "
                 "recomputation is merged away",
-                fix=cse.drop(facts, site, value),
-                related=stages.at(facts, loop.node, "unrolled here"),
+                fix=cse.without_prevent_cse(facts, site, value),
+                related=stages.related_place(facts, loop.node, "unrolled here"),
             )
 
 

@@ -456,17 +456,17 @@ class CseAllowedOutsideLoop(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            value = cse.allowed(facts, site)
+            value = cse.false_prevent_cse(facts, site)
             call = _unprotected(facts, site) if value is not None else None
             if value is None or call is None:
                 continue
             yield self.report(
                 facts,
                 site.node,
-                f"{stages.spelled(facts, site)} with `prevent_cse=False` is called outside a "
+                f"{stages.site_text(facts, site)} with `prevent_cse=False` is called outside a "
                 "staged loop: under `jax.jit` the recomputation is merged away",
-                fix=cse.drop(facts, site, value),
-                related=stages.at(facts, call.node, "called here"),
+                fix=cse.without_prevent_cse(facts, site, value),
+                related=stages.related_place(facts, call.node, "called here"),
             )
 
 
@@ -478,11 +478,11 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
     for use in facts.site_uses(site):
         if use.kind != "call" or not cse.PLAIN.issuperset(use.through):
             return None
-        standing = facts.standing(use.node)
-        if standing.loop or standing.branch or standing.rule or standing.unknown:
+        context = facts.context(use.node)
+        if context.loop or context.branch or context.rule or context.unknown:
             return None
-        if standing.checkpoint:
+        if context.checkpoint:
             return None  # cse-allowed-in-nested-checkpoint
-        if standing.reverse or standing.python_loop:
+        if context.reverse or context.python_loop:
             found = found or use
     return found

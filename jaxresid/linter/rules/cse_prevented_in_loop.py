@@ -307,10 +307,10 @@ class CsePreventedInLoop(Rule):
             yield self.report(
                 facts,
                 site.node,
-                f"{stages.spelled(facts, site)} is the body of `{ast.unparse(where)}`: the "
+                f"{stages.site_text(facts, site)} is the body of `{ast.unparse(where)}`: the "
                 "barriers of `prevent_cse=True` are not needed there",
                 fix=_fix(facts, site),
-                related=stages.at(facts, loop.node, "the loop"),
+                related=stages.related_place(facts, loop.node, "the loop"),
             )
 
 

@@ -143,4 +143,4 @@ def _bind(facts: Facts, site: Site) -> Fix | None:
         b.scope is facts.names.scopes[target] for b in facts.names.bindings(target)
     ):
         return None
-    return edits.assigned(facts, site.node, target)
+    return edits.bind_result(facts, site.node, target)

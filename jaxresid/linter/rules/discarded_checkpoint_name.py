@@ -196,4 +196,4 @@ def _bind(facts: Facts, named: Named) -> Fix | None:
     bindings = facts.names.bindings(value)
     if function is None or not bindings or any(b.scope.node is not function for b in bindings):
         return None
-    return edits.assigned(facts, named.node, value)
+    return edits.bind_result(facts, named.node, value)

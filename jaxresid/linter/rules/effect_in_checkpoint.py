@@ -211,7 +211,7 @@ class EffectInCheckpoint(Rule):
             if facts.policy(site).name == "everything_saveable":
                 continue
             for call, qualname in _effects(facts, site):
-                if call in seen or checkpoint_calls.tolerated(facts, site.node):
+                if call in seen or checkpoint_calls.is_error_expected(facts, site.node):
                     continue
                 seen.add(call)
                 name = ast.unparse(call.func)
@@ -222,7 +222,7 @@ class EffectInCheckpoint(Rule):
                     facts,
                     call,
                     f"`{name}` {what}",
-                    related=stages.at(facts, site.node, "the checkpoint"),
+                    related=stages.related_place(facts, site.node, "the checkpoint"),
                 )
 
 

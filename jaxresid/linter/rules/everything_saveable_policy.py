@@ -238,7 +238,9 @@ class EverythingSaveablePolicy(Rule):
                 or _is_choice(facts, site)
             ):
                 continue
-            message = f"`{policies.written(facts, node)}` keeps the same residuals as no checkpoint"
+            message = (
+                f"`{policies.source_text(facts, node)}` keeps the same residuals as no checkpoint"
+            )
             yield self.report(facts, node, message, fix=_removal(facts, site))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import checkpoint_calls
-from jaxresid.linter.patterns.checkpoint_calls import Given
+from jaxresid.linter.patterns.checkpoint_calls import GivenKeyword
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 
@@ -265,7 +265,7 @@ class IgnoredStaticArgnames(Rule):
             site = given.site
             if site.api.library == "keras":
                 continue
-            role = checkpoint_calls.role_of(facts, site)
+            role = checkpoint_calls.definite_site_api(facts, site)
             accepted = role is not None and role.qualname in _ACCEPTING and facts.jax_is((0, 10))
             empty = facts.names.constant(given.value) in ((), [], "")
             if accepted and (empty or "jax_remat3" in facts.source.text):
@@ -279,7 +279,7 @@ class IgnoredStaticArgnames(Rule):
             yield self.report(facts, given.node, message, fix=_fix(facts, given))
 
 
-def _fix(facts: Facts, given: Given) -> Fix | None:
+def _fix(facts: Facts, given: GivenKeyword) -> Fix | None:
     site = given.site
     indices = _indices(facts, given)
     if not isinstance(given.node, ast.keyword) or site.api.library != "jax" or not indices:
@@ -293,9 +293,9 @@ def _fix(facts: Facts, given: Given) -> Fix | None:
     return Fix("Give the positions instead of the names", (edit,), "unsafe")
 
 
-def _indices(facts: Facts, given: Given) -> list[int]:
+def _indices(facts: Facts, given: GivenKeyword) -> list[int]:
     """Where the named arguments stand in the function, where that is visible."""
-    function = given.site.definition or facts.names.definitely(given.site.target)
+    function = given.site.definition or facts.names.single_origin(given.site.target)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return []
     if facts.names.class_of(function) is not None:

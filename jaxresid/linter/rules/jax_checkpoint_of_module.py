@@ -386,7 +386,7 @@ class JaxCheckpointOfModule(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            spelled = stages.spelled(facts, site)
+            spelled = stages.site_text(facts, site)
             match site.api.library:
                 case "jax":
                     trouble, fix = _jax(facts, site)
@@ -412,7 +412,7 @@ def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
             return None, None
         fix = None
         if definition.decorator_list[0] is site.node:
-            fix = modules.swap(facts, site, "flax.linen.remat", frozenset())
+            fix = modules.swap_checkpoint_api(facts, site, "flax.linen.remat", frozenset())
         return "takes the linen module `self` for an array: calling it raises TypeError", fix
     if site.target is None:
         return None, None
@@ -422,7 +422,7 @@ def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
             return "takes an instance of a linen module, which has no hash: TypeError", None
         case "equinox" if made is not None and _holds_arrays(facts, made):
             keywords = apis.CHECKPOINTS["equinox.filter_checkpoint"].keywords
-            fix = modules.swap(facts, site, "equinox.filter_checkpoint", keywords)
+            fix = modules.swap_checkpoint_api(facts, site, "equinox.filter_checkpoint", keywords)
             return "takes an Equinox module with arrays, which has no hash: TypeError", fix
     return None, None
 
@@ -456,7 +456,7 @@ def _bound_owner(facts: Facts, target: ast.expr) -> ast.ClassDef | None:
     """The class of `self` in `self.method`."""
     match target:
         case ast.Attribute(value=ast.Name(id="self")):
-            function = facts.names.definitely(target)
+            function = facts.names.single_origin(target)
             return modules.owner(facts, function) if isinstance(function, ast.FunctionDef) else None
     return None
 
@@ -471,7 +471,7 @@ def _holds_arrays(facts: Facts, cls: modules.ModuleClass, depth: int = 0) -> boo
     for statement in cls.body:
         if not isinstance(statement, ast.AnnAssign) or statement.value is not None:
             continue
-        origin = facts.names.definitely(statement.annotation)
+        origin = facts.names.single_origin(statement.annotation)
         if isinstance(origin, External) and origin.qualname in _ARRAYS:
             return True
         if not isinstance(origin, (External, ast.ClassDef)) or depth > _MAX_DEPTH:

@@ -366,13 +366,13 @@ class JaxCheckpointOfNnxModule(Rule):
                 continue
             what = _dropped(facts, site)
             bound = _bound(facts, site) if what is None else None
-            spelled = stages.spelled(facts, site)
+            spelled = stages.site_text(facts, site)
             if what is not None:
                 yield self.report(
                     facts,
                     site.node,
                     f"{spelled} drops what the nnx module updates in `{what}`",
-                    fix=modules.swap(
+                    fix=modules.swap_checkpoint_api(
                         facts, site, "flax.nnx.remat", apis.CHECKPOINTS["flax.nnx.remat"].keywords
                     ),
                 )
@@ -408,7 +408,7 @@ def _is_unbound(facts: Facts, site: Site) -> bool:
     """Whether a method is named through its class: `Block.__call__`."""
     target = site.target
     return isinstance(target, ast.Attribute) and isinstance(
-        facts.names.definitely(target.value), ast.ClassDef
+        facts.names.single_origin(target.value), ast.ClassDef
     )
 
 
@@ -420,7 +420,7 @@ def _class_of_argument(
     """
     annotation = function.args.args[index].annotation
     if isinstance(annotation, (ast.Name, ast.Attribute)):
-        cls = facts.names.definitely(annotation)
+        cls = facts.names.single_origin(annotation)
         return cls if isinstance(cls, ast.ClassDef) else None
     found: set[modules.ModuleClass | None] = set()
     for use in facts.site_uses(site):
@@ -440,7 +440,7 @@ def _bound(facts: Facts, site: Site) -> str | None:
         target = target.value
     if not isinstance(target, (ast.Name, ast.Attribute)):
         return None
-    function = facts.names.definitely(target)
+    function = facts.names.single_origin(target)
     cls = modules.owner(facts, function) if isinstance(function, ast.FunctionDef) else None
     if isinstance(function, ast.FunctionDef):
         is_self = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"

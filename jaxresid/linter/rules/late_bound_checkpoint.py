@@ -367,7 +367,7 @@ def _made_here(facts: Facts, site: Site) -> FunctionNode | None:
         return site.definition
     if isinstance(site.target, ast.Lambda):
         return site.target
-    found = facts.names.definitely(site.target) if isinstance(site.target, ast.Name) else None
+    found = facts.names.single_origin(site.target) if isinstance(site.target, ast.Name) else None
     return found if isinstance(found, (ast.FunctionDef, ast.Lambda)) else None
 
 

@@ -370,13 +370,13 @@ def _forward(call: ast.Call) -> ast.expr | None:
 
 
 def _function(facts: Facts, node: ast.expr | None) -> FunctionNode | None:
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     return origin if isinstance(origin, (ast.FunctionDef, ast.Lambda)) else None
 
 
 def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
     """The function that a custom_vjp was made of."""
-    match facts.names.definitely(node):
+    match facts.names.single_origin(node):
         case ast.FunctionDef() as function if _is_custom_vjp(facts, function):
             return function
         case ast.Call() as call:
@@ -391,9 +391,9 @@ def _is_shared(facts: Facts, custom: ast.expr, primal: FunctionNode) -> bool:
     """Whether more than the custom_vjp made of it refers to a function."""
     if not isinstance(primal, ast.FunctionDef) or _is_custom_vjp(facts, primal):
         return False
-    made = facts.names.definitely(custom)
+    made = facts.names.single_origin(custom)
     return any(
-        facts.names.parents.get(load) is not made and facts.names.definitely(load) is primal
+        facts.names.parents.get(load) is not made and facts.names.single_origin(load) is primal
         for load in facts.names.loads.get(primal.name, ())
     )
 
@@ -443,7 +443,7 @@ def _mentioned(facts: Facts, node: ast.Name | ast.Attribute) -> FunctionNode | N
 
 def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:
     """Whether a name is the custom_vjp function rather than the implementation in it."""
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     return isinstance(origin, ast.Call) or (
         isinstance(origin, ast.FunctionDef) and _is_custom_vjp(facts, primal)  # type: ignore[arg-type]
     )
@@ -452,7 +452,7 @@ def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:
 def _is_opaque(facts: Facts, call: ast.Call) -> bool:
     """Whether a call runs code that is not visible and might name values."""
     func = call.func
-    match facts.names.definitely(func):
+    match facts.names.single_origin(func):
         case External(qualname):
             if "." not in qualname:
                 return qualname not in _BUILTINS

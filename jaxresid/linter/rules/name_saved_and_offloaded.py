@@ -165,7 +165,7 @@ class NameSavedAndOffloaded(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.made(facts):
+        for made in policies.factory_calls(facts):
             saved = made.keyword("names_which_can_be_saved")
             offloaded = made.keyword("names_which_can_be_offloaded")
             if saved is None or offloaded is None:
@@ -185,7 +185,7 @@ class NameSavedAndOffloaded(Rule):
 
 def _names(facts: Facts, node: ast.expr) -> dict[str, ast.expr]:
     """The literal names in a list, with where they stand."""
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     if not isinstance(origin, (ast.List, ast.Tuple, ast.Set)):
         return {}
     found: dict[str, ast.expr] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns.checkpoint_names import saved
+from jaxresid.linter.patterns.checkpoint_names import saved_names
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
@@ -355,7 +355,7 @@ class NamedCarryOutput(Rule):
             return
         seen: set[ast.Call] = set()
         for site in facts.sites:
-            names = saved(facts, facts.policy(site))
+            names = saved_names(facts, facts.policy(site))
             function = _function(facts, site) if names else None
             if function is None or not _is_alone(facts, site):
                 continue
@@ -409,12 +409,12 @@ def _is_alone(facts: Facts, site: Site) -> bool:
     """Whether the function runs as this checkpoint only, as far as is visible."""
     target = facts.target(site)
     assert target is not None
-    if facts.remote_uses(target) or facts.standing(site.node).checkpoint:
+    if facts.remote_uses(target) or facts.context(site.node).checkpoint:
         return False
     if site.form == "call" and any(use.kind != "checkpoint" for use in facts.uses(target)):
         return False
     return not any(
-        use.kind == "checkpoint" or facts.standing(use.node).checkpoint
+        use.kind == "checkpoint" or facts.context(use.node).checkpoint
         for use in facts.site_uses(site)
     )
 

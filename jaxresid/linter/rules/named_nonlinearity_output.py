@@ -307,7 +307,7 @@ def _local(facts: Facts, node: ast.expr | None) -> ast.expr | None:
 
 
 def _is_nonlinear(facts: Facts, call: ast.Call) -> bool:
-    origin = facts.names.definitely(call.func)
+    origin = facts.names.single_origin(call.func)
     if not isinstance(origin, External) or not call.args or isinstance(call.args[0], ast.Starred):
         return False
     return origin.qualname in _NONLINEARITIES
@@ -324,7 +324,7 @@ def _product(facts: Facts, node: ast.expr, depth: int = 0) -> ast.expr | None:
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
             return _product(facts, left, depth + 1) or _product(facts, right, depth + 1)
         case ast.Call(func=ast.Attribute(value=value, attr="astype" | "reshape")) if not isinstance(
-            facts.names.definitely(value), External
+            facts.names.single_origin(value), External
         ):
             return _product(facts, value, depth + 1)
         case ast.Call() if _is_product(facts, found):
@@ -333,12 +333,12 @@ def _product(facts: Facts, node: ast.expr, depth: int = 0) -> ast.expr | None:
 
 
 def _is_product(facts: Facts, call: ast.Call) -> bool:
-    match facts.names.definitely(call.func):
+    match facts.names.single_origin(call.func):
         case External(qualname) if qualname in _PRODUCTS:
             operands = [a for a in call.args if not isinstance(a, ast.Starred)]
             return len(operands) >= (3 if qualname.endswith("einsum") else 2)
         case ast.Call(func=func):  # a layer: `nn.Dense(8)(x)`, or `self.up(x)`
-            origin = facts.names.definitely(func)
+            origin = facts.names.single_origin(func)
             return isinstance(origin, External) and origin.qualname in _LAYERS
     return False
 

@@ -188,7 +188,7 @@ class NamesAsString(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.made(facts):
+        for made in policies.factory_calls(facts):
             if made.name != "save_and_offload_only_these_names":
                 continue
             for keyword in _LISTS:
@@ -196,7 +196,7 @@ class NamesAsString(Rule):
                 value = facts.names.constant(node) if node is not None else None
                 if node is None or not isinstance(value, str) or len(value) < 2:
                     continue
-                what = policies.written(facts, node)
+                what = policies.source_text(facts, node)
                 message = (
                     f"`{keyword}` gets the string `{what}`, which counts as a list of its letters"
                 )

@@ -249,14 +249,14 @@ class NamesInOneCollection(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.made(facts):
+        for made in policies.factory_calls(facts):
             if made.name not in apis.NAME_FACTORIES:
                 continue
             for argument in made.args:
                 kind = _collection(facts, argument)
                 if kind is None:
                     continue
-                what = policies.written(facts, argument)
+                what = policies.source_text(facts, argument)
                 message = f"`{what}` is a {kind} in the place of one name of `{made.name}`"
                 fix = _unpack(facts, argument, kind, made.name)
                 yield self.report(facts, argument, message, fix=fix)
@@ -264,7 +264,7 @@ class NamesInOneCollection(Rule):
 
 def _collection(facts: Facts, node: ast.expr) -> str | None:
     """What collection an expression makes for sure."""
-    origin = facts.names.definitely(node)
+    origin = facts.names.single_origin(node)
     match origin:
         case ast.Tuple():
             return "tuple"

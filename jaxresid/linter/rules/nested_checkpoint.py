@@ -156,7 +156,7 @@ class NestedCheckpoint(Rule):
             if any(p.kind == "unknown" and p.node is None for p in both):
                 continue  # `**kwargs`
             plain = all(p.kind == "none" for p in both)
-            message = f"{stages.spelled(facts, site)} checkpoints what is already checkpointed"
+            message = f"{stages.site_text(facts, site)} checkpoints what is already checkpointed"
             if not plain:
                 message += ": the inner policy does not affect what is kept"
             yield self.report(
@@ -164,7 +164,7 @@ class NestedCheckpoint(Rule):
                 site.node,
                 message,
                 fix=_fix(facts, site, inner) if plain else None,
-                related=stages.at(facts, inner.node, "the other checkpoint"),
+                related=stages.related_place(facts, inner.node, "the other checkpoint"),
             )
 
 
@@ -196,4 +196,4 @@ def _fix(facts: Facts, site: Site, inner: Site) -> Fix | None:
         return None
     if site.arguments.get(None, "static_argnums") or inner.arguments.get(None, "static_argnums"):
         return None
-    return edits.without_checkpoint(facts, site, "safe")
+    return edits.remove_checkpoint(facts, site, "safe")

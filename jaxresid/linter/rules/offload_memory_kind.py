@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
-from jaxresid.linter.patterns.policy_names import Made
+from jaxresid.linter.patterns.policy_names import FactoryCall
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
@@ -222,7 +222,7 @@ class OffloadMemoryKind(Rule):
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not facts.jax_is((0, 7)):
             return
-        for made in policies.made(facts):
+        for made in policies.factory_calls(facts):
             if made.name not in apis.OFFLOAD_FACTORIES:
                 continue
             for keyword, right in _RIGHT.items():
@@ -233,7 +233,7 @@ class OffloadMemoryKind(Rule):
                 yield self.report(
                     facts,
                     node,
-                    _message(policies.written(facts, node), keyword, value),
+                    _message(policies.source_text(facts, node), keyword, value),
                     fix=_spell(facts, node, keyword, value),
                 )
 
@@ -246,7 +246,7 @@ def _message(what: str, keyword: str, value: str) -> str:
     return f"`offload_src` is `{what}`, which is not a memory kind: JAX takes it for the device"
 
 
-def _argument(made: Made, keyword: str) -> ast.expr | None:
+def _argument(made: FactoryCall, keyword: str) -> ast.expr | None:
     if made.name == "offload_dot_with_no_batch_dims":
         index = tuple(_RIGHT).index(keyword)
         before = made.args[: index + 1]

@@ -292,7 +292,7 @@ class OverriddenInnerPolicy(Rule):
                 yield self.report(
                     facts,
                     node,
-                    f"`{policies.written(facts, node)}` does not affect what is kept for the backward pass: "
+                    f"`{policies.source_text(facts, node)}` does not affect what is kept for the backward pass: "
                     "the checkpoint around this one decides",
                     related=(around,),
                 )

@@ -343,7 +343,7 @@ class PolicyCallableMistake(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         reported: set[ast.AST] = set()
-        for node in policies.given(facts):
+        for node in policies.policy_arguments(facts):
             for leaf in policies.leaves(node):
                 function = facts.policy_of(leaf).function
                 if function is None or _is_decorated(function):
@@ -377,7 +377,7 @@ class PolicyCallableMistake(Rule):
                 continue
             name = _compared(facts, node, function, prim)
             if name is not None:
-                what = policies.written(facts, node)
+                what = policies.source_text(facts, node)
                 message = f"`{what}` compares a primitive with a string, which it never equals"
                 if node.comparators[0] is name and isinstance(node.ops[0], _IN):
                     message = f"`{what}` looks for a string in a primitive, which raises"
@@ -386,7 +386,7 @@ class PolicyCallableMistake(Rule):
     def _returning(self, facts: Facts, function: FunctionNode) -> Iterator[Violation]:
         for value, node in _results(facts, function):
             if isinstance(value, ast.Constant) and not isinstance(value.value, bool):
-                what = "None" if value.value is None else policies.written(facts, value)
+                what = "None" if value.value is None else policies.source_text(facts, value)
                 yield self.report(
                     facts, node, f"a policy returns True or False, and this one returns `{what}`"
                 )
@@ -397,7 +397,9 @@ def _is_decorated(function: FunctionNode) -> bool:
 
 
 def _called(facts: Facts, leaf: ast.expr) -> str:
-    return "the lambda" if isinstance(leaf, ast.Lambda) else f"`{policies.written(facts, leaf)}`"
+    return (
+        "the lambda" if isinstance(leaf, ast.Lambda) else f"`{policies.source_text(facts, leaf)}`"
+    )
 
 
 def _defined(facts: Facts, leaf: ast.expr, function: FunctionNode) -> tuple[Related, ...]:

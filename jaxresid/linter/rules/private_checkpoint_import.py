@@ -172,8 +172,8 @@ class PrivateCheckpointImport(Rule):
                 continue
             for alias in node.names:
                 public = _PUBLIC.get(f"{node.module}.{alias.name}")
-                if public is not None and not checkpoint_calls.tolerated(facts, node):
-                    fix = moved.imported(facts, node, alias, public)
+                if public is not None and not checkpoint_calls.is_error_expected(facts, node):
+                    fix = moved.import_from_public(facts, node, alias, public)
                     message = f"`{node.module}.{alias.name}` is private; `{public}` is the same"
                     yield self.report(facts, alias, message, fix=fix)
         for attribute in facts.names.attributes:
@@ -181,7 +181,7 @@ class PrivateCheckpointImport(Rule):
                 continue
             origins = facts.names.qualnames(attribute)
             public = _PUBLIC.get(origins[0]) if len(origins) == 1 else None
-            if public is not None and not checkpoint_calls.tolerated(facts, attribute):
-                fix = moved.attribute(facts, attribute, public)
+            if public is not None and not checkpoint_calls.is_error_expected(facts, attribute):
+                fix = moved.read_from_public(facts, attribute, public)
                 message = f"`{ast.unparse(attribute)}` is private; `{public}` is the same"
                 yield self.report(facts, attribute, message, fix=fix)

@@ -149,7 +149,7 @@ class Remat3ListStaticArgnums(Rule):
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
             given = site.keyword("static_argnums")
-            value = facts.names.definitely(given) if given is not None else None
+            value = facts.names.single_origin(given) if given is not None else None
             if site.api.library not in _LIBRARIES or not isinstance(value, (ast.List, ast.Set)):
                 continue
             yield self.report(

@@ -139,7 +139,7 @@ class Remat3PreventCseSequence(Rule):
             if site.api.library != "jax":
                 continue
             given = site.keyword("prevent_cse")
-            value = facts.names.definitely(given) if given is not None else None
+            value = facts.names.single_origin(given) if given is not None else None
             static = next((k for k in _STATIC if _is_given(facts, site.keyword(k))), None)
             if isinstance(value, (ast.Tuple, ast.List)) and static is not None:
                 yield self.report(

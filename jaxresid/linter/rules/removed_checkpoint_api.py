@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.fixes import public_imports as moved
 from jaxresid.linter.patterns import checkpoint_calls
-from jaxresid.linter.patterns.checkpoint_calls import Given
+from jaxresid.linter.patterns.checkpoint_calls import GivenKeyword
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
@@ -354,14 +354,14 @@ class RemovedCheckpointApi(Rule):
         for node in facts.names.imports:
             if not isinstance(node, ast.ImportFrom) or node.level:
                 continue
-            if checkpoint_calls.tolerated(facts, node):
+            if checkpoint_calls.is_error_expected(facts, node):
                 continue
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 missing = _missing(facts, name)
                 if missing is not None:
                     why, public = missing
-                    fix = moved.imported(facts, node, alias, public) if public else None
+                    fix = moved.import_from_public(facts, node, alias, public) if public else None
                     yield self.report(facts, alias, f"`{name}` {why}", fix=fix)
 
     def _attributes(self, facts: Facts) -> Iterator[Violation]:
@@ -373,9 +373,9 @@ class RemovedCheckpointApi(Rule):
             missing = _missing(facts, origins[0]) if len(origins) == 1 else None
             if missing is None or not isinstance(node.ctx, ast.Load):
                 continue
-            if not checkpoint_calls.tolerated(facts, node):
+            if not checkpoint_calls.is_error_expected(facts, node):
                 why, public = missing
-                fix = moved.attribute(facts, node, public) if public else None
+                fix = moved.read_from_public(facts, node, public) if public else None
                 yield self.report(facts, node, f"`{ast.unparse(node)}` {why}", fix=fix)
 
 
@@ -390,7 +390,7 @@ def _missing(facts: Facts, name: str) -> tuple[str, str | None] | None:
     return _MISSING[name]
 
 
-def _concrete(facts: Facts, given: Given) -> str | None:
+def _concrete(facts: Facts, given: GivenKeyword) -> str | None:
     site = given.site
     value = facts.names.constant(given.value)
     name = checkpoint_calls.callee(facts, site.node)
@@ -405,7 +405,7 @@ def _concrete(facts: Facts, given: Given) -> str | None:
     return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
 
 
-def _without_concrete(facts: Facts, given: Given) -> Fix | None:
+def _without_concrete(facts: Facts, given: GivenKeyword) -> Fix | None:
     if given.call is None or facts.names.constant(given.value) is not False:
         return None
     edit = edits.remove_argument(facts.source, given.call, given.value)

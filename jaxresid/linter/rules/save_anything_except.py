@@ -124,9 +124,9 @@ class SaveAnythingExcept(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.made(facts):
+        for made in policies.factory_calls(facts):
             if made.name == "save_anything_except_these_names":
-                what = policies.written(facts, made.call)
+                what = policies.source_text(facts, made.call)
                 yield self.report(
                     facts, made.call, f"`{what}` saves everything, including the names it excludes"
                 )

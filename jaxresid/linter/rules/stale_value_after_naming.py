@@ -406,7 +406,7 @@ def _is_harmless_call(facts: Facts, func: ast.expr) -> bool:
         return not facts.names.bindings(func)
     if isinstance(func, ast.Attribute) and func.attr == "sow":
         return True  # linen: for whoever inspects the model
-    origin = facts.names.definitely(func)
+    origin = facts.names.single_origin(func)
     return isinstance(origin, External) and (
         origin.qualname in _HARMLESS or origin.qualname.startswith(("chex.assert", "logging."))
     )

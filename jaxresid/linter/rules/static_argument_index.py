@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import checkpoint_calls, static_arguments
-from jaxresid.linter.patterns.static_arguments import Passed, Signature, Static
+from jaxresid.linter.patterns.static_arguments import Signature, StaticArguments, VisibleCall
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
@@ -564,14 +564,14 @@ class StaticArgumentIndex(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         reported = set()
-        for static in static_arguments.given(facts):
+        for static in static_arguments.literal_static_arguments(facts):
             violation = self._typed(facts, static) or self._checked(facts, static)
             where = violation.span if violation is not None else None
             if violation is not None and where not in reported:
                 reported.add(where)
                 yield violation
 
-    def _typed(self, facts: Facts, static: Static) -> Violation | None:
+    def _typed(self, facts: Facts, static: StaticArguments) -> Violation | None:
         problem = _type_problem(static)
         if problem is None or "jax_remat3" in facts.source.text:
             return None
@@ -583,7 +583,7 @@ class StaticArgumentIndex(Rule):
             fix=_tuple(facts, static),
         )
 
-    def _checked(self, facts: Facts, static: Static) -> Violation | None:
+    def _checked(self, facts: Facts, static: StaticArguments) -> Violation | None:
         signature = static_arguments.signature(facts, static.site)
         message = _negative(facts, static)
         if message is None and signature is not None:
@@ -603,11 +603,11 @@ class StaticArgumentIndex(Rule):
         return self._called(facts, static, signature)
 
     def _called(
-        self, facts: Facts, static: Static, signature: Signature | None
+        self, facts: Facts, static: StaticArguments, signature: Signature | None
     ) -> Violation | None:
         if static.site.api.library == "nnx":
             return None  # it puts keywords in their places
-        calls = static_arguments.calls(facts, static.site)
+        calls = static_arguments.visible_calls(facts, static.site)
         problems = [(c, p) for c in calls if (p := _call_problem(static, signature, c)) is not None]
         if len(problems) < len(calls):
             problems = [
@@ -622,11 +622,11 @@ class StaticArgumentIndex(Rule):
             facts,
             static.site.node,
             message,
-            related=stages.at(facts, passed.call, "the call"),
+            related=stages.related_place(facts, passed.call, "the call"),
         )
 
 
-def _type_problem(static: Static) -> str | None:
+def _type_problem(static: StaticArguments) -> str | None:
     value, library = static.value, static.site.api.library
     what = f"`static_argnums={ast.unparse(static.node)}`"
     elements = value if isinstance(value, (tuple, list, set)) else (value,)
@@ -641,7 +641,7 @@ def _type_problem(static: Static) -> str | None:
     return None
 
 
-def _tuple(facts: Facts, static: Static) -> Fix | None:
+def _tuple(facts: Facts, static: StaticArguments) -> Fix | None:
     """`[1, 2]` -> `(1, 2)`, `2` -> `(2,)`."""
     if not static.indices or not isinstance(static.node, (ast.List, ast.Constant, ast.UnaryOp)):
         return None
@@ -653,7 +653,7 @@ def _tuple(facts: Facts, static: Static) -> Fix | None:
     return Fix("Write a tuple", (edit,), "safe")
 
 
-def _negative(facts: Facts, static: Static) -> str | None:
+def _negative(facts: Facts, static: StaticArguments) -> str | None:
     index = next((i for i in static.indices if i < 0), None)
     name = checkpoint_calls.callee(facts, static.site.node)
     if index is not None and static.site.api.library == "linen":
@@ -663,7 +663,7 @@ def _negative(facts: Facts, static: Static) -> str | None:
     return None
 
 
-def _past_the_end(static: Static, signature: Signature) -> str | None:
+def _past_the_end(static: StaticArguments, signature: Signature) -> str | None:
     count = len(signature.parameters)
     if signature.open:
         return None
@@ -683,7 +683,7 @@ def _past_the_end(static: Static, signature: Signature) -> str | None:
     return f"index {index} is past the end, as `self` is not counted: `{last.arg}` is traced"
 
 
-def _without_self(static: Static, signature: Signature) -> tuple[str, str] | None:
+def _without_self(static: StaticArguments, signature: Signature) -> tuple[str, str] | None:
     """The array that is marked and the flag after it, where `self` was not counted."""
     if static.site.api.library != "linen":
         return None
@@ -698,7 +698,7 @@ def _without_self(static: Static, signature: Signature) -> tuple[str, str] | Non
     return None
 
 
-def _plus_one(facts: Facts, static: Static) -> Fix | None:
+def _plus_one(facts: Facts, static: StaticArguments) -> Fix | None:
     if not isinstance(static.node, (ast.Tuple, ast.Constant)):
         return None
     shifted = tuple(i + 1 for i in static.indices)
@@ -707,7 +707,9 @@ def _plus_one(facts: Facts, static: Static) -> Fix | None:
     return Fix("Count `self`", (edit,), "unsafe")
 
 
-def _call_problem(static: Static, signature: Signature | None, passed: Passed) -> str | None:
+def _call_problem(
+    static: StaticArguments, signature: Signature | None, passed: VisibleCall
+) -> str | None:
     """What is wrong with one call, for the first static argument that it does not reach."""
     index = next((i for i in static.indices if i >= 0 and not passed.reaches(i)), None)
     if index is None:

@@ -232,8 +232,8 @@ class TrivialCheckpoint(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.spelled(facts, site)} saves nothing: {what}",
-                    fix=edits.without_checkpoint(facts, site),
+                    f"{stages.site_text(facts, site)} saves nothing: {what}",
+                    fix=edits.remove_checkpoint(facts, site),
                 )
 
 

@@ -290,7 +290,7 @@ class UncalledPolicyFactory(Rule):
     def find(self, facts: Facts) -> Iterator[Violation]:
         found = {*_as_policy(facts), *_in_tables(facts)}
         for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
-            what = policies.written(facts, node)
+            what = policies.source_text(facts, node)
             message = f"`{what}` makes policies and is used as one without being called"
             yield self.report(facts, node, message)
 
@@ -304,8 +304,8 @@ def _is_factory(facts: Facts, node: ast.expr) -> bool:
 
 def _as_policy(facts: Facts) -> Iterator[ast.expr]:
     """Factories given as the policy, or as one of two that are united."""
-    expected = list(policies.given(facts))
-    for made in policies.made(facts):
+    expected = list(policies.policy_arguments(facts))
+    for made in policies.factory_calls(facts):
         if made.name == "save_from_both_policies":
             expected += [*made.args, *(k.value for k in made.call.keywords)]
     for node in expected:

@@ -9,7 +9,7 @@ from jaxresid.nearest import did_you_mean
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts, Neighbours
+    from jaxresid.linter.resolve.facts import Facts, OtherModules
 
 
 class UndefinedCheckpointName(Rule):
@@ -305,7 +305,7 @@ class UndefinedCheckpointName(Rule):
             yield self.report(facts, mention.node, _message(project, mention))
 
 
-def _is_undefined(project: Neighbours, mention: Mention) -> bool:
+def _is_undefined(project: OtherModules, mention: Mention) -> bool:
     if mention.name in project.defined_names or mention.name in LIBRARY_NAMES:
         return False
     literals = {
@@ -317,7 +317,7 @@ def _is_undefined(project: Neighbours, mention: Mention) -> bool:
     return project.strings(mention.name) <= len(literals)
 
 
-def _message(project: Neighbours, mention: Mention) -> str:
+def _message(project: OtherModules, mention: Mention) -> str:
     effect = "saves" if mention.factory in SAVING else "leaves out"
     meant = did_you_mean(mention.name, sorted(project.defined_names))
     return (

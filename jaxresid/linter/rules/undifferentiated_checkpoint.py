@@ -246,8 +246,8 @@ class UndifferentiatedCheckpoint(Rule):
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.spelled(facts, site)} has no effect: {reason}",
-                    fix=edits.without_checkpoint(facts, site),
+                    f"{stages.site_text(facts, site)} has no effect: {reason}",
+                    fix=edits.remove_checkpoint(facts, site),
                 )
 
 
@@ -261,8 +261,8 @@ def _reason(facts: Facts, site: Site) -> str:
 
 def _no_reverse(facts: Facts, use: Use) -> str:
     """Why one use is not differentiated in reverse mode; empty where it may be."""
-    standing = facts.standing(use.node)
-    if standing.reverse:
+    context = facts.context(use.node)
+    if context.reverse:
         return ""
     if use.kind == "derivative" and use.mode == "forward":
         return "" if _differentiated_later(facts, use) else "only forward mode differentiates it"
@@ -270,7 +270,7 @@ def _no_reverse(facts: Facts, use: Use) -> str:
         return ""
     if use.kind == "call" and _is_stopped(facts, use.node):
         return "its result goes through stop_gradient"
-    if standing.only_rule:
+    if context.only_rule:
         return "it runs only inside a custom_vjp, which JAX does not differentiate"
     return ""
 

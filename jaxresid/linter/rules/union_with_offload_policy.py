@@ -205,13 +205,13 @@ class UnionWithOffloadPolicy(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.made(facts):
+        for made in policies.factory_calls(facts):
             if made.name != "save_from_both_policies":
                 continue
             given = [*made.args, *(k.value for k in made.call.keywords if k.arg in _PARAMETERS)]
             count = len(made.args) + len(made.call.keywords)
             if made.complete and count != 2:
-                what = policies.written(facts, made.call.func)
+                what = policies.source_text(facts, made.call.func)
                 policy = "policy" if count == 1 else "policies"
                 message = f"`{what}` takes two policies and gets {count} {policy}"
                 yield self.report(
@@ -228,7 +228,9 @@ class UnionWithOffloadPolicy(Rule):
         for node in given:
             policy = facts.policy_of(node)
             if policy.kind == "factory" and policy.name in apis.OFFLOAD_FACTORIES:
-                what = policies.written(facts, node) if isinstance(node, ast.Name) else policy.name
+                what = (
+                    policies.source_text(facts, node) if isinstance(node, ast.Name) else policy.name
+                )
                 yield self.report(
                     facts, node, f"`{what}` offloads, and cannot be combined with another policy"
                 )

@@ -279,7 +279,7 @@ class UnknownPolicy(Rule):
             yield self.report(
                 facts,
                 node,
-                f"`{policies.written(facts, node)}` does not exist{_where(name)}",
+                f"`{policies.source_text(facts, node)}` does not exist{_where(name)}",
                 help=f"did you mean {close}?" if close else None,
                 fix=_rename(facts, node, close) if close else None,
             )

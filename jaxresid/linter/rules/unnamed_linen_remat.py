@@ -308,9 +308,9 @@ class UnnamedLinenRemat(Rule):
                 yield self.report(
                     facts,
                     call,
-                    f"`{ast.unparse(call.func)}` is {stages.spelled(facts, site)} or `{plain}`: "
+                    f"`{ast.unparse(call.func)}` is {stages.site_text(facts, site)} or `{plain}`: "
                     "without `name=` the names of its parameters depend on which",
-                    related=stages.at(facts, site.node, "checkpointed here"),
+                    related=stages.related_place(facts, site.node, "checkpointed here"),
                 )
 
 

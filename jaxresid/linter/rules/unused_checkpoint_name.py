@@ -9,7 +9,7 @@ from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts, Neighbours
+    from jaxresid.linter.resolve.facts import Facts, OtherModules
 
 
 class UnusedCheckpointName(Rule):
@@ -213,7 +213,7 @@ class UnusedCheckpointName(Rule):
                 )
 
 
-def _used_names(project: Neighbours) -> frozenset[str] | None:
+def _used_names(project: OtherModules) -> frozenset[str] | None:
     """What all policies of the project save; None where that is not certain."""
     used: set[str] = set()
     count = 0
@@ -234,9 +234,9 @@ def _used_names(project: Neighbours) -> frozenset[str] | None:
     return frozenset(used) if count else None
 
 
-def _definitions(project: Neighbours, name: str) -> int:
+def _definitions(project: OtherModules, name: str) -> int:
     """How many string literals are a `checkpoint_name`'s name."""
     return sum(
-        len({facts.names.definitely(n.argument) for n in facts.named if n.name == name})
-        for facts in project.naming
+        len({facts.names.single_origin(n.argument) for n in facts.named if n.name == name})
+        for facts in project.naming_facts
     )

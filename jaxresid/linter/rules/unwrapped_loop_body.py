@@ -167,7 +167,7 @@ class UnwrappedLoopBody(Rule):
 
 def _is_heavy(facts: Facts, loop: Loop) -> bool:
     """Whether the body multiplies matrices or calls several things."""
-    origin = facts.names.definitely(loop.bodies[0])
+    origin = facts.names.single_origin(loop.bodies[0])
     if not isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         return False
     calls = [n for n in ast.walk(origin) if isinstance(n, ast.Call)]
@@ -185,9 +185,9 @@ def _last(node: ast.expr) -> str:
 
 
 def _is_differentiated(facts: Facts, loop: Loop) -> bool:
-    standing = facts.standing(loop.node)
-    return bool(standing.reverse) and not (
-        standing.checkpoint or standing.rule or standing.loop or standing.only_rule
+    context = facts.context(loop.node)
+    return bool(context.reverse) and not (
+        context.checkpoint or context.rule or context.loop or context.only_rule
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxresid import regular
+from jaxresid import regular_files
 
 _FORMAT = 1
 # The coarsest timestamps are those of FAT. Within them a file can change and look unchanged.
@@ -50,7 +50,7 @@ def cache_key(version: str, rules: str, config: str, root: str | os.PathLike[str
 
 
 @dataclass(slots=True)
-class Cache:
+class LintCache:
     """Payloads, which are any JSON but null, by absolute path; made by `open`."""
 
     directory: Path
@@ -63,7 +63,7 @@ class Cache:
     @classmethod
     def open(
         cls, directory: str | os.PathLike[str], key: str, *, since_ns: int | None = None
-    ) -> Cache:
+    ) -> LintCache:
         """Return the cache of `key`; never fails.
 
         Args:
@@ -104,7 +104,7 @@ class Cache:
             return entry[_PAYLOAD] if known else None
         if entry[_SIZE] != len(content) or entry[_DIGEST] != _digest(content):
             return None
-        signature = self._trusted(stat)
+        signature = self._stable_signature(stat)
         if signature is not None and signature != entry[_STAT]:
             self._entries[name] = [signature, *entry[1:]]
             self._changed.add(name)
@@ -129,7 +129,7 @@ class Cache:
           depends: what else the payload was made from; `get` must be asked with the same.
         """
         name = os.fspath(path)
-        signature = self._trusted(stat)
+        signature = self._stable_signature(stat)
         self._entries[name] = [signature, len(content), _digest(content), depends, payload]
         self._used.add(name)
         self._changed.add(name)
@@ -143,7 +143,7 @@ class Cache:
         if not self._changed and not gone:
             return
         with suppress(OSError, ValueError, TypeError, RecursionError):
-            if regular.leads_out(self.directory):
+            if regular_files.leads_out(self.directory):
                 return
             _prepare(self.directory)
             file = _file(self.directory, self.key)
@@ -154,10 +154,10 @@ class Cache:
                 for name in self._changed:
                     entries[name] = self._entries[name]
                 _write(file, self.key, entries)
-            _sweep(self.directory)
+            _remove_stale(self.directory)
             self._changed.clear()
 
-    def _trusted(self, stat: os.stat_result | None) -> list[int] | None:
+    def _stable_signature(self, stat: os.stat_result | None) -> list[int] | None:
         """Return the stat's signature, None if the file could still change without changing it.
 
         That is so where the file changed so shortly before it was read that its timestamps may not
@@ -206,9 +206,9 @@ def _load(file: Path, key: str) -> dict[str, Any]:
     The file holds one line that describes what follows, and the entries.
     """
     try:
-        if regular.leads_out(file.parent):
+        if regular_files.leads_out(file.parent):
             return {}
-        head, _, body = regular.read(file).partition(b"\n")
+        head, _, body = regular_files.read(file).partition(b"\n")
         if json.loads(head) != _head(key, body):
             return {}
         entries = json.loads(body)
@@ -246,7 +246,7 @@ def _prepare(directory: Path) -> None:
             new.write(text)
 
 
-def _sweep(directory: Path) -> None:
+def _remove_stale(directory: Path) -> None:
     """Remove caches of other keys that nobody wrote for a month, and what crashes left behind."""
     now = time.time_ns()
     for file in directory.iterdir():
@@ -267,7 +267,7 @@ def _locked(file: Path) -> Iterator[None]:
     except ImportError:  # Windows: the last writer wins, which costs time only
         yield
         return
-    with open(regular.opened(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as handle:
+    with open(regular_files.opened(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as handle:
         deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from jaxresid.shown import quoted
+from jaxresid.safe_text import quoted_path
 
 
 def unified_diff(before: bytes, after: bytes, old: str, new: str) -> Iterator[str]:
@@ -17,7 +17,9 @@ def unified_diff(before: bytes, after: bytes, old: str, new: str) -> Iterator[st
       old: the name of the old file.
       new: the name of the new file.
     """
-    for line in difflib.unified_diff(_lines(before), _lines(after), quoted(old), quoted(new)):
+    for line in difflib.unified_diff(
+        _lines(before), _lines(after), quoted_path(old), quoted_path(new)
+    ):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 

@@ -24,7 +24,7 @@ class UsageError(JaxresidError):
     """The error of a request that cannot be carried out as it was made."""
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file to lint.
 
     Attributes:
@@ -38,14 +38,14 @@ class Found(NamedTuple):
     explicit: bool
 
 
-class Problem(NamedTuple):
+class UnreadablePath(NamedTuple):
     """A file or directory that was found and cannot be read; `reason` completes "cannot read"."""
 
     path: str
     reason: str
 
 
-def discover(paths: Sequence[str], config: Config) -> tuple[Found | Problem, ...]:
+def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | UnreadablePath, ...]:
     """Return the files that the paths stand for, each once, sorted by path.
 
     A file that is named is taken whatever it is called; a directory that is named is walked even
@@ -60,21 +60,21 @@ def discover(paths: Sequence[str], config: Config) -> tuple[Found | Problem, ...
         if not os.path.lexists(path):
             raise UsageError(f"no such file or directory: {path}")
     excluded = config.excluder()
-    found: dict[str, Found] = {}
-    problems: dict[str, Problem] = {}
+    found: dict[str, FoundFile] = {}
+    problems: dict[str, UnreadablePath] = {}
     for path in paths:
         shown = str(Path(path))
         if config.force_exclude and _within_excluded(os.path.abspath(path), config.root, excluded):
             continue
         items = _expand(shown, config.respect_gitignore, excluded)
         for real, item in sorted(items, key=lambda pair: pair[1].path):
-            if isinstance(item, Problem):
+            if isinstance(item, UnreadablePath):
                 problems.setdefault(real, item)
             elif real not in found:
                 found[real] = item
             elif item.explicit:
                 found[real] = found[real]._replace(explicit=True)
-    everything: list[Found | Problem] = [*found.values(), *problems.values()]
+    everything: list[FoundFile | UnreadablePath] = [*found.values(), *problems.values()]
     return tuple(sorted(everything, key=lambda item: item.path))
 
 
@@ -94,24 +94,24 @@ def _within_excluded(path: str, root: Path, excluded: _Excluded) -> bool:
 
 
 def _expand(
-    shown: str, respect_gitignore: bool, excluded: _Excluded
-) -> Iterator[tuple[str, Found | Problem]]:
+    display_path: str, respect_gitignore: bool, excluded: _Excluded
+) -> Iterator[tuple[str, FoundFile | UnreadablePath]]:
     """Yield (real path, what is there) for one argument."""
-    absolute = os.path.abspath(shown)
+    absolute = os.path.abspath(display_path)
     try:
-        real = os.path.realpath(shown, strict=True)
+        real = os.path.realpath(display_path, strict=True)
     except OSError as error:
-        yield absolute, Problem(shown, _reason(error))
+        yield absolute, UnreadablePath(display_path, _reason(error))
         return
     if os.path.isfile(real):
-        yield real, Found(shown, Path(absolute), explicit=True)
+        yield real, FoundFile(display_path, Path(absolute), explicit=True)
         return
     if not os.path.isdir(real):  # reading a pipe may not end
-        yield real, Problem(shown, "it is not a regular file")
+        yield real, UnreadablePath(display_path, "it is not a regular file")
         return
     ignores = _ignores_above(real) if respect_gitignore else _Ignores()
-    prefix = "" if shown == "." else os.path.join(shown, "")
-    place = _Place(prefix, absolute, real)
+    prefix = "" if display_path == "." else os.path.join(display_path, "")
+    place = _Directory(prefix, absolute, real)
     yield from _walk(place, ignores, excluded, respect_gitignore)
 
 
@@ -121,7 +121,7 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-class _Place(NamedTuple):
+class _Directory(NamedTuple):
     """A directory: what its files' names are shown after, where it is named, where it is."""
 
     prefix: str
@@ -130,8 +130,8 @@ class _Place(NamedTuple):
 
 
 def _walk(
-    top: _Place, ignores: _Ignores, excluded: _Excluded, respect_gitignore: bool
-) -> Iterator[tuple[str, Found | Problem]]:
+    top: _Directory, ignores: _Ignores, excluded: _Excluded, respect_gitignore: bool
+) -> Iterator[tuple[str, FoundFile | UnreadablePath]]:
     todo = [(top, ignores)]
     while todo:
         place, ignores = todo.pop()
@@ -140,7 +140,7 @@ def _walk(
                 entries = list(scan)
         except OSError as error:
             shown = place.prefix.rstrip(os.sep) or "."
-            yield place.real, Problem(shown, (error.strerror or str(error)).lower())
+            yield place.real, UnreadablePath(shown, (error.strerror or str(error)).lower())
             continue
         if respect_gitignore:
             ignores = ignores.entering(place.real, {entry.name for entry in entries})
@@ -149,7 +149,7 @@ def _walk(
             is_directory = entry.is_dir(follow_symlinks=False)
             if not is_directory and not name.endswith(SUFFIXES):
                 continue
-            inner = _Place(
+            inner = _Directory(
                 os.path.join(place.prefix, name, ""),
                 os.path.join(place.absolute, name),
                 os.path.join(place.real, name),
@@ -162,19 +162,21 @@ def _walk(
                 yield from _file(entry, inner)
 
 
-def _file(entry: os.DirEntry[str], place: _Place) -> Iterator[tuple[str, Found | Problem]]:
+def _file(
+    entry: os.DirEntry[str], place: _Directory
+) -> Iterator[tuple[str, FoundFile | UnreadablePath]]:
     """Yield what an entry that is not a directory is; nothing for a link to a directory."""
     shown, real = place.prefix[: -len(os.sep)], place.real
     try:
         if entry.is_symlink():
             real = os.path.realpath(place.absolute, strict=True)
         if entry.is_file():
-            yield real, Found(shown, Path(place.absolute), explicit=False)
+            yield real, FoundFile(shown, Path(place.absolute), explicit=False)
         elif not entry.is_dir():  # reading a pipe would not end
-            yield real, Problem(shown, "it is not a regular file")
+            yield real, UnreadablePath(shown, "it is not a regular file")
     except OSError as error:
         if not entry.name.startswith(".#"):  # an editor's lock is a link to nothing
-            yield real, Problem(shown, _reason(error))
+            yield real, UnreadablePath(shown, _reason(error))
 
 
 # .gitignore, entry by entry: what is ignored is not entered, so no pattern speaks for what is

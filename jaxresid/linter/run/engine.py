@@ -30,7 +30,7 @@ _MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class Settings:
+class LintSettings:
     """The settings that linting one file needs.
 
     Attributes:
@@ -79,7 +79,7 @@ def unreadable(path: str, reason: str) -> Linted:
 def lint_bytes(
     raw: bytes,
     path: str,
-    settings: Settings,
+    settings: LintSettings,
     *,
     project: Project | None = None,
     file: Path | None = None,
@@ -103,19 +103,19 @@ def lint_bytes(
 
 def lint_document(
     document: Document,
-    settings: Settings,
+    settings: LintSettings,
     *,
     project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
     """Lint a file that has been decoded."""
     found = violations_in(document, settings, project=project, file=file)
-    return _linted(document, [document.placed(v) for v in found])
+    return _linted(document, [document.relative_to_cell(v) for v in found])
 
 
 def violations_in(
     document: Document,
-    settings: Settings,
+    settings: LintSettings,
     *,
     project: Project | None = None,
     file: Path | None = None,
@@ -135,7 +135,7 @@ def violations_in(
 def _found_in(
     tree: ast.Module,
     document: Document,
-    settings: Settings,
+    settings: LintSettings,
     project: Project | None,
     file: Path | None,
 ) -> list[Violation]:
@@ -186,7 +186,7 @@ def _found_in(
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixResult:
     """The result of fixing one file.
 
     Attributes:
@@ -203,11 +203,11 @@ class Fixed:
 def fix_bytes(
     raw: bytes,
     path: str,
-    settings: Settings,
+    settings: LintSettings,
     *,
     project: Callable[[bytes], Project | None] = lambda _: None,
     file: Path | None = None,
-) -> Fixed:
+) -> FixResult:
     """Make the fixes of one file until none is left, in rounds of fixes that do not overlap.
 
     A round whose result would not parse is taken apart: the fixes that break it are left out.
@@ -228,7 +228,7 @@ def fix_bytes(
         if isinstance(document, Violation):
             break
         found = violations_in(document, settings, project=project(raw), file=file)
-        chosen = [v for v in _chosen(document, found, settings) if v.fix not in refused]
+        chosen = [v for v in _fixes_of_round(document, found, settings) if v.fix not in refused]
         if not chosen:
             break
         after = _applied(document, chosen)
@@ -242,11 +242,13 @@ def fix_bytes(
             break
         raw = after
         made += chosen
-    return Fixed(raw, tuple(made), lint_bytes(raw, path, settings, project=project(raw), file=file))
+    return FixResult(
+        raw, tuple(made), lint_bytes(raw, path, settings, project=project(raw), file=file)
+    )
 
 
-def _chosen(
-    document: Document, violations: Sequence[Violation], settings: Settings
+def _fixes_of_round(
+    document: Document, violations: Sequence[Violation], settings: LintSettings
 ) -> list[Violation]:
     """Return the violations to fix in one round, in source order.
 

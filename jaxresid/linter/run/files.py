@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from jaxresid.errors import JaxresidError
-from jaxresid.interrupts import deaf
-from jaxresid.linter.rules import INDEX, KNOWN, TRACED, Entry, rule
-from jaxresid.linter.run.discover import Found, Problem, discover, module_name, project_root
+from jaxresid.interrupts import blocking_interrupts
+from jaxresid.linter.rules import INDEX, KNOWN, TRACED, RuleEntry, rule
+from jaxresid.linter.run.discover import (
+    FoundFile,
+    UnreadablePath,
+    discover,
+    module_name,
+    project_root,
+)
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.settings.config import Config, Options, load, matches
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.project import Module, Project
-    from jaxresid.linter.run.cache import Cache
-    from jaxresid.linter.run.engine import Fixed, Settings
+    from jaxresid.linter.resolve.project import Project, ProjectModule
+    from jaxresid.linter.run.cache import LintCache
+    from jaxresid.linter.run.engine import FixResult, LintSettings
     from jaxresid.violations import Linted
 
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
@@ -31,7 +37,7 @@ _CHUNKS_PER_JOB = 4
 _OPTIONAL = frozenset(e.code for e in INDEX if not e.is_default) | {e.code for e in TRACED}
 
 
-class Candidate(NamedTuple):
+class CandidateFile(NamedTuple):
     """A file that passed the filter on its bytes."""
 
     path: str
@@ -40,7 +46,7 @@ class Candidate(NamedTuple):
     stat: os.stat_result
 
 
-class Lint:
+class LintRun:
     """One run: a configuration, and what is shared between its files.
 
     Args:
@@ -71,9 +77,9 @@ class Lint:
         self.ignore_noqa = ignore_noqa
         self.found_nothing = False
         self._projects: dict[Path, Project] = {}
-        self._listed: dict[Path, tuple[Found, ...]] = {}
+        self._listed: dict[Path, tuple[FoundFile, ...]] = {}
         self._configs: dict[Path, Config] = {}
-        self._entries: dict[Config, tuple[Entry, ...]] = {}
+        self._entries: dict[Config, tuple[RuleEntry, ...]] = {}
         self._markers: dict[Config, frozenset[bytes]] = {}
 
     def config_in(self, directory: Path) -> Config:
@@ -88,7 +94,7 @@ class Lint:
             self._configs[directory] = load(directory, self.nearest)
         return self._configs[directory]
 
-    def entries(self, config: Config) -> tuple[Entry, ...]:
+    def entries(self, config: Config) -> tuple[RuleEntry, ...]:
         """Return the rules that a configuration turns on, apart from exceptions for single files.
 
         Raises:
@@ -107,13 +113,13 @@ class Lint:
             self._markers[config] = frozenset(m for e in self.entries(config) for m in e.markers)
         return self._markers[config]
 
-    def settings(self, path: Path) -> Settings:
+    def settings(self, path: Path) -> LintSettings:
         """Return the settings for one file."""
-        from jaxresid.linter.run.engine import Settings
+        from jaxresid.linter.run.engine import LintSettings
 
         config = self.config_in(path.parent)
         ignored = config.ignored_in(path)
-        return Settings(
+        return LintSettings(
             tuple(
                 rule(e.name)
                 for e in self.entries(config)
@@ -127,7 +133,7 @@ class Lint:
             fixable=_Fixable(config),
         )
 
-    def discover(self, paths: Sequence[str]) -> tuple[Found | Problem, ...]:
+    def discover(self, paths: Sequence[str]) -> tuple[FoundFile | UnreadablePath, ...]:
         """Return the files that paths stand for, each subject to the excludes nearest to it.
 
         Raises:
@@ -138,7 +144,7 @@ class Lint:
             absolute = Path(os.path.abspath(path))
             directory = absolute if absolute.is_dir() else absolute.parent
             groups.setdefault(self.config_in(directory), []).append(path)
-        found: dict[str, Found | Problem] = {}
+        found: dict[str, FoundFile | UnreadablePath] = {}
         for config, group in groups.items():
             for item in discover(group, config):
                 found.setdefault(os.path.abspath(item.path), item)
@@ -150,7 +156,7 @@ class Lint:
         """Return the directory of the project that a file belongs to."""
         return project_root(path)
 
-    def listed(self, root: Path) -> tuple[Found, ...]:
+    def project_files(self, root: Path) -> tuple[FoundFile, ...]:
         """Return the project's Python files."""
         if root not in self._listed:
             config = replace(self.config_in(root), force_exclude=False)
@@ -169,20 +175,20 @@ class Lint:
                 complete=_is_project(root) or any(root.is_relative_to(d) for d in self.complete),
                 overlay=self.overlay,
                 target_jax=self.config_in(root).target_jax,
-                shown=_Shown(),
+                display_paths=_DisplayPaths(),
             )
         return self._projects[root]
 
-    def _modules(self, root: Path) -> Iterator[Module]:
-        from jaxresid.linter.resolve.project import Module
+    def _modules(self, root: Path) -> Iterator[ProjectModule]:
+        from jaxresid.linter.resolve.project import ProjectModule
 
         packages: dict[Path, bool] = {}
-        for found in self.listed(root):
+        for found in self.project_files(root):
             name = module_name(found.absolute, root, packages)
             if name is not None:
-                yield Module(found.absolute, name)
+                yield ProjectModule(found.absolute, name)
 
-    def state(self, root: Path) -> str:
+    def project_digest(self, root: Path) -> str:
         """Return a digest of the project, which a file's findings depend on besides the file."""
         import hashlib
 
@@ -190,7 +196,7 @@ class Lint:
 
         digest = hashlib.blake2b(digest_size=16)
         fresh = time.time_ns() - GRANULARITY_NS
-        for found in self.listed(root):
+        for found in self.project_files(root):
             try:
                 stat = os.stat(found.absolute)
                 line = f"{found.absolute}\0{stat.st_mtime_ns}\0{stat.st_size}\0{stat.st_ctime_ns}\n"
@@ -226,14 +232,14 @@ class Lint:
         except RecursionError:
             return Linted(path, (broken(path, INVALID_SYNTAX, "too deeply nested to be linted"),))
 
-    def fixed(self, raw: bytes, path: str, absolute: Path) -> Fixed:
+    def fix_content(self, raw: bytes, path: str, absolute: Path) -> FixResult:
         """Fix bytes as the content of a file."""
-        from jaxresid.linter.run.engine import Fixed, fix_bytes
+        from jaxresid.linter.run.engine import FixResult, fix_bytes
 
         root = self.root(absolute)
 
         def project(now: bytes) -> Project:
-            lint = Lint(
+            lint = LintRun(
                 self.config,
                 nearest=self.nearest,
                 complete=self.complete,
@@ -245,9 +251,9 @@ class Lint:
         try:
             return fix_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
         except RecursionError:
-            return Fixed(raw, (), self.content(raw, path, absolute))
+            return FixResult(raw, (), self.content(raw, path, absolute))
 
-    def silenced(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
+    def suppress(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
         """Return the file with a comment that silences each finding, and how many findings.
 
         Args:
@@ -302,13 +308,13 @@ class Lint:
             if len(paths) == 1 and self.root(directory / "x.py") == directory:
                 self._listed[directory] = tuple(filter(_is_python, found))
         results: list[Linted] = [
-            _unreadable(f.path, f.reason) for f in found if isinstance(f, Problem)
+            _unreadable(f.path, f.reason) for f in found if isinstance(f, UnreadablePath)
         ]
-        candidates: list[Candidate] = []
+        candidates: list[CandidateFile] = []
         for item in found:
-            if isinstance(item, Found):
+            if isinstance(item, FoundFile):
                 outcome = self._candidate(item)
-                if isinstance(outcome, Candidate):
+                if isinstance(outcome, CandidateFile):
                     candidates.append(outcome)
                 elif outcome is not None:
                     results.append(outcome)
@@ -318,7 +324,7 @@ class Lint:
             results += self._lint(candidates, jobs)
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
-    def _candidate(self, found: Found) -> Candidate | Linted | None:
+    def _candidate(self, found: FoundFile) -> CandidateFile | Linted | None:
         try:
             with open(found.absolute, "rb", buffering=0) as file:
                 stat = os.fstat(file.fileno())  # before reading, for the cache
@@ -327,9 +333,9 @@ class Lint:
             return _unreadable(found.path, e.strerror or str(e))
         if not funnel.mentions(raw, self.markers(self.config_in(found.absolute.parent))):
             return None
-        return Candidate(found.path, found.absolute, raw, stat)
+        return CandidateFile(found.path, found.absolute, raw, stat)
 
-    def _lint(self, candidates: Sequence[Candidate], jobs: int | None) -> Iterable[Linted]:
+    def _lint(self, candidates: Sequence[CandidateFile], jobs: int | None) -> Iterable[Linted]:
         workers = min(jobs or available_cpus(), len(candidates))
         # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
         alone = workers < 2 or "jax" in sys.modules
@@ -350,7 +356,7 @@ class Lint:
             initargs=(self.config, self.nearest, self.complete, self.ignore_noqa),
         ) as pool:
             try:
-                with deaf():  # and so are the processes that this starts
+                with blocking_interrupts():  # and so are the processes that this starts
                     found = pool.map(_in_worker, work, chunksize=chunk)
                 return list(found)
             except BaseException as e:
@@ -363,28 +369,30 @@ class Lint:
                     ) from None
                 raise
 
-    def _open_cache(self, before_reading: int) -> Cache:
+    def _open_cache(self, before_reading: int) -> LintCache:
         from jaxresid._version import __version__
-        from jaxresid.linter.run.cache import Cache, cache_key
+        from jaxresid.linter.run.cache import LintCache, cache_key
         from jaxresid.linter.run.cache_format import code_fingerprint
 
         rules = f"{code_fingerprint()} {self.ignore_noqa}"
         key = cache_key(__version__, rules, self.config.fingerprint(), self.config.root)
-        return Cache.open(self.config.cache_dir, key, since_ns=before_reading)
+        return LintCache.open(self.config.cache_dir, key, since_ns=before_reading)
 
     def _cached(
-        self, cache: Cache, candidates: Sequence[Candidate], jobs: int | None
+        self, cache: LintCache, candidates: Sequence[CandidateFile], jobs: int | None
     ) -> Iterable[Linted]:
         from jaxresid.linter.run.cache_format import as_json, from_json
 
-        states = {root: self.state(root) for root in {self.root(c.absolute) for c in candidates}}
+        states = {
+            root: self.project_digest(root) for root in {self.root(c.absolute) for c in candidates}
+        }
 
-        def depends_on(candidate: Candidate) -> str:
+        def depends_on(candidate: CandidateFile) -> str:
             config = self.config_in(candidate.absolute.parent)
             return f"{states[self.root(candidate.absolute)]} {config.fingerprint()}"
 
         results: list[Linted] = []
-        missed: list[Candidate] = []
+        missed: list[CandidateFile] = []
         for candidate in candidates:
             depends = depends_on(candidate)
             where = candidate.absolute, candidate.stat
@@ -409,8 +417,8 @@ class Lint:
         return results
 
 
-def _is_python(item: Found | Problem) -> TypeGuard[Found]:
-    return isinstance(item, Found) and item.path.endswith((".py", ".pyi"))
+def _is_python(item: FoundFile | UnreadablePath) -> TypeGuard[FoundFile]:
+    return isinstance(item, FoundFile) and item.path.endswith((".py", ".pyi"))
 
 
 def _unreadable(path: str, reason: str) -> Linted:
@@ -432,7 +440,7 @@ class _Fixable:
         return self._config.fix_allowed(code, KNOWN.get(code, ""))
 
 
-class _Shown(dict[Path, str]):
+class _DisplayPaths(dict[Path, str]):
     """The paths by which files that nobody named are shown.
 
     They are relative to the working directory where they are below it.
@@ -454,14 +462,14 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-_worker: Lint | None = None
+_worker: LintRun | None = None
 
 
 def _start(
     config: Config, nearest: Options | None, complete: tuple[Path, ...], ignore_noqa: bool
 ) -> None:
     global _worker  # noqa: PLW0603
-    _worker = Lint(config, nearest=nearest, complete=complete, ignore_noqa=ignore_noqa)
+    _worker = LintRun(config, nearest=nearest, complete=complete, ignore_noqa=ignore_noqa)
 
 
 def _in_worker(work: tuple[bytes, str, Path]) -> Linted:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.text.source import Source, UndecodableError
+from jaxresid.linter.text.source import SourceText, UndecodableError
 from jaxresid.violations import Edit, Span, Violation
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Document:
       notebook: the notebook, None for a module.
     """
 
-    source: Source
+    source: SourceText
     notebook: Notebook | None = None
 
     @property
@@ -30,7 +30,7 @@ class Document:
         """Return whether the file is a notebook."""
         return self.notebook is not None
 
-    def placed(self, violation: Violation) -> Violation:
+    def relative_to_cell(self, violation: Violation) -> Violation:
         """Return the violation with positions relative to its notebook cell."""
         if self.notebook is None:
             return violation
@@ -86,9 +86,9 @@ def read(raw: bytes, path: str) -> Document | Violation:
             notebook = read_notebook(raw)
         except ValueError as e:
             return _broken(path, f"not a notebook: {e}")
-        return Document(Source(path, notebook.text), notebook)
+        return Document(SourceText(path, notebook.text), notebook)
     try:
-        return Document(Source.decode(raw, path))
+        return Document(SourceText.decode(raw, path))
     except UndecodableError as e:
         return _broken(path, str(e))
 

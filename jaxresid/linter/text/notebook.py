@@ -24,7 +24,7 @@ _DECODER = JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _JsonValue:
     """A JSON value and its position in the text."""
 
     value: object
@@ -37,10 +37,10 @@ def _skip(text: str, pos: int) -> int:
     return match.end() if match else pos
 
 
-def _value(text: str, pos: int) -> _Value:
+def _read_value(text: str, pos: int) -> _JsonValue:
     start = _skip(text, pos)
     value, end = _DECODER.raw_decode(text, start)
-    return _Value(value, start, end)
+    return _JsonValue(value, start, end)
 
 
 def _expect(text: str, pos: int, choices: str) -> int:
@@ -51,41 +51,41 @@ def _expect(text: str, pos: int, choices: str) -> int:
     return pos + 1
 
 
-def _object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _Value], int]:
-    """Return the members of an object and its end; `_array` reads the value of the key `inner`."""
-    members: dict[str, _Value] = {}
+def _read_object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _JsonValue], int]:
+    """Return an object's members and its end; `_read_array` reads the value of the key `inner`."""
+    members: dict[str, _JsonValue] = {}
     pos = _expect(text, pos, "{")
     if text.startswith("}", _skip(text, pos)):
         return members, _skip(text, pos) + 1
     while True:
-        key = _value(text, pos)
+        key = _read_value(text, pos)
         if not isinstance(key.value, str):
             raise json.JSONDecodeError("Expecting a key", text, key.start)
         start = _skip(text, _expect(text, key.end, ":"))
         if key.value == inner and text.startswith("[", start):
-            cells, pos = _array(text, start)
-            members[inner] = _Value(cells, start, pos)
+            cells, pos = _read_array(text, start)
+            members[inner] = _JsonValue(cells, start, pos)
         else:
-            members[key.value] = value = _value(text, start)
+            members[key.value] = value = _read_value(text, start)
             pos = value.end
         pos = _expect(text, pos, ",}")
         if text[pos - 1] == "}":
             return members, pos
 
 
-def _array(text: str, pos: int) -> tuple[list[dict[str, _Value] | None], int]:
+def _read_array(text: str, pos: int) -> tuple[list[dict[str, _JsonValue] | None], int]:
     """Return the objects in an array, None for other elements, and its end."""
-    found: list[dict[str, _Value] | None] = []
+    found: list[dict[str, _JsonValue] | None] = []
     pos = _expect(text, pos, "[")
     if text.startswith("]", _skip(text, pos)):
         return found, _skip(text, pos) + 1
     while True:
         start = _skip(text, pos)
         if text.startswith("{", start):
-            members, pos = _object(text, start)
+            members, pos = _read_object(text, start)
             found.append(members)
         else:
-            pos = _value(text, start).end
+            pos = _read_value(text, start).end
             found.append(None)
         pos = _expect(text, pos, ",]")
         if text[pos - 1] == "]":
@@ -99,7 +99,7 @@ _CHARACTER = re.compile(
 )
 
 
-def _dumped(text: str, ascii_only: bool) -> str:
+def _string_body(text: str, ascii_only: bool) -> str:
     """Return the inside of a JSON string."""
     # Lone surrogates have no bytes in UTF-8.
     ascii_only = ascii_only or any("\ud800" <= c <= "\udfff" for c in text)
@@ -113,9 +113,9 @@ def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
     """
     spelled = _CHARACTER.findall(literal[1:-1])
     assert len(spelled) == len(old)
-    head = _common(old, new)
-    tail = _common(old[head:][::-1], new[head:][::-1])
-    middle = _dumped(new[head : len(new) - tail], ascii_only)
+    head = _common_prefix_length(old, new)
+    tail = _common_prefix_length(old[head:][::-1], new[head:][::-1])
+    middle = _string_body(new[head : len(new) - tail], ascii_only)
     return '"' + "".join([*spelled[:head], middle, *spelled[len(old) - tail :]]) + '"'
 
 
@@ -131,8 +131,8 @@ def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool)
     spans = [(v.start, v.end) for v in _elements(text)]
     by_any = list(items) == "".join(items).splitlines(keepends=True)
     lines = new.splitlines(keepends=True) if by_any else re.findall(r"[^\n]*\n|[^\n]+", new)
-    head = _common(items, lines)
-    tail = _common(items[head:][::-1], lines[head:][::-1])
+    head = _common_prefix_length(items, lines)
+    tail = _common_prefix_length(items[head:][::-1], lines[head:][::-1])
     old_middle = range(head, len(items) - tail)
     middle = []
     for index, line in enumerate(lines[head : len(lines) - tail]):
@@ -141,7 +141,7 @@ def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool)
             literal = text[start:end]
             middle.append(_rewritten(literal, items[old_middle[index]], line, ascii_only))
         else:
-            middle.append(f'"{_dumped(line, ascii_only)}"')
+            middle.append(f'"{_string_body(line, ascii_only)}"')
     kept = [text[start:end] for start, end in spans]
     literals = [*kept[:head], *middle, *kept[len(items) - tail :]]
     if not literals:
@@ -153,17 +153,17 @@ def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool)
     return before + between.join(literals) + after
 
 
-def _elements(text: str) -> Iterator[_Value]:
+def _elements(text: str) -> Iterator[_JsonValue]:
     pos = 1
     while not text.startswith("]", _skip(text, pos)):
-        value = _value(text, pos)
+        value = _read_value(text, pos)
         yield value
         pos = _skip(text, value.end)
         if text.startswith(",", pos):
             pos += 1
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
+def _common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many elements two sequences share at their start."""
     count = 0
     for a, b in zip(one, other, strict=False):
@@ -220,7 +220,9 @@ def _mask(text: str) -> _Masked:
         if start is None:
             parts.append(text[pos:end])
         else:
-            parts.append(text[pos:start] + _stand_in(text[start:end], not text[pos:start].strip()))
+            parts.append(
+                text[pos:start] + _placeholder(text[start:end], not text[pos:start].strip())
+            )
             rows.update(range(row, row + max(count, 1)))
         pos, row = end, row + count
     return _Masked("".join(parts), frozenset(rows), first)
@@ -251,7 +253,7 @@ def _magic_end(text: str, pos: int) -> int:
         pos = after.end()
 
 
-def _stand_in(magic: str, is_statement: bool) -> str:
+def _placeholder(magic: str, is_statement: bool) -> str:
     """Return Python of the same shape as a magic, which does nothing."""
     width = len(LINE_END.split(magic, 1)[0])
     word = "pass" if is_statement and width >= 4 else "0"
@@ -337,7 +339,7 @@ class Notebook:
         index = {cell.number: cell for cell in self.cells}
         for edit in edits:
             number, span = self.place(edit.span)
-            _check(index[number], span)
+            _check_editable(index[number], span)
             by_cell[number].append(Edit(span, edit.text))
         ascii_only = _writes_ascii(self.json)
         parts, at = [], 0
@@ -366,7 +368,7 @@ class Notebook:
         return _rewritten_list(text, cell.items, new, ascii_only)
 
 
-def _check(cell: Cell, span: Span) -> None:
+def _check_editable(cell: Cell, span: Span) -> None:
     """Raise ValueError for a span in which nothing can be changed."""
     rows = len(LINE_END.findall(cell.text))
     if (span.end_row, span.end_column) > (rows + 1, 0):
@@ -409,7 +411,7 @@ def read(raw: bytes) -> Notebook:
     except UnicodeDecodeError as e:
         raise ValueError(f"it is not UTF-8: {e}") from e
     try:
-        top, end = _object(text, 1 if text.startswith(_BOM) else 0, "cells")
+        top, end = _read_object(text, 1 if text.startswith(_BOM) else 0, "cells")
         if _skip(text, end) != len(text):
             raise json.JSONDecodeError("Extra data", text, end)
     except json.JSONDecodeError as e:
@@ -441,7 +443,7 @@ def read(raw: bytes) -> Notebook:
     return Notebook("".join(parts), tuple(found), text)
 
 
-def _cell(number: int, members: dict[str, _Value] | None, row: int) -> Cell | None:
+def _cell(number: int, members: dict[str, _JsonValue] | None, row: int) -> Cell | None:
     """Return a cell before its magics are looked for, None if it holds no Python."""
     if members is None:
         raise ValueError(f"cell {number} is not an object")
@@ -458,7 +460,7 @@ def _cell(number: int, members: dict[str, _Value] | None, row: int) -> Cell | No
     raise ValueError(f"the `source` of cell {number} is neither a string nor a list of strings")
 
 
-def _get(members: dict[str, _Value], *keys: str) -> object:
+def _get(members: dict[str, _JsonValue], *keys: str) -> object:
     """Return the value under some keys, None where there is none."""
     first = members.get(keys[0])
     value = first.value if first else None
@@ -467,7 +469,7 @@ def _get(members: dict[str, _Value], *keys: str) -> object:
     return value
 
 
-def _is_python(top: dict[str, _Value]) -> bool:
+def _is_python(top: dict[str, _JsonValue]) -> bool:
     for where in (("language_info", "name"), ("kernelspec", "language")):
         language = _get(top, "metadata", *where)
         if isinstance(language, str):
@@ -475,7 +477,7 @@ def _is_python(top: dict[str, _Value]) -> bool:
     return True
 
 
-def _is_python_cell(members: dict[str, _Value]) -> bool:
+def _is_python_cell(members: dict[str, _JsonValue]) -> bool:
     """Return whether a code cell holds Python.
 
     VS Code keeps cells of other languages among those of a Python kernel.

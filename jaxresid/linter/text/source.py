@@ -25,7 +25,7 @@ class UndecodableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """Python source as text, with what is needed to write it back byte for byte.
 
     Attributes:
@@ -41,7 +41,7 @@ class Source:
     bom: bool = False
 
     @classmethod
-    def decode(cls, raw: bytes, path: str) -> Source:
+    def decode(cls, raw: bytes, path: str) -> SourceText:
         """Return the source that a file's bytes hold.
 
         Raises:

@@ -93,12 +93,14 @@ def parse(text: str) -> Suppressions:
     items = [
         item
         for comment in scanned.comments
-        for item in sorted([*_ours(comment, scanned, lines), *_noqa(comment)], key=lambda i: i.span)
+        for item in sorted(
+            [*_parse_ours(comment, scanned, lines), *_parse_noqa(comment)], key=lambda i: i.span
+        )
     ]
     return Suppressions(tuple(items), lines if items else ())
 
 
-def _ours(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> Iterator[Suppression]:
+def _parse_ours(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> Iterator[Suppression]:
     for match in _OURS.finditer(comment.text):
         word, start = match["word"].lower(), match.end()
         following = _NEXT.search(comment.text, start)
@@ -135,7 +137,7 @@ def _ours(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> Iterator[S
             yield Suppression(span, "ignore", codes, _rows(comment, scanned, lines))
 
 
-def _noqa(comment: Comment) -> Iterator[Suppression]:
+def _parse_noqa(comment: Comment) -> Iterator[Suppression]:
     for match in _NOQA.finditer(comment.text):
         codes: list[Code] = []
         pos = match.end()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import libcst as cst
 
-    from jaxresid.linter.text.source import Source
+    from jaxresid.linter.text.source import SourceText
 
 
 _NESTING = re.compile(r"\b(?:elif|if|not|await|lambda|or|and|is|in)\b|[^\s\w]|\n")
@@ -37,7 +37,7 @@ class UnparsableError(ValueError):
         super().__init__(reason)
 
 
-def parse(source: Source, *, top_level_await: bool = False) -> ast.Module:
+def parse(source: SourceText, *, top_level_await: bool = False) -> ast.Module:
     """Return the tree of a module.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxresid.shown import inert
+from jaxresid.safe_text import inert
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo

@@ -11,7 +11,7 @@ from jaxresid.render.lint.excerpt import excerpt, gutter_width
 from jaxresid.render.lint.layout import Paint, labelled, painter
 from jaxresid.render.lint.run import Run, label, plain, position
 from jaxresid.render.lint.summary import summary_lines
-from jaxresid.shown import one_line, visible
+from jaxresid.safe_text import one_line, visible
 from jaxresid.units import format_bytes, format_flops
 from jaxresid.violations import Fix, Violation
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
-from jaxresid.render.style.wrapping import Flow
+from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.units import format_bytes, format_flops
 
 LEGEND = "with → without each"
@@ -97,8 +97,8 @@ def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[Renderable
         function, *others = site_parts(c)
         verdict = Text(verdict_text(c.verdict), style=_STYLES.get(c.verdict, "bold yellow"))
         head = [verdict, Text(function, style="bold"), *map(Text, others)]
-        yield Flow(head, separator="  ", indent=_INDENT)
-        below: list[RenderableType] = [Flow(figure_parts(c)), Text(c.reason)]
+        yield FlowingParts(head, separator="  ", indent=_INDENT)
+        below: list[RenderableType] = [FlowingParts(figure_parts(c)), Text(c.reason)]
         notes = source_notes(c.source)
         if notes:
             below.insert(0, Text(" · ".join(notes), style="dim"))

@@ -12,8 +12,8 @@ from rich.text import Text
 from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
 from jaxresid.render.report.heading import heading
 from jaxresid.render.style.words import computed_text, percent
-from jaxresid.render.style.wrapping import Flow, Origin
-from jaxresid.shown import shown
+from jaxresid.render.style.wrapping import FlowingParts, SourceLines
+from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
 _TOP = 8
@@ -78,7 +78,7 @@ def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]
 
 def render_compiled(report: CompiledReport) -> RenderableType:
     """Return the whole text of `jaxresid compile`."""
-    report = shown(report)
+    report = safe_value(report)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     for i, compiled in enumerate(report.compiled):
         parts += [Text()] * bool(i) + [*compiled_lines(compiled, report.profile)]
@@ -181,18 +181,18 @@ def _figures(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
         estimate = format_bytes(compiled.estimate_nbytes)
         peak.append(Text(f"estimate {estimate} (profile {profile})"))
     if peak:
-        yield Flow(peak, indent=2)
+        yield FlowingParts(peak, indent=2)
     figures = _parts(compiled, _FIGURES)
     if figures:
-        yield Flow(figures, indent=2)
+        yield FlowingParts(figures, indent=2)
     elif compiled.fits is False:
         yield Text("XLA reports no other figures for a program that does not fit", style="dim")
     host = _parts(compiled, _HOST_FIGURES[: 4 if compiled.host_alias_nbytes else 3])
     if host:
-        yield Flow([f"host {host[0]}", *host[1:]], indent=2)
+        yield FlowingParts([f"host {host[0]}", *host[1:]], indent=2)
     if compiled.collectives:
         parts = [collective_text(c) for c in compiled.collectives]
-        yield Flow([f"collectives {parts[0]}", *parts[1:]], indent=2)
+        yield FlowingParts([f"collectives {parts[0]}", *parts[1:]], indent=2)
     if compiled.buffers:
         yield Text(buffers_title(compiled))
         yield Padding(_buffers(compiled), (0, 0, 0, 2))
@@ -221,7 +221,7 @@ def _buffers(compiled: Compiled) -> Table:
         table.add_row(
             Text(format_bytes(buffer.nbytes), style="cyan"),
             Text("" if buffer.memory == "host" else _share(buffer, compiled), style="dim"),
-            Group(line, Origin(buffer.source)),
+            Group(line, SourceLines(buffer.source)),
         )
     return table
 

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from jaxresid.model import Cost, Report
 from jaxresid.render.style.words import percent
-from jaxresid.render.style.wrapping import Flow
+from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.units import format_bytes, format_flops
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CostRow:
     """One phase: `180.39 GFLOP`, `backward`, `matmul 99.2%, elementwise 0.8%`."""
 
     figure: str
@@ -23,7 +23,7 @@ class Row:
     detail: str
 
 
-def cost_rows(report: Report) -> tuple[Row, ...]:
+def cost_rows(report: Report) -> tuple[CostRow, ...]:
     """Return a row for each phase, and one for what devices exchange.
 
     There is a row `recompute` only where something can be recomputed, and one `collectives` only
@@ -32,7 +32,7 @@ def cost_rows(report: Report) -> tuple[Row, ...]:
     cost = report.cost
     bound = at_least(cost.total.uncosted)
     found = [
-        Row(f"{bound}{format_flops(part.flops)}", phase, _kinds(part))
+        CostRow(f"{bound}{format_flops(part.flops)}", phase, _kinds(part))
         for phase, part in (("forward", cost.forward), ("backward", cost.backward))
     ]
     added = cost.recompute.flops
@@ -41,13 +41,13 @@ def cost_rows(report: Report) -> tuple[Row, ...]:
         # A ratio of two lower bounds bounds nothing.
         about = "about " if bound else ""
         detail = f"{about}{share} of forward + backward" if share else ""
-        found.append(Row(f"{bound}{format_flops(added)}", "recompute", detail))
+        found.append(CostRow(f"{bound}{format_flops(added)}", "recompute", detail))
     exchanged = cost.total.collectives
     if exchanged:
         largest = sorted(exchanged, key=lambda kind: -kind[1])
         each = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in largest)
         total = sum(nbytes for _, nbytes in exchanged)
-        found.append(Row(format_bytes(total), "collectives", f"results on one device: {each}"))
+        found.append(CostRow(format_bytes(total), "collectives", f"results on one device: {each}"))
     return tuple(found)
 
 
@@ -78,7 +78,7 @@ def render_cost(report: Report) -> list[RenderableType]:
     table.add_column(overflow="fold")
     for row in cost_rows(report):
         parts = [Text(row.phase), *([Text(row.detail, style="dim")] if row.detail else [])]
-        table.add_row(Text(row.figure), Flow(parts, separator="  "))
+        table.add_row(Text(row.figure), FlowingParts(parts, separator="  "))
     remarks = (Text(remark, style="yellow") for remark in cost_remarks(report))
     return [table, *remarks]
 

@@ -20,10 +20,10 @@ from jaxresid.render.report.peak import (
     profile_text,
     top_live,
 )
-from jaxresid.render.report.rows import Row, View, rows, shapes_text
+from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
 from jaxresid.render.report.text import row_text
 from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
-from jaxresid.shown import shown
+from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
 _CURVE_WIDTH = 100
@@ -34,7 +34,7 @@ def report_html(report: Report, view: View | None = None) -> str:
 
     Everything that comes from the user's code is escaped.
     """
-    report = shown(report)
+    report = safe_value(report)
     parts = [*_heading(report), *_cost(report), *_peak(report)]
     if report.checkpoints:
         names = ("checkpoint", "verdict", LEGEND, "findings")
@@ -106,7 +106,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Sequence[str]:
     )
 
 
-def _residual(row: Row) -> Sequence[str]:
+def _residual(row: ResidualRow) -> Sequence[str]:
     value = row_text(row) if row.title is None else f"{row.title} {shapes_text(row)}"
     return format_bytes(row.nbytes), value, *_cells(row.source)
 

@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Finding, Offloading, Report, Row, Transfers
+from jaxresid.model import ComparisonRow, Finding, Offloading, Report, Transfers
 from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.words import place_text, source_notes
-from jaxresid.render.style.wrapping import Flow
+from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.units import format_bytes
 
 _INPUTS = {
@@ -40,11 +40,11 @@ def render_offloading(report: Report) -> list[RenderableType]:
     if found.kept_without_nbytes:
         without = format_bytes(found.kept_without_nbytes)
         heading.append(Text(f"of {without} kept without any checkpoint:", style="dim"))
-    parts: list[RenderableType] = [Flow(heading, separator="  "), table]
+    parts: list[RenderableType] = [FlowingParts(heading, separator="  "), table]
     return [*parts, *(_finding(f) for f in report.findings)]
 
 
-def render_rows(rows: Sequence[tuple[str, Row]]) -> list[RenderableType]:
+def render_rows(rows: Sequence[tuple[str, ComparisonRow]]) -> list[RenderableType]:
     """Return the block of a comparison on host memory; empty where no row has to do with it.
 
     Args:
@@ -71,21 +71,21 @@ def render_rows(rows: Sequence[tuple[str, Row]]) -> list[RenderableType]:
     for i, (mark, _) in enumerate(found):
         table.add_row(Text(mark), *(Text(unit.text(each[i])) for _, each in columns))
     heading = [Text("host memory", style="bold"), Text(f"{unit.name}; moved in each step", "dim")]
-    return [Flow(heading, separator="  "), table]
+    return [FlowingParts(heading, separator="  "), table]
 
 
-def _lines(found: Offloading) -> Iterator[tuple[int, str]]:
-    yield found.offloaded_nbytes, "offloaded: kept in host memory for the backward pass"
-    yield found.recomputed_nbytes, "recomputed in the backward pass"
-    if found.refetched_nbytes:
-        yield found.refetched_nbytes, "fetched again from arguments in host memory"
-    yield found.kept_nbytes, "kept in device memory"
-    if found.added_nbytes:
-        yield found.added_nbytes, "of these, kept only because of the checkpoints"
-    for kind, nbytes in found.host_arguments:
+def _lines(offloading: Offloading) -> Iterator[tuple[int, str]]:
+    yield offloading.offloaded_nbytes, "offloaded: kept in host memory for the backward pass"
+    yield offloading.recomputed_nbytes, "recomputed in the backward pass"
+    if offloading.refetched_nbytes:
+        yield offloading.refetched_nbytes, "fetched again from arguments in host memory"
+    yield offloading.kept_nbytes, "kept in device memory"
+    if offloading.added_nbytes:
+        yield offloading.added_nbytes, "of these, kept only because of the checkpoints"
+    for kind, nbytes in offloading.host_arguments:
         yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
-    yield found.transfers.to_host_nbytes, "moved to the host in each step"
-    yield found.transfers.to_device_nbytes, "moved to the device in each step"
+    yield offloading.transfers.to_host_nbytes, "moved to the host in each step"
+    yield offloading.transfers.to_device_nbytes, "moved to the device in each step"
 
 
 def _finding(finding: Finding) -> Text:

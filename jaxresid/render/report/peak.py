@@ -15,7 +15,7 @@ from jaxresid.render.report.accuracy import accuracy_text
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
-from jaxresid.render.style.wrapping import Flow, Origin
+from jaxresid.render.style.wrapping import FlowingParts, SourceLines
 from jaxresid.units import format_bytes
 
 _TOP = 5
@@ -48,7 +48,7 @@ def breakdown_parts(peak: Peak) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class LargestValues:
     """The biggest of the values live at the peak, and how many are not among them.
 
     Attributes:
@@ -62,7 +62,7 @@ class Top:
     hidden_nbytes: int
 
 
-def top_live(peak: Peak) -> Top:
+def top_live(peak: Peak) -> LargestValues:
     """Return the biggest of the values live at the peak.
 
     Arguments that differ only in an index, as those of repeated layers do, are one row.
@@ -76,7 +76,7 @@ def top_live(peak: Peak) -> Top:
     rows = [_folded(group) for group in groups.values()]
     rows.sort(key=lambda live: -live.nbytes)  # stable: equal ones stay in the order given
     hidden = rows[_TOP:]
-    return Top(tuple(rows[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
+    return LargestValues(tuple(rows[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
 
 
 def live_text(live: Live) -> str:
@@ -91,7 +91,7 @@ def live_text(live: Live) -> str:
     return f"{shape}{kind}, {live.primitive}{phase}"
 
 
-def hidden_text(top: Top) -> str:
+def hidden_text(top: LargestValues) -> str:
     """Return what is not shown: `12 smaller values, 1.25 GiB`; an empty text where all are."""
     plural = "value" if top.hidden == 1 else "values"
     return f"{top.hidden} smaller {plural}, {format_bytes(top.hidden_nbytes)}" * bool(top.hidden)
@@ -138,11 +138,11 @@ def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]
       encoding: the encoding of the stream that the text is for.
     """
     title = [Text(peak_text(peak), style="bold"), Text(profile_text(peak), style="dim")]
-    parts: list[RenderableType] = [Flow(title, separator=" "), Text(op_text(peak))]
-    parts.append(Origin(peak.source))
+    parts: list[RenderableType] = [FlowingParts(title, separator=" "), Text(op_text(peak))]
+    parts.append(SourceLines(peak.source))
     if peak.curve:
         parts.append(_Curve(peak, encoding))
-    parts.append(Flow(breakdown_parts(peak), indent=2))
+    parts.append(FlowingParts(breakdown_parts(peak), indent=2))
     top = top_live(peak)
     if top.shown:
         parts.append(_table(peak, top))
@@ -165,7 +165,7 @@ class _Curve:
         yield Text(mark, style="dim")
 
 
-def _table(peak: Peak, top: Top) -> Table:
+def _table(peak: Peak, top: LargestValues) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -178,7 +178,7 @@ def _table(peak: Peak, top: Top) -> Table:
         table.add_row(
             Text(format_bytes(live.nbytes), style="cyan"),
             Text(percent(live.nbytes, peak.nbytes), style="dim"),
-            Group(line, Origin(live.source)),
+            Group(line, SourceLines(live.source)),
         )
     return table
 

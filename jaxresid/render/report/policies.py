@@ -19,7 +19,7 @@ def policy_text(policy: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class BrokenNames:
     """Text with long names in it, broken as by `lines`.
 
     Attributes:

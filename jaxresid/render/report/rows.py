@@ -32,7 +32,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResidualRow:
     """One or more residuals that are shown as one.
 
     Attributes:
@@ -67,11 +67,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ResidualRows:
     """The rows to show, biggest first, and the rows that were left out."""
 
-    shown: tuple[Row, ...]
-    hidden: tuple[Row, ...]
+    shown: tuple[ResidualRow, ...]
+    hidden: tuple[ResidualRow, ...]
 
     @property
     def hidden_nbytes(self) -> int:
@@ -79,19 +79,19 @@ class Rows:
         return sum(row.nbytes for row in self.hidden)
 
 
-def rows(report: Report, view: View) -> Rows:
+def rows(report: Report, view: View) -> ResidualRows:
     """Return the rows of a report under a view."""
     key, title = _GROUPINGS[view.group_by]
     groups: dict[Hashable, list[Residual]] = {}
     for i, residual in enumerate(report.residuals):
         if view.all or _is_shown(residual, view.group_by):
             groups.setdefault(key(residual, i), []).append(residual)
-    found = [Row(tuple(g), title(g[0]) if title else None) for g in groups.values()]
+    found = [ResidualRow(tuple(g), title(g[0]) if title else None) for g in groups.values()]
     found.sort(key=lambda row: -row.nbytes)  # stable: equal ones stay in the vjp's order
     big = [row for row in found if row.nbytes >= view.min_bytes]
     small = [row for row in found if row.nbytes < view.min_bytes]
     top = len(big) if view.top is None else view.top
-    return Rows(tuple(big[:top]), tuple(big[top:] + small))
+    return ResidualRows(tuple(big[:top]), tuple(big[top:] + small))
 
 
 def _is_shown(residual: Residual, group_by: str | None) -> bool:
@@ -176,7 +176,7 @@ _GROUPINGS: dict[
 }
 
 
-def shapes_text(row: Row, at_most: int = 3) -> str:
+def shapes_text(row: ResidualRow, at_most: int = 3) -> str:
     """Return the distinct avals of a row with their counts: `f32[4,8] ×2, bf16[4]`."""
     counts: dict[str, int] = {}
     for residual in sorted(row.residuals, key=lambda r: -r.nbytes):

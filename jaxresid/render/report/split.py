@@ -9,9 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Equation, Listing, Location, Split, Value
+from jaxresid.model import Equation, Listing, Location, Split, Variable
 from jaxresid.render.style.words import aval_text, place_text
-from jaxresid.shown import shown
+from jaxresid.safe_text import safe_value
 
 _SIDE_BY_SIDE = 120
 _GAP = 3
@@ -20,7 +20,7 @@ _RESIDUAL = "bold yellow"
 
 def render_split(split: Split, *, source: bool) -> _Sides:
     """Return the two listings; `source` adds each eqn's line of code."""
-    return _Sides(shown(split), source)
+    return _Sides(safe_value(split), source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _equation(equation: Equation, pad: str) -> Text:
     return line
 
 
-def _declared(value: Value) -> Text:
+def _declared(value: Variable) -> Text:
     style = _RESIDUAL if value.residual is not None else ""
     text = Text(value.name, style=style)
     if value.aval is not None and value.name != "_":
@@ -142,10 +142,10 @@ def _declared(value: Value) -> Text:
     return text.append_text(_number(value))
 
 
-def _used(value: Value) -> Text:
+def _used(value: Variable) -> Text:
     style = _RESIDUAL if value.residual is not None else ""
     return Text(value.name, style=style).append_text(_number(value))
 
 
-def _number(value: Value) -> Text:
+def _number(value: Variable) -> Text:
     return Text("" if value.residual is None else f"#{value.residual}", style=_RESIDUAL)

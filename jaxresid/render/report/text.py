@@ -22,10 +22,10 @@ from jaxresid.render.report.cost import render_cost
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.render.report.peak import render_peak
-from jaxresid.render.report.rows import GROUPS, Row, Rows, View, rows, shapes_text
+from jaxresid.render.report.rows import GROUPS, ResidualRow, ResidualRows, View, rows, shapes_text
 from jaxresid.render.style.words import aval_text, computed_text, mark_text, percent, place_text
-from jaxresid.render.style.wrapping import Origin
-from jaxresid.shown import shown
+from jaxresid.render.style.wrapping import SourceLines
+from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 from jaxresid.words import GroupBy
 
@@ -40,7 +40,7 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
       view: which rows to show.
       encoding: the encoding of the stream that the text is for.
     """
-    report = shown(report)
+    report = safe_value(report)
     found = rows(report, view)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
     parts += [_headline(report), Text()]
@@ -110,14 +110,14 @@ def _headline(report: Report) -> Table:
     return table
 
 
-def _table(report: Report, found: Rows) -> Table:
+def _table(report: Report, rows: ResidualRows) -> Table:
     totals = report.totals
     kept = totals.computed_nbytes + totals.host_nbytes
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for row in found.shown:
+    for row in rows.shown:
         counted = [r for r in row.residuals if r.origin.kind == "computed"]
         share = percent(sum(r.nbytes for r in counted), kept) if counted else ""
         table.add_row(
@@ -128,7 +128,7 @@ def _table(report: Report, found: Rows) -> Table:
     return table
 
 
-def _group_lines(row: Row) -> list[RenderableType]:
+def _group_lines(row: ResidualRow) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(str(row.title), style="bold")]
     location = getattr(row.first.origin, "location", None)
     if location is not None and row.title and f":{location.line} " in row.title:
@@ -137,12 +137,12 @@ def _group_lines(row: Row) -> list[RenderableType]:
     return lines
 
 
-def row_text(row: Row) -> str:
+def row_text(row: ResidualRow) -> str:
     """Return the first line of a row of identical residuals, without styles."""
     return _first_line(row).plain
 
 
-def _first_line(row: Row) -> Text:
+def _first_line(row: ResidualRow) -> Text:
     residual, origin = row.first, row.first.origin
     line = Text()
     if row.count > 1:
@@ -154,17 +154,17 @@ def _first_line(row: Row) -> Text:
     return line
 
 
-def _lines(row: Row) -> list[RenderableType]:
+def _lines(row: ResidualRow) -> list[RenderableType]:
     origin = row.first.origin
     lines: list[RenderableType] = [_first_line(row)]
     if not isinstance(origin, Computed):
         return lines
     marks = tuple(map(mark_text, row.first.marks))
-    lines.append(Origin(row.source, marks, tuple(_notes(row, origin))))
+    lines.append(SourceLines(row.source, marks, tuple(_notes(row, origin))))
     return lines
 
 
-def _what(row: Row) -> str:
+def _what(row: ResidualRow) -> str:
     origin = row.first.origin
     path = folded(getattr(r.origin, "path", None) or "" for r in row.residuals)
     if origin.kind == "argument":
@@ -176,7 +176,7 @@ def _what(row: Row) -> str:
     return computed_text(origin, path)
 
 
-def _notes(row: Row, origin: Computed) -> Iterable[str]:
+def _notes(row: ResidualRow, origin: Computed) -> Iterable[str]:
     residual = row.first
     if origin.named_at is not None and origin.named_at.line != getattr(origin.location, "line", 0):
         yield f"named at {place_text(origin.named_at)}"
@@ -204,14 +204,14 @@ def _readers(residual: Residual, origin: Computed, phase: str, at_most: int = 2)
     return ", ".join(listed) + (f" and {more} more lines" if more > 0 else "")
 
 
-def _footer(report: Report, found: Rows, view: View) -> list[RenderableType]:
+def _footer(report: Report, rows: ResidualRows, view: View) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    if found.hidden:
-        n = len(found.hidden)
+    if rows.hidden:
+        n = len(rows.hidden)
         plural = "row" if n == 1 else "rows"
         how = "--min-bytes hides them" if view.all and view.top is None else "--all shows them"
         lines.append(
-            Text(f"{n} smaller {plural}, {format_bytes(found.hidden_nbytes)}; {how}.", style="dim")
+            Text(f"{n} smaller {plural}, {format_bytes(rows.hidden_nbytes)}; {how}.", style="dim")
         )
     for warning in report.warnings:
         lines.append(Text(f"warning: {warning}", style="yellow"))

@@ -14,7 +14,7 @@ from jaxresid.render.style.words import place_text, source_notes
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class FlowingParts:
     """Parts side by side, as many as fit in each line.
 
     Attributes:
@@ -59,7 +59,7 @@ def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Tex
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocationLines:
     """A line of source: its code is beside its location where both fit, else under it."""
 
     location: Location
@@ -75,7 +75,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SourceLines:
     """The source of something: the user's line, and under it the library's line and the module.
 
     Attributes:
@@ -89,7 +89,7 @@ class Origin:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.source.location is not None:
-            yield Place(self.source.location)
+            yield LocationLines(self.source.location)
         notes = (*self.before, *source_notes(self.source), *self.after)
         if notes:
             yield Text(" · ".join(notes), style="dim")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Comparison, Compiled, Row, Timing
+from jaxresid.model import Comparison, ComparisonRow, Compiled, Timing
 from jaxresid.render.report.accuracy import accuracy_text
 from jaxresid.render.report.compiled import verdict_text
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_rows
-from jaxresid.render.report.policies import Names, lines, policy_text
+from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.style.columns import (
     Column,
@@ -27,9 +27,9 @@ from jaxresid.render.style.columns import (
     width_of,
 )
 from jaxresid.render.style.words import percent
-from jaxresid.render.style.wrapping import Flow
-from jaxresid.render.tables.frontier import Point, plot, plotted
-from jaxresid.shown import shown
+from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.render.tables.frontier import PlotPoint, plot, plotted
+from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
 _FIRST = ("none", "as-written")
@@ -40,7 +40,7 @@ _FITS, _FITS_NOT = " fits", " no"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """Rows with the same figures, which are one line of the table.
 
     Attributes:
@@ -50,11 +50,11 @@ class Entry:
     """
 
     letter: str
-    row: Row
-    same: tuple[Row, ...] = ()
+    row: ComparisonRow
+    same: tuple[ComparisonRow, ...] = ()
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparisonRow, ...]:
         """All rows of the entry, the one that is shown first."""
         return (self.row, *self.same)
 
@@ -74,18 +74,18 @@ class Entry:
         return f"{self.letter} {policy_text(self.row.policy)}".strip(f"{_NO_LETTER} ")
 
 
-def entries(comparison: Comparison) -> tuple[Entry, ...]:
+def entries(comparison: Comparison) -> tuple[TableEntry, ...]:
     """Return the rows that have figures as entries of the table.
 
     No checkpoint and the code as written come first, the others are sorted by peak, highest first.
     Rows that do not differ in any figure are one entry.
     """
-    groups: dict[Hashable, list[Row]] = {}
+    groups: dict[Hashable, list[ComparisonRow]] = {}
     for row in sorted((r for r in comparison.rows if r.error is None), key=_order):
         groups.setdefault(_figures(row), []).append(row)
     letters = (*_LETTERS, *_NO_LETTER * len(groups))
     return tuple(
-        Entry(letter, group[0], tuple(group[1:]))
+        TableEntry(letter, group[0], tuple(group[1:]))
         for letter, group in zip(letters, groups.values(), strict=False)
     )
 
@@ -102,7 +102,7 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
     frontier = [e for e in found if e.pareto]
     sentences = []
     if knee is not None:
-        sentences.append(f"knee: {knee.name}: {_bargain(knee.row, bare)}")
+        sentences.append(f"knee: {knee.name}: {_best_trade(knee.row, bare)}")
     if frontier:
         lowest = min(frontier, key=lambda e: e.row.peak_nbytes or 0)
         if plain is not None and lowest.row.peak_nbytes == plain.row.peak_nbytes:
@@ -112,17 +112,17 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
             least = lowest.row.peak_nbytes or 0
             lower = any(e.row.host_nbytes and (e.row.peak_nbytes or 0) < least for e in found)
             which = "lowest peak without host memory" if lower else "lowest peak"
-            sentences.append(f"{which}: {lowest.name}: {_bargain(lowest.row, bare)}")
+            sentences.append(f"{which}: {lowest.name}: {_best_trade(lowest.row, bare)}")
     written = next((e for e in found if _holds(e, "as-written")), None)
     if written is not None and written is not plain:
-        better = [e for e in frontier if _beats(e.row, written.row)]
+        better = [e for e in frontier if _dominates(e.row, written.row)]
         if better:
             best = min(better, key=lambda e: e.row.peak_nbytes or 0)
             sentences.append(f"{written.name}: {best.name} {_advantage(best.row, written.row)}")
     return tuple(sentences)
 
 
-def compiled_takeaways(found: Sequence[Entry]) -> tuple[str, ...]:
+def compiled_takeaways(found: Sequence[TableEntry]) -> tuple[str, ...]:
     """Return a sentence for each place: what fits there, and which of that recomputes least."""
     rows = [e.row for e in found]
     return tuple(
@@ -130,7 +130,7 @@ def compiled_takeaways(found: Sequence[Entry]) -> tuple[str, ...]:
     )
 
 
-def _fitting(on: str, found: Sequence[Entry]) -> str | None:
+def _fitting(on: str, found: Sequence[TableEntry]) -> str | None:
     told = [(e, c) for e in found if (c := compiled_for(on, e.row)) is not None]
     judged = [(e, c) for e, c in told if c.fits is not None and c.peak_nbytes is not None]
     if not judged:
@@ -148,12 +148,12 @@ def _fitting(on: str, found: Sequence[Entry]) -> str | None:
     return f"{on}: {how_many} {verb}{least}: {e.name}, {verdict_text(c).removeprefix('fits: ')}"
 
 
-def compiled_places(rows: Sequence[Row]) -> tuple[str, ...]:
+def compiled_places(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
     """Return the places that rows were compiled for, each once."""
     return tuple(dict.fromkeys(c.on for row in rows for c in row.compiled))
 
 
-def compiled_for(on: str, row: Row) -> Compiled | None:
+def compiled_for(on: str, row: ComparisonRow) -> Compiled | None:
     """Return what XLA says of a row for a place; None where it was not compiled for it."""
     return next((c for c in row.compiled if c.on == on), None)
 
@@ -221,7 +221,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
       comparison: the comparison to show.
       encoding: the encoding of the stream that the text is for.
     """
-    comparison = shown(comparison)
+    comparison = safe_value(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
         heading(comparison.target, comparison.jax, comparison.mesh),
@@ -229,7 +229,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     ]
     if found:
         parts += [Text(), _Table(comparison, found, encoding)]
-        parts.append(Flow(_legend(found), separator=" · ", style="dim", indent=2))
+        parts.append(FlowingParts(_legend(found), separator=" · ", style="dim", indent=2))
         if host := render_rows([(_mark(e), e.row) for e in found]):
             parts += [Text(), *host]
     failed = [row for row in comparison.rows if row.error is not None]
@@ -243,7 +243,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     sentences += compiled_takeaways(found)
     if not found:
         sentences.append("no policy gave figures")
-    parts += [Text(), *(Names(Text(s, "bold")) for s in sentences)]
+    parts += [Text(), *(BrokenNames(Text(s, "bold")) for s in sentences)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in comparison.warnings]
     parts += [Text(remark, style="dim") for remark in remarks(comparison) if found]
     return Group(*parts)
@@ -255,12 +255,12 @@ def print_comparison(comparison: Comparison) -> None:
     console.print(render_comparison(comparison, console.encoding))
 
 
-def _order(row: Row) -> tuple[int, int, int]:
+def _order(row: ComparisonRow) -> tuple[int, int, int]:
     first = _FIRST.index(row.policy) if row.policy in _FIRST else len(_FIRST)
     return first, -(row.peak_nbytes or 0), row.recompute_flops or 0
 
 
-def _figures(row: Row) -> Hashable:
+def _figures(row: ComparisonRow) -> Hashable:
     """Return the figures that two rows have to share to be one entry."""
     return (
         *(row.kept_nbytes, row.host_nbytes, row.peak_nbytes, row.recompute_flops),
@@ -269,21 +269,21 @@ def _figures(row: Row) -> Hashable:
     )
 
 
-def _holds(entry: Entry, policy: str) -> bool:
+def _holds(entry: TableEntry, policy: str) -> bool:
     return any(row.policy == policy for row in entry.rows)
 
 
-def _beats(row: Row, other: Row) -> bool:
+def _dominates(row: ComparisonRow, other: ComparisonRow) -> bool:
     """Return whether a row is better in peak or recompute and worse in neither."""
     mine, theirs = _costs(row), _costs(other)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
-def _costs(row: Row) -> tuple[int, int]:
+def _costs(row: ComparisonRow) -> tuple[int, int]:
     return row.peak_nbytes or 0, row.recompute_flops or 0
 
 
-def _bargain(row: Row, plain: Row | None) -> str:
+def _best_trade(row: ComparisonRow, plain: ComparisonRow | None) -> str:
     peak = f"peak {format_bytes(row.peak_nbytes or 0)}"
     if plain is not None and plain.peak_nbytes != row.peak_nbytes:
         peak += f" instead of {format_bytes(plain.peak_nbytes or 0)}"
@@ -291,7 +291,7 @@ def _bargain(row: Row, plain: Row | None) -> str:
     return f"{peak}, {added}"
 
 
-def _advantage(row: Row, other: Row) -> str:
+def _advantage(row: ComparisonRow, other: ComparisonRow) -> str:
     parts = []
     if _costs(row)[0] < _costs(other)[0]:
         peaks = (format_bytes(r.peak_nbytes or 0) for r in (row, other))
@@ -302,7 +302,7 @@ def _advantage(row: Row, other: Row) -> str:
     return " and ".join(parts)
 
 
-def _share(row: Row) -> str:
+def _share(row: ComparisonRow) -> str:
     return f"{'about ' * bool(row.uncosted)}{percent(row.recompute_fraction or 0, 1)}"
 
 
@@ -312,14 +312,14 @@ def _where(comparison: Comparison) -> Iterator[RenderableType]:
     if more:
         places.append(f"and {more} more")
     at = Text.assemble(("policies at ", "dim"), (comparison.at, "bold"))
-    yield Flow([at, *places], separator="  ", indent=2)
+    yield FlowingParts([at, *places], separator="  ", indent=2)
     yield Text(
         f"memory with profile {comparison.profile}, time on device {comparison.device}",
         style="dim",
     )
 
 
-def _legend(found: Sequence[Entry]) -> list[str]:
+def _legend(found: Sequence[TableEntry]) -> list[str]:
     without_host = " without host memory" * any(e.row.host_nbytes for e in found)
     legend = ["no checkpoint and as written first, then by peak, highest first"]
     if any(e.pareto for e in found):
@@ -329,17 +329,17 @@ def _legend(found: Sequence[Entry]) -> list[str]:
     return legend
 
 
-def _failed(failed: Sequence[Row]) -> Iterator[RenderableType]:
+def _failed(failed: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
     """Yield one line for each error, after the policies that have it."""
     groups: dict[str, list[str]] = {}
     for row in failed:
         groups.setdefault(" ".join((row.error or "").split()), []).append(policy_text(row.policy))
     yield Text("without figures", style="bold")
     for error, policies in groups.items():
-        yield Names(Text.assemble((", ".join(policies), "yellow"), f": {error}"))
+        yield BrokenNames(Text.assemble((", ".join(policies), "yellow"), f": {error}"))
 
 
-def _not_compiled(rows: Sequence[Row]) -> Iterator[RenderableType]:
+def _not_compiled(rows: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
     """Yield one line for each reason not to be compiled, after the policies that have it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -351,17 +351,17 @@ def _not_compiled(rows: Sequence[Row]) -> Iterator[RenderableType]:
         yield Text("not compiled", style="bold")
     for (on, error), policies in groups.items():
         names = "all" if len(policies) > 1 and len(policies) == len(rows) else ", ".join(policies)
-        yield Names(Text.assemble((f"{on}: {names}", "yellow"), f": {error}"))
+        yield BrokenNames(Text.assemble((f"{on}: {names}", "yellow"), f": {error}"))
 
 
-def _points(found: Sequence[Entry]) -> Iterator[Point]:
+def _points(found: Sequence[TableEntry]) -> Iterator[PlotPoint]:
     for e in found:
         r = e.row
         if r.peak_nbytes is not None and r.recompute_fraction is not None:
-            yield Point(r.recompute_fraction, r.peak_nbytes, e.letter, e.pareto, e.knee)
+            yield PlotPoint(r.recompute_fraction, r.peak_nbytes, e.letter, e.pareto, e.knee)
 
 
-def _bytes_unit(found: Sequence[Entry]) -> Unit:
+def _bytes_unit(found: Sequence[TableEntry]) -> Unit:
     return bytes_unit(
         n for e in found for n in (e.row.peak_nbytes, e.row.kept_nbytes, e.row.host_nbytes) if n
     )
@@ -371,7 +371,7 @@ def _bytes_unit(found: Sequence[Entry]) -> Unit:
 class _Plot:
     """The frontier, drawn in the available width."""
 
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     unit: Unit
     encoding: str
 
@@ -390,7 +390,7 @@ class _Plot:
         under = ["recompute, % of the FLOPs without checkpoints"]
         if hidden:
             under.append(f"hidden behind others: {' '.join(hidden)}")
-        yield Flow(under, separator="; ", style="dim")
+        yield FlowingParts(under, separator="; ", style="dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +398,7 @@ class _Table:
     """The table: figures on the left, policies on the right in the remaining width."""
 
     comparison: Comparison
-    entries: Sequence[Entry]
+    entries: Sequence[TableEntry]
     encoding: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -411,22 +411,22 @@ class _Table:
                 mark.stylize("bold green")
             names, notes = list(_names(e, self.comparison.at)), list(_notes(e.row))
             if beside:
-                yield _hung(Text().join([mark, *figures]), [*names, *notes], options.max_width)
+                yield _hanging(Text().join([mark, *figures]), [*names, *notes], options.max_width)
             else:
-                yield _hung(mark, names, options.max_width)
+                yield _hanging(mark, names, options.max_width)
                 yield Text(" " * mark.cell_len) + Text().join(figures)
                 if notes:
-                    yield _hung(Text(" " * mark.cell_len), notes, options.max_width)
+                    yield _hanging(Text(" " * mark.cell_len), notes, options.max_width)
 
 
-def _hung(start: Text, texts: Sequence[Text], width: int) -> Text:
+def _hanging(start: Text, texts: Sequence[Text], width: int) -> Text:
     """Return texts under each other to the right of a start."""
     left = start.cell_len
     first, *rest = (line for text in texts for line in lines(text, width - left))
     return Text("\n").join([start + first, *(Text(" " * left) + line for line in rest)])
 
 
-def _columns(found: Sequence[Entry], encoding: str) -> list[Column]:
+def _columns(found: Sequence[TableEntry], encoding: str) -> list[Column]:
     rows = [e.row for e in found]
     unit = _bytes_unit(found)
     flops = flops_unit(r.recompute_flops or 0 for r in rows)
@@ -442,19 +442,19 @@ def _columns(found: Sequence[Entry], encoding: str) -> list[Column]:
         columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
     columns.append(_recompute(rows, flops))
     columns.append(Column(("time", "est."), tuple(_time(r, times) for r in rows)))
-    columns += [_place(on, rows) for on in compiled_places(rows) if _told(on, rows)]
+    columns += [_place(on, rows) for on in compiled_places(rows) if _has_figures(on, rows)]
     if any(r.measured for r in rows):
         texts = tuple(_ratio(r.measured, times) if r.measured else "" for r in rows)
         columns.append(Column(("", "measured"), texts))
     return columns
 
 
-def _told(on: str, rows: Sequence[Row]) -> bool:
+def _has_figures(on: str, rows: Sequence[ComparisonRow]) -> bool:
     """Return whether XLA gave figures of any of the rows for a place."""
     return any(c.on == on and c.error is None for row in rows for c in row.compiled)
 
 
-def _place(on: str, rows: Sequence[Row]) -> Column:
+def _place(on: str, rows: Sequence[ComparisonRow]) -> Column:
     """Return the column of XLA's peak for a place, and whether it fits."""
     told = [compiled_for(on, row) for row in rows]
     unit = bytes_unit(c.peak_nbytes for c in told if c is not None and c.peak_nbytes is not None)
@@ -469,12 +469,12 @@ def _place(on: str, rows: Sequence[Row]) -> Column:
     return Column((on, unit.name + " " * len(_FITS)), tuple(texts), "cyan")
 
 
-def _mark(entry: Entry) -> str:
+def _mark(entry: TableEntry) -> str:
     letter = f"[{entry.letter}]" if entry.knee else f" {entry.letter} "
     return letter + ("*" if entry.pareto else " ")
 
 
-def _recompute(rows: Sequence[Row], unit: Unit) -> Column:
+def _recompute(rows: Sequence[ComparisonRow], unit: Unit) -> Column:
     """Return one column with the FLOPs and their share."""
     flops = [at_least(r.uncosted) + unit.text(r.recompute_flops or 0) for r in rows]
     shares = [percent(r.recompute_fraction, 1) if r.recompute_fraction else "" for r in rows]
@@ -487,7 +487,7 @@ def _recompute(rows: Sequence[Row], unit: Unit) -> Column:
     return Column(("recompute", units), tuple(texts))
 
 
-def _time(row: Row, times: str) -> str:
+def _time(row: ComparisonRow, times: str) -> str:
     return "" if row.time_fraction is None else f"{times}{1 + row.time_fraction:.2f}"
 
 
@@ -498,7 +498,7 @@ def _ratio(timing: Timing, times: str) -> str:
     return f"{times}{timing.ratio:.2f} ({timing.low:.2f}-{timing.high:.2f})"
 
 
-def _names(entry: Entry, at: str) -> Iterator[Text]:
+def _names(entry: TableEntry, at: str) -> Iterator[Text]:
     """Yield the policy of an entry, and those with the same figures."""
     for i, row in enumerate(entry.rows):
         text = Text("" if i == 0 else "= ", style="dim" if i else "")
@@ -510,7 +510,7 @@ def _names(entry: Entry, at: str) -> Iterator[Text]:
         yield text
 
 
-def _notes(row: Row) -> Iterator[Text]:
+def _notes(row: ComparisonRow) -> Iterator[Text]:
     """Yield what went wrong when a row was measured."""
     if row.measure_error is not None:
         error = " ".join(row.measure_error.split())

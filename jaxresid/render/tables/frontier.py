@@ -17,7 +17,7 @@ _NARROWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """An entry of the table as a point of the plot.
 
     Attributes:
@@ -54,13 +54,13 @@ _LINES = _Strokes("─", "│", "┐", "┤", "─", "└")
 _ASCII = _Strokes("-", "|", "+", "|", "-", "+")
 
 
-def plotted(points: Sequence[Point]) -> bool:
+def plotted(points: Sequence[PlotPoint]) -> bool:
     """Return whether there is a trade to draw: at least two peaks and two recomputations."""
     return len({p.peak for p in points}) > 1 and len({p.recompute for p in points}) > 1
 
 
 def plot(
-    points: Sequence[Point],
+    points: Sequence[PlotPoint],
     peaks: tuple[str, str],
     recomputes: tuple[str, str],
     width: int,
@@ -103,7 +103,7 @@ def plot(
     return lines, hidden
 
 
-def _places(points: Sequence[Point], columns: int) -> dict[Point, tuple[int, int]]:
+def _places(points: Sequence[PlotPoint], columns: int) -> dict[PlotPoint, tuple[int, int]]:
     """Return the column and line of each point, with room for brackets left and right."""
     peaks = [p.peak for p in points]
     recomputes = [p.recompute for p in points]
@@ -135,8 +135,8 @@ def _draw_steps(
 
 def _draw_points(
     grid: dict[tuple[int, int], tuple[str, str]],
-    points: Sequence[Point],
-    places: dict[Point, tuple[int, int]],
+    points: Sequence[PlotPoint],
+    places: dict[PlotPoint, tuple[int, int]],
 ) -> tuple[str, ...]:
     """Draw the letters over the lines, and return those that are hidden.
 

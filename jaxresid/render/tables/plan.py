@@ -13,11 +13,11 @@ from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedVa
 from jaxresid.render.report.accuracy import accuracy_text
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
-from jaxresid.render.report.policies import Names
+from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.style.words import percent, place_text, short_path
-from jaxresid.render.style.wrapping import Flow
-from jaxresid.shown import shown
+from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes, format_flops
 
 _KINDS = {
@@ -144,11 +144,11 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
       plan: the plan to show.
       encoding: the encoding of the stream that the text is for.
     """
-    plan = shown(plan)
+    plan = safe_value(plan)
     times = "×" if can_encode("×", encoding) else "x"
-    verdict = Names(verdict_text(plan), style="bold green" if plan.fits else "bold red")
+    verdict = BrokenNames(verdict_text(plan), style="bold green" if plan.fits else "bold red")
     parts: list[RenderableType] = [heading(plan.target, plan.jax), verdict, _peaks(plan)]
-    parts.append(Flow(figure_parts(plan, times), indent=2))
+    parts.append(FlowingParts(figure_parts(plan, times), indent=2))
     if not plan.fits:
         parts.append(Text(helps(plan)))
     parts += [Text(), *_sites(plan)]
@@ -216,9 +216,9 @@ def _sites(plan: Plan) -> Iterator[RenderableType]:
         function, *others = site_parts(site)
         action = Text("change" if site.changed else "leave", style=style)
         head = [action, Text(function, style="bold"), *map(Text, others)]
-        yield Flow(head, separator="  ", indent=2)
+        yield FlowingParts(head, separator="  ", indent=2)
         for text, part in part_texts(site):
-            yield Padding(Names(text), (0, 0, 0, 2))
+            yield Padding(BrokenNames(text), (0, 0, 0, 2))
             if part.values:
                 yield Padding(_values(part), (0, 0, 0, 4))
 
@@ -232,7 +232,7 @@ def _values(part: PlannedPart) -> Table:
         table.add_row(
             Text(value.action),
             Text(format_bytes(value.nbytes), style="cyan"),
-            Names(value_text(value)),
+            BrokenNames(value_text(value)),
         )
     return table
 

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
 from jaxresid.render.report.heading import heading
-from jaxresid.render.report.policies import Names, lines, policy_text
+from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
-from jaxresid.render.style.wrapping import Flow
-from jaxresid.shown import shown
+from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
 _PLACES = 6
@@ -27,12 +27,12 @@ Table = Mapping[tuple[str, int | None], SweepRow]
 
 def render_sweep(sweep: Sweep) -> RenderableType:
     """Return the whole text of a sweep."""
-    sweep = shown(sweep)
+    sweep = safe_value(sweep)
     parts: list[RenderableType] = [heading(sweep.target, sweep.jax), _where(sweep)]
     for on in sweep.on:
-        found = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
-        if any(_peak(row) is not None for row in found.values()):
-            parts += [Text(), _place(on, found), _Table(sweep, found), *_remarks(found)]
+        table = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
+        if any(_peak(row) is not None for row in table.values()):
+            parts += [Text(), _place(on, table), _Table(sweep, table), *_remarks(table)]
     failed = [row for row in sweep.rows if row.error is not None]
     if failed:
         parts += [Text(), Text("not compiled", style="bold"), *_failed(failed)]
@@ -47,9 +47,9 @@ def print_sweep(sweep: Sweep) -> None:
     Console(highlight=False).print(render_sweep(sweep))
 
 
-def largest(policy: str, batches: Sequence[int], found: Table) -> int | None:
+def largest(policy: str, batches: Sequence[int], table: Table) -> int | None:
     """Return the largest batch size that fits with a policy; None where none fits."""
-    return max((b for b in batches if _fits(found.get((policy, b)))), default=None)
+    return max((b for b in batches if _fits(table.get((policy, b)))), default=None)
 
 
 def _where(sweep: Sweep) -> RenderableType:
@@ -58,32 +58,32 @@ def _where(sweep: Sweep) -> RenderableType:
     if more:
         places.append(f"and {more} more")
     at = Text.assemble(("policies at ", "dim"), (sweep.at, "bold"))
-    return Flow([at, *places], separator="  ", indent=2)
+    return FlowingParts([at, *places], separator="  ", indent=2)
 
 
-def _place(on: str, found: Table) -> Text:
+def _place(on: str, table: Table) -> Text:
     text = Text.assemble((on, "bold"))
-    capacities = {c.capacity_nbytes for c in _compiled(found)} - {None}
+    capacities = {c.capacity_nbytes for c in _compiled(table)} - {None}
     if len(capacities) == 1:
         text.append(f"  {format_bytes(capacities.pop() or 0)} per device")
-    devices = sorted({c.devices for c in _compiled(found)})
+    devices = sorted({c.devices for c in _compiled(table)})
     if devices and devices[-1] > 1:
         text.append(f"  split over {' or '.join(map(str, devices))}")
     return text
 
 
-def _remarks(found: Table) -> Iterator[RenderableType]:
+def _remarks(table: Table) -> Iterator[RenderableType]:
     legend = [
-        "memory at XLA's peak" + " on one device" * any(c.devices > 1 for c in _compiled(found))
+        "memory at XLA's peak" + " on one device" * any(c.devices > 1 for c in _compiled(table))
     ]
-    if any(c.fits is False for c in _compiled(found)):
+    if any(c.fits is False for c in _compiled(table)):
         legend.append(f"{_TOO_MUCH} does not fit")
-    if all(c.fits is None for c in _compiled(found)):
+    if all(c.fits is None for c in _compiled(table)):
         legend.append("the available memory is not known")
-    legend += dict.fromkeys(c.compiler for c in _compiled(found) if c.compiler)
-    yield Flow(legend, style="dim", indent=2)
-    for note in dict.fromkeys(note for c in _compiled(found) for note in c.notes):
-        yield Names(f"note: {note}", "dim")
+    legend += dict.fromkeys(c.compiler for c in _compiled(table) if c.compiler)
+    yield FlowingParts(legend, style="dim", indent=2)
+    for note in dict.fromkeys(note for c in _compiled(table) for note in c.notes):
+        yield BrokenNames(f"note: {note}", "dim")
 
 
 def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
@@ -96,7 +96,7 @@ def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
         batches = dict.fromkeys(str(row.batch) for row in rows if row.batch is not None)
         which = [", ".join(dict.fromkeys(row.on for row in rows)), ", ".join(policies)]
         which += [f"batch {', '.join(batches)}"] if batches else []
-        yield Names(Text.assemble(("; ".join(which), "yellow"), f": {error}"))
+        yield BrokenNames(Text.assemble(("; ".join(which), "yellow"), f": {error}"))
 
 
 def _counts(sweep: Sweep) -> str:
@@ -112,8 +112,8 @@ def _counts(sweep: Sweep) -> str:
     return f"{len(sweep.rows)} result{'s' * (len(sweep.rows) != 1)}: {listed}"
 
 
-def _compiled(found: Table) -> Iterator[Compiled]:
-    for row in found.values():
+def _compiled(table: Table) -> Iterator[Compiled]:
+    for row in table.values():
         if row.compiled is not None and row.error is None:
             yield row.compiled
 
@@ -131,10 +131,10 @@ class _Table:
     """The table: figures on the left, policies on the right in the remaining width."""
 
     sweep: Sweep
-    found: Table
+    table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for n, columns in enumerate(_blocks(_columns(self.sweep, self.found), options.max_width)):
+        for n, columns in enumerate(_blocks(_columns(self.sweep, self.table), options.max_width)):
             if n:
                 yield Text()
             yield from self._block(columns, options.max_width)
@@ -150,7 +150,7 @@ class _Table:
                 yield figures + first
                 yield from (Text(" " * width) + line for line in rest)
             else:
-                yield Names(policy_text(policy))
+                yield BrokenNames(policy_text(policy))
                 figures.rstrip()
                 yield figures
 
@@ -166,21 +166,21 @@ def _blocks(columns: Sequence[Column], max_width: int) -> list[list[Column]]:
     return blocks
 
 
-def _columns(sweep: Sweep, found: Table) -> list[Column]:
+def _columns(sweep: Sweep, table: Table) -> list[Column]:
     batches: tuple[int | None, ...] = sweep.batches or (None,)
-    unit = bytes_unit(peak for row in found.values() if (peak := _peak(row)) is not None)
-    is_marked = any(_fits(row) is False for row in found.values())
+    unit = bytes_unit(peak for row in table.values() if (peak := _peak(row)) is not None)
+    is_marked = any(_fits(row) is False for row in table.values())
     columns = []
     for batch in batches:
-        rows = [found.get((policy, batch)) for policy in sweep.policies]
+        rows = [table.get((policy, batch)) for policy in sweep.policies]
         name = "peak" if batch is None else f"batch {batch}" if batch == batches[0] else f"{batch}"
         pad = f" {' ' * len(_TOO_MUCH)}" * is_marked
         texts = tuple(_figure(row, unit, is_marked) for row in rows)
         styles = tuple("red" if _fits(row) is False else "" for row in rows)
         columns.append(Column((name + pad, unit.name + pad), texts, styles=styles))
-    if any(_fits(row) is not None for row in found.values()):
-        columns.append(_verdicts(sweep, found))
-    columns.append(_recompute(sweep, found))
+    if any(_fits(row) is not None for row in table.values()):
+        columns.append(_verdicts(sweep, table))
+    columns.append(_recompute(sweep, table))
     return columns
 
 
@@ -191,25 +191,25 @@ def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
     return f"{text} {mark}" if is_marked else text
 
 
-def _verdicts(sweep: Sweep, found: Table) -> Column:
+def _verdicts(sweep: Sweep, table: Table) -> Column:
     if not sweep.batches:
         words = {True: "yes", False: "no", None: _NOTHING}
-        texts = tuple(words[_fits(found.get((policy, None)))] for policy in sweep.policies)
+        texts = tuple(words[_fits(table.get((policy, None)))] for policy in sweep.policies)
         return Column(("", "fits"), texts)
-    fitting = [largest(policy, sweep.batches, found) for policy in sweep.policies]
+    fitting = [largest(policy, sweep.batches, table) for policy in sweep.policies]
     texts = tuple(_NOTHING if batch is None else str(batch) for batch in fitting)
     styles = tuple("bold" if b else "" for b in fitting)
     return Column(("largest", "that fits"), texts, styles=styles)
 
 
-def _recompute(sweep: Sweep, found: Table) -> Column:
+def _recompute(sweep: Sweep, table: Table) -> Column:
     """Return the column of recomputed FLOPs.
 
     They are a share of the FLOPs without any checkpoint, at the largest batch size with a figure.
     """
     texts = []
     for policy in sweep.policies:
-        of_batches = (found.get((policy, b)) for b in reversed(sweep.batches or (None,)))
+        of_batches = (table.get((policy, b)) for b in reversed(sweep.batches or (None,)))
         shares = (r.recompute_fraction for r in of_batches if r is not None)
         share = next((s for s in shares if s is not None), None)
         texts.append("" if share is None else percent(share, 1))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jaxresid.xla.hlo import module as hlo
 from jaxresid.xla.hlo.wire import Message
-from jaxresid.xla.job import Buffer
+from jaxresid.xla.job import PeakBuffer
 
-MOST = 512
+MAX_BUFFERS = 512
 
 # XLA's memory spaces: `HostMemorySpace` of layouts, and on TPUs what is on the chip.
 _HOST = 5
@@ -18,29 +18,29 @@ _DEVICE = {"tpu": (0,), "cuda": (0, 1), "cpu": (0,)}
 
 
 # An instruction and an index into its shape.
-_Place = tuple[int, tuple[int, ...]]
+_Element = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveBuffers:
     """The memory of one executable on one device.
 
     Attributes:
-      buffers: the buffers live at the peak, biggest first, at most `MOST`.
+      buffers: the buffers live at the peak, biggest first, at most `MAX_BUFFERS`.
       nbytes: the bytes of all that are live at the peak on the device; None: not known.
       allocated_nbytes: the bytes of all allocations on the device: arguments, outputs, temporaries,
         constants, and the gaps between them; what XLA compares with the device's memory.
       notes: why there is nothing.
     """
 
-    buffers: tuple[Buffer, ...] = ()
+    buffers: tuple[PeakBuffer, ...] = ()
     nbytes: int | None = None
     allocated_nbytes: int | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _LogicalBuffer:
     """A logical buffer: where it is, from when to when, and what makes it."""
 
     slot: tuple[int, int]
@@ -53,7 +53,7 @@ class _Value:
     index: tuple[int, ...]
 
 
-def buffers(module: bytes, assignment: bytes, platform: str) -> Live:
+def buffers(module: bytes, assignment: bytes, platform: str) -> LiveBuffers:
     """Return the buffers that are live at the peak; only a note where they cannot be read.
 
     This never raises. XLA says where each value lies and since jaxlib 0.10 which it thinks are live
@@ -67,14 +67,14 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> Live:
       platform: `cpu`, `cuda`, `tpu`.
     """
     if not assignment:
-        return Live(notes=("this compiler does not report its buffers",))
+        return LiveBuffers(notes=("this compiler does not report its buffers",))
     try:
         return _live(hlo.module(module), Message.read(assignment), _DEVICE[platform])
     except (ValueError, IndexError, KeyError, StopIteration, RecursionError):
-        return Live(notes=("the buffers of this compiler could not be read",))
+        return LiveBuffers(notes=("the buffers of this compiler could not be read",))
 
 
-def _live(read: hlo.Module, assignment: Message, device: tuple[int, ...]) -> Live:
+def _live(read: hlo.HloModule, assignment: Message, device: tuple[int, ...]) -> LiveBuffers:
     memories = {**dict.fromkeys(device, "device"), _HOST: "host"}
     values = _values(read, assignment, memories)
     allocated = sum(
@@ -83,22 +83,22 @@ def _live(read: hlo.Module, assignment: Message, device: tuple[int, ...]) -> Liv
         if allocation.integer(8) in device and not allocation.integer(3)
     )
     if not values:
-        return Live()
-    live = _held(values, _peak(values))
-    makers = _Makers(read)
+        return LiveBuffers()
+    live = _held_at(values, _peak(values))
+    makers = _Producers(read)
     found = tuple(_buffer(read, makers, value) for value in live if value.nbytes)
     nbytes = sum(value.nbytes for value in live if value.memory == "device")
-    return Live(found[:MOST], nbytes, allocated)
+    return LiveBuffers(found[:MAX_BUFFERS], nbytes, allocated)
 
 
-def _held(values: list[_Value], now: int) -> list[_Value]:
+def _held_at(values: list[_LogicalBuffer], now: int) -> list[_LogicalBuffer]:
     """Return the values held at a time, biggest first.
 
     Of the values that share a slot it is the last one made. The memory of an output is held from
     the start, even while others use it.
     """
-    slots: dict[tuple[int, int], _Value] = {}
-    outputs: dict[int, _Value] = {}
+    slots: dict[tuple[int, int], _LogicalBuffer] = {}
+    outputs: dict[int, _LogicalBuffer] = {}
     for value in values:
         if value.kind == "output":
             known = outputs.get(value.slot[0])
@@ -112,7 +112,9 @@ def _held(values: list[_Value], now: int) -> list[_Value]:
     return sorted(held, key=lambda value: (-value.nbytes, value.slot))
 
 
-def _values(read: hlo.Module, assignment: Message, memories: Mapping[int, str]) -> list[_Value]:
+def _values(
+    read: hlo.HloModule, assignment: Message, memories: Mapping[int, str]
+) -> list[_LogicalBuffer]:
     """Return the arrays of an assignment that are in one of the memories."""
     places = _places(assignment, memories)
     made = {}
@@ -131,7 +133,7 @@ def _values(read: hlo.Module, assignment: Message, memories: Mapping[int, str]) 
         start, end = lifetimes.made[at], lifetimes.last[at, index]
         if kind in ("argument", "constant"):
             start, end = 0, lifetimes.end
-        found.append(_Value(slot, logical.integer(2), start, end, kind, memory, at, index))
+        found.append(_LogicalBuffer(slot, logical.integer(2), start, end, kind, memory, at, index))
     return found
 
 
@@ -169,9 +171,9 @@ class _Lifetimes:
       end: the time when the program is over.
     """
 
-    def __init__(self, read: hlo.Module, defined: frozenset[_Place]) -> None:
+    def __init__(self, read: hlo.HloModule, defined: frozenset[_Element]) -> None:
         self.made: dict[int, int] = {}
-        self.last: dict[_Place, int] = defaultdict(int)
+        self.last: dict[_Element, int] = defaultdict(int)
         self._read = read
         self._defined = defined
         self._begun: dict[int, int] = {}
@@ -213,7 +215,7 @@ class _Lifetimes:
             place = self._definition((at, index))
             self.last[place] = max(self.last[place], now)
 
-    def _definition(self, place: _Place) -> _Place:
+    def _definition(self, place: _Element) -> _Element:
         """Return the place where the value at a place was made.
 
         The body's root needs to the end what a loop hands through unchanged.
@@ -263,7 +265,7 @@ def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
         yield from ((n, *index) for index in _leaves(element))
 
 
-def _peak(values: list[_Value]) -> int:
+def _peak(values: list[_LogicalBuffer]) -> int:
     """Return the time when the most bytes of device memory are live.
 
     What shares a slot counts once. The memory of outputs is there all the time.
@@ -285,11 +287,11 @@ def _peak(values: list[_Value]) -> int:
     return at
 
 
-def _buffer(read: hlo.Module, makers: _Makers, value: _Value) -> Buffer:
+def _buffer(read: hlo.HloModule, makers: _Producers, value: _LogicalBuffer) -> PeakBuffer:
     made = read.instructions[value.instruction]
     maker = made if value.kind == "argument" else makers.of(value.instruction, value.index)
     passed_on = maker.opcode in ("parameter", "constant")
-    return Buffer(
+    return PeakBuffer(
         kind=value.kind,
         nbytes=value.nbytes,
         shape=str(made.shape.at(value.index)),
@@ -301,13 +303,13 @@ def _buffer(read: hlo.Module, makers: _Makers, value: _Value) -> Buffer:
     )
 
 
-class _Makers:
+class _Producers:
     """The instructions that compute what a value holds.
 
     For what a loop stacks up that is the one in its body, for a fusion the one inside it.
     """
 
-    def __init__(self, read: hlo.Module) -> None:
+    def __init__(self, read: hlo.HloModule) -> None:
         self._read = read
 
     def of(self, at: int, index: tuple[int, ...]) -> hlo.Instruction:

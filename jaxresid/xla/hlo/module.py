@@ -97,7 +97,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Module:
+class HloModule:
     """An HLO module.
 
     Attributes:
@@ -126,7 +126,7 @@ class Module:
         return {name: i for i in self.instructions.values() for name in i.called}
 
 
-def module(data: bytes) -> Module:
+def module(data: bytes) -> HloModule:
     """Read an HloModuleProto.
 
     Raises:
@@ -147,7 +147,7 @@ def module(data: bytes) -> Module:
     entry = message.integer(6)
     if entry not in computations:
         raise ValueError("no entry computation")
-    return Module(computations, roots, entry)
+    return HloModule(computations, roots, entry)
 
 
 def _instruction(message: Message, frames: tuple[tuple[str, int], ...]) -> Instruction:
@@ -235,7 +235,7 @@ def collectives(data: bytes) -> tuple[CollectiveOp, ...]:
 
 
 def _collectives(
-    read: Module, computation: int, trips: int, exact: bool, within: tuple[int, ...]
+    read: HloModule, computation: int, trips: int, exact: bool, within: tuple[int, ...]
 ) -> Iterator[CollectiveOp]:
     if computation in within:
         return
@@ -256,7 +256,7 @@ def _collectives(
             yield from _collectives(read, name, inner, known, (*within, computation))
 
 
-def _result_nbytes(read: Module, i: Instruction) -> int:
+def _result_nbytes(read: HloModule, i: Instruction) -> int:
     """Return the bytes of a collective's results.
 
     All-gather-start and collective-permute-start return their operands, their results, and perhaps
@@ -267,7 +267,7 @@ def _result_nbytes(read: Module, i: Instruction) -> int:
     return i.shape.nbytes
 
 
-def known_trips(read: Module, loop: Instruction) -> int | None:
+def known_trips(read: HloModule, loop: Instruction) -> int | None:
     """Return how often a while loop's body runs; None where it is not known.
 
     The number is the one that the compiler noted, or comes from a condition `i < n` and a body that
@@ -280,7 +280,7 @@ def known_trips(read: Module, loop: Instruction) -> int | None:
         return _counted_trips(read, loop)
 
 
-def _counted_trips(read: Module, loop: Instruction) -> int | None:
+def _counted_trips(read: HloModule, loop: Instruction) -> int | None:
     """Return the trips of a loop that counts an integer up to a constant; None for other loops.
 
     libtpu notes no trips; loops of a scan still count that way.
@@ -309,7 +309,7 @@ def _counted_trips(read: Module, loop: Instruction) -> int | None:
 
 
 def origin(
-    read: Module, at: int, index: tuple[int, ...] = ()
+    read: HloModule, at: int, index: tuple[int, ...] = ()
 ) -> tuple[Instruction, tuple[int, ...]]:
     """Return the instruction and the element that a value comes from.
 
@@ -344,7 +344,7 @@ def origin(
 _SAME = ("copy", "bitcast", "optimization-barrier")
 
 
-def _unchanged(read: Module, loop: Instruction, index: tuple[int, ...]) -> bool:
+def _unchanged(read: HloModule, loop: Instruction, index: tuple[int, ...]) -> bool:
     """Return whether a loop's body returns an element of its parameter as it got it.
 
     The body is the computation whose root is no single truth value.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxresid.xla.hlo.buffers import MOST, Live
-from jaxresid.xla.job import Buffer
+from jaxresid.xla.hlo.buffers import MAX_BUFFERS, LiveBuffers
+from jaxresid.xla.job import PeakBuffer
 
 _SIZE = r"([\d.]+) ?([KMGTP]?)(?:iB|B|\b)"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -27,7 +27,7 @@ _ALLOCATOR = re.compile(r"Out of memory (?:while trying to allocate|allocating) 
 
 
 @dataclass(frozen=True, slots=True)
-class Exhausted:
+class OutOfMemory:
     """The memory that a program needs where it needs more than there is.
 
     Attributes:
@@ -40,11 +40,11 @@ class Exhausted:
 
     required_nbytes: int | None
     capacity_nbytes: int | None = None
-    buffers: tuple[Buffer, ...] = ()
+    buffers: tuple[PeakBuffer, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def exhausted(message: str) -> Exhausted | None:
+def parse_out_of_memory(message: str) -> OutOfMemory | None:
     """Return what a compiler's message says about a device's memory.
 
     None if it is about something else, such as a kernel that needs more than the memory on the
@@ -54,30 +54,30 @@ def exhausted(message: str) -> Exhausted | None:
         found = re.search(pattern, message)
         if found:
             required, capacity = _nbytes(found[1], found[2]), _nbytes(found[3], found[4])
-            return Exhausted(required, capacity, _listed(message), _rounded(found[1] + found[2]))
+            return OutOfMemory(required, capacity, _listed(message), _rounded(found[1] + found[2]))
     found = _CORES.search(message)
     if found:
         required = _nbytes(found[1], found[2]) + _nbytes(found[3], found[4])
         capacity = _nbytes(found[5], found[6])
-        return Exhausted(required, capacity, _listed(message), _rounded(found[3] + found[4]))
+        return OutOfMemory(required, capacity, _listed(message), _rounded(found[3] + found[4]))
     total = _TOTAL.search(message)
     if total:
         required = _nbytes(total[1], total[2])
-        return Exhausted(required, None, _listed(message), _rounded(total[1] + total[2] + "iB"))
-    return Exhausted(None) if _ALLOCATOR.search(message) else None
+        return OutOfMemory(required, None, _listed(message), _rounded(total[1] + total[2] + "iB"))
+    return OutOfMemory(None) if _ALLOCATOR.search(message) else None
 
 
-def refined(found: Exhausted, live: Live) -> Exhausted:
+def refined(parsed: OutOfMemory, live: LiveBuffers) -> OutOfMemory:
     """Return a message's figures with the exact bytes and buffers of its buffer assignment.
 
     A message whose figure differs from the assignment's by more than 1 % is about something else:
     it is returned as it is.
     """
-    exact, said = live.allocated_nbytes, found.required_nbytes
+    exact, said = live.allocated_nbytes, parsed.required_nbytes
     if exact is None or said is None or abs(exact - said) > said // 100:
-        return found
+        return parsed
     return replace(
-        found, required_nbytes=exact, buffers=live.buffers or found.buffers, notes=live.notes
+        parsed, required_nbytes=exact, buffers=live.buffers or parsed.buffers, notes=live.notes
     )
 
 
@@ -89,13 +89,13 @@ def _nbytes(number: str, unit: str) -> int:
     return round(float(number) * _UNITS[unit])
 
 
-def _listed(message: str) -> tuple[Buffer, ...]:
+def _listed(message: str) -> tuple[PeakBuffer, ...]:
     """Return the entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
     found = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
-    return tuple(found[:MOST])
+    return tuple(found[:MAX_BUFFERS])
 
 
-def _entries(message: str) -> Iterator[Buffer]:
+def _entries(message: str) -> Iterator[PeakBuffer]:
     for entry in re.split(r"^\s*(?:\d+\.|Buffer \d+:)\s*(?=Size:)", message, flags=re.MULTILINE)[
         1:
     ]:
@@ -105,7 +105,7 @@ def _entries(message: str) -> Iterator[Buffer]:
         shape = re.search(r"(?:^|\s)(?:Shape|Entry Parameter Subshape): (\w+\[[\d,]*\])", entry)
         label = re.search(r"XLA [Ll]abel: (?:\S+ = (?:\S+\[\S* )?)?([a-z][\w-]*)", entry)
         kind = re.search(r"Allocation type: (.*)", entry)
-        yield Buffer(
+        yield PeakBuffer(
             kind=_kind(kind[1] if kind else "", entry),
             nbytes=_nbytes(size[1], size[2]),
             shape=shape[1] if shape else "",

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from jaxresid import regular
+from jaxresid import regular_files
 from jaxresid.decoding import decoded
 from jaxresid.home import FOLDER
 from jaxresid.xla.job import Compilation, Job
@@ -81,7 +81,7 @@ def key(job: Job) -> str:
     return digest.hexdigest()
 
 
-class Cache:
+class CompileCache:
     """Compilations by job.
 
     One process's methods are called by one thread at a time; any number of processes may use a
@@ -119,7 +119,7 @@ class Cache:
         name = key(job)
         file = self._file(name)
         try:
-            data = regular.read(file)
+            data = regular_files.read(file)
         except FileNotFoundError:
             return None
         except OSError as e:

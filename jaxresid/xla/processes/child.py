@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 _LOG_TAIL_NBYTES = 1 << 20
 _REASON_LENGTH = 300
-_LAST_BREATH_S = 10.0
+_EXIT_GRACE_S = 10.0
 _POLL_S = 0.1
 # Names a folder of the child's own, which goes with it where the other end cannot see to that.
 SCRATCH = "JAXRESID_SCRATCH"
@@ -125,7 +125,7 @@ class Child:
                 assert watch is not None
                 watch()
         if answer is None:
-            raise self._death()
+            raise self._exit_reason()
         worked, result = answer
         if not worked:
             raise FailedError(result)
@@ -142,7 +142,7 @@ class Child:
             self._process.kill()
         self._process.wait()
         if self._exchange is not None:
-            self._exchange.join(_LAST_BREATH_S)
+            self._exchange.join(_EXIT_GRACE_S)
             if self._exchange.is_alive():  # what it started and got away has the pipe, too
                 return
         for pipe in (self._process.stdin, self._process.stdout):
@@ -163,9 +163,9 @@ class Child:
         except Exception as e:  # the answer is of a class that cannot be made here
             answers.put((False, one_line(e)))
 
-    def _death(self) -> DiedError:
+    def _exit_reason(self) -> DiedError:
         try:
-            code = self._process.wait(_LAST_BREATH_S)
+            code = self._process.wait(_EXIT_GRACE_S)
         except subprocess.TimeoutExpired:
             return DiedError("its process no longer answers", killed=True)
         if -code in (signal.SIGKILL, signal.SIGTERM):
@@ -174,11 +174,11 @@ class Child:
         how = f"its process exited with code {code}" if code >= 0 else signal.Signals(-code).name
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _LOG_TAIL_NBYTES))
-        said = last_words(self._log.read().decode(errors="replace"))
+        said = fatal_line(self._log.read().decode(errors="replace"))
         return DiedError(f"{how}: {said}" if said else how)
 
 
-def last_words(log: str) -> str:
+def fatal_line(log: str) -> str:
     """Return the line of a log that tells why its process ended, shortened; '' if there is none.
 
     It is the last line that reports a fatal failure before the output of a crash handler begins;

@@ -90,9 +90,9 @@ class _Cluster(Executor):
 class _Future(Future[Any]):
     """A future that cancels another one along with itself."""
 
-    def __init__(self, theirs: Future[Any]) -> None:
+    def __init__(self, remote: Future[Any]) -> None:
         super().__init__()
-        self._theirs = theirs
+        self._theirs = remote
 
     def cancel(self) -> bool:
         self._theirs.cancel()

@@ -20,17 +20,17 @@ from concurrent.futures import (
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxresid.interrupts import minded
+from jaxresid.interrupts import reraising_interrupts
 from jaxresid.xla.job import Compilation, Job
-from jaxresid.xla.processes.cache import Cache, key
+from jaxresid.xla.processes.cache import CompileCache, key
 from jaxresid.xla.processes.child import one_line
 from jaxresid.xla.processes.process import COMPILER, execute
 
 # XLA compiles with several threads and takes some GiB for a big program, so that more at a time
 # mostly compete; and a machine that people work on has seldom memory for more.
-_MOST_WORKERS = 4
+_MAX_WORKERS = 4
 # Jobs that an executor of someone else's holds at a time: a bound on the memory of modules here.
-_HANDED_OUT = 64
+_MAX_HANDED_OUT = 64
 _TICK_S = 0.5
 _ENDING_S = 10.0
 
@@ -39,15 +39,15 @@ Progress = Callable[[str], None]
 
 def default_workers() -> int:
     """Return how many compiles run at once on this machine by default."""
-    return min(_MOST_WORKERS, os.cpu_count() or 1)
+    return min(_MAX_WORKERS, os.cpu_count() or 1)
 
 
-def compiled(
+def compile_jobs(
     jobs: Iterable[Job],
     *,
     executor: Executor | None = None,
     workers: int | None = None,
-    cache: Cache | None = None,
+    cache: CompileCache | None = None,
     progress: Progress | None = None,
     compiler: str = COMPILER,
 ) -> Generator[tuple[int, Compilation], None, None]:
@@ -70,15 +70,15 @@ def compiled(
       progress: is told what is compiled at the moment and since when.
       compiler: as for `execute`.
     """
-    run = _Run(executor, workers, compiler)
+    run = _Executions(executor, workers, compiler)
     total = operator.length_hint(jobs)
     todo = iter(enumerate(jobs))
     known: dict[str, Compilation] = {}
     n_done = 0
     more = True
     try:
-        with minded():
-            while more or run.flights:
+        with reraising_interrupts():
+            while more or run.pending:
                 if more and run.has_room():
                     index, job = next(todo, (-1, None))
                     if job is None:
@@ -86,8 +86,8 @@ def compiled(
                         continue
                     name = key(job)
                     keeps = cache if run.is_here or job.on.startswith("tpu") else None
-                    if name in run.flights:
-                        run.flights[name].indices.append(index)
+                    if name in run.pending:
+                        run.pending[name].indices.append(index)
                         continue
                     if name not in known and keeps is not None and (found := keeps.get(job)):
                         known[name] = found
@@ -95,22 +95,24 @@ def compiled(
                         n_done += 1
                         yield index, known[name]
                         continue
-                    run.submit(name, _Flight(job, [index], keeps))
-                for name, flight, found in run.ended(0 if more and run.has_room() else _TICK_S):
-                    if flight.cache is not None:
-                        flight.cache.put(flight.job, found)
+                    run.submit(name, _PendingJob(job, [index], keeps))
+                for name, pending_job, found in run.completed(
+                    0 if more and run.has_room() else _TICK_S
+                ):
+                    if pending_job.cache is not None:
+                        pending_job.cache.put(pending_job.job, found)
                     known[name] = found
-                    for index in flight.indices:
+                    for index in pending_job.indices:
                         n_done += 1
                         yield index, found
-                if progress is not None and run.flights:
-                    progress(_said(run.flights.values(), n_done, total))
+                if progress is not None and run.pending:
+                    progress(_progress_text(run.pending.values(), n_done, total))
     finally:
         run.close()
 
 
 @dataclass(slots=True)
-class _Flight:
+class _PendingJob:
     """A job that is with the executor.
 
     Attributes:
@@ -118,25 +120,25 @@ class _Flight:
       indices: its index and those of the jobs that are equal to it.
       cache: where its result is kept.
       future: its future; None before it was given to the executor.
-      given: when it was given to the executor.
-      since: when it began, as far as the executor tells; Dask's tells when it is over.
+      submitted_at: when it was given to the executor.
+      began_at: when it began, as far as the executor tells; Dask's tells when it is over.
       note: a note to add to its result.
     """
 
     job: Job
     indices: list[int]
-    cache: Cache | None
+    cache: CompileCache | None
     future: Future[Compilation] | None = None
-    given: float = field(default_factory=time.monotonic)
-    since: float | None = None
+    submitted_at: float = field(default_factory=time.monotonic)
+    began_at: float | None = None
     note: str = ""
 
 
-class _Run:
+class _Executions:
     """The jobs that are with an executor, by key, and how they come back."""
 
     def __init__(self, executor: Executor | None, workers: int | None, compiler: str) -> None:
-        self.flights: dict[str, _Flight] = {}
+        self.pending: dict[str, _PendingJob] = {}
         self._compiler = compiler
         self._stop = threading.Event()
         self._workers = workers
@@ -148,71 +150,73 @@ class _Run:
         )
         # An event does not get into another process.
         self._stops = executor is None or isinstance(executor, ThreadPoolExecutor)
-        workers = self._workers or (default_workers() if executor is None else _HANDED_OUT)
-        self._executor = executor or _Guards(workers)
+        workers = self._workers or (default_workers() if executor is None else _MAX_HANDED_OUT)
+        self._executor = executor or _GuardThreads(workers)
         # One that waits, so that nobody is idle while the next is made.
-        self._most = workers + 1 if executor is None else workers
+        self._max_pending = workers + 1 if executor is None else workers
 
     def has_room(self) -> bool:
-        return len(self.flights) < self._most
+        return len(self.pending) < self._max_pending
 
-    def submit(self, name: str, flight: _Flight) -> None:
+    def submit(self, name: str, pending_job: _PendingJob) -> None:
         stop = {"stop": self._stop} if self._stops else {}
         try:
-            flight.future = self._executor.submit(
-                execute, flight.job, compiler=self._compiler, **stop
+            pending_job.future = self._executor.submit(
+                execute, pending_job.job, compiler=self._compiler, **stop
             )
         except Exception as e:
             # RuntimeError: it was shut down.
             is_broken = isinstance(e, BrokenExecutor | RuntimeError)
-            if is_broken and not isinstance(self._executor, _Guards):
-                self._go_on_here()
-                flight.note = flight.note or _on_this_machine(e)
-                self.submit(name, flight)
+            if is_broken and not isinstance(self._executor, _GuardThreads):
+                self._fall_back_here()
+                pending_job.note = pending_job.note or _on_this_machine(e)
+                self.submit(name, pending_job)
                 return
-            flight.future = Future()
-            flight.future.set_exception(e)
-        self.flights[name] = flight
+            pending_job.future = Future()
+            pending_job.future.set_exception(e)
+        self.pending[name] = pending_job
 
-    def ended(self, timeout_s: float) -> Iterator[tuple[str, _Flight, Compilation]]:
+    def completed(self, timeout_s: float) -> Iterator[tuple[str, _PendingJob, Compilation]]:
         """Yield the jobs that have ended, after waiting up to a time for the first of them."""
-        futures = [flight.future for flight in self.flights.values() if flight.future]
+        futures = [
+            pending_job.future for pending_job in self.pending.values() if pending_job.future
+        ]
         wait(futures, timeout_s, FIRST_COMPLETED)
         now = time.monotonic()
-        for name, flight in tuple(self.flights.items()):
-            future = flight.future
+        for name, pending_job in tuple(self.pending.items()):
+            future = pending_job.future
             assert future is not None
-            if flight.since is None and future.running():
-                flight.since = now
+            if pending_job.began_at is None and future.running():
+                pending_job.began_at = now
             if not future.done():
                 continue
-            del self.flights[name]
+            del self.pending[name]
             try:
                 found = _result(future)
             except BrokenExecutor as e:
-                self._go_on_here()
-                flight.since, flight.note = None, _on_this_machine(e)
-                self.submit(name, flight)
+                self._fall_back_here()
+                pending_job.began_at, pending_job.note = None, _on_this_machine(e)
+                self.submit(name, pending_job)
                 continue
-            if flight.note:
-                found = replace(found, notes=(*found.notes, flight.note))
-            yield name, flight, found
+            if pending_job.note:
+                found = replace(found, notes=(*found.notes, pending_job.note))
+            yield name, pending_job, found
 
     def close(self) -> None:
         """End what can be ended from here, and wait until it has."""
         self._stop.set()
-        futures = [flight.future for flight in self.flights.values() if flight.future]
+        futures = [flight.future for flight in self.pending.values() if flight.future]
         for future in futures:
             future.cancel()
         if self._stops:
             wait(futures, _ENDING_S)
 
-    def _go_on_here(self) -> None:
-        if not isinstance(self._executor, _Guards):
+    def _fall_back_here(self) -> None:
+        if not isinstance(self._executor, _GuardThreads):
             self._use(None)
 
 
-class _Guards(Executor):
+class _GuardThreads(Executor):
     """An executor with a thread for each job, of which a fixed number work at a time.
 
     An exit of the interpreter does not wait for them, as it does for those of ThreadPoolExecutor:
@@ -259,15 +263,15 @@ def _on_this_machine(error: Exception) -> str:
     return f"compiled on this machine, as the executor failed ({one_line(error)})"
 
 
-def _said(flights: Iterable[_Flight], n_done: int, total: int) -> str:
+def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> str:
     """Return the progress: `compiling dots for tpu:v5e:2x4 and 1 more, 2 of 8 done, 12 s`."""
-    flights = tuple(flights)
-    running = [flight for flight in flights if flight.since is not None]
-    first = min(running or flights, key=lambda flight: flight.since or flight.given)
-    seconds = time.monotonic() - (first.since or first.given)
+    pending = tuple(pending)
+    running = [flight for flight in pending if flight.began_at is not None]
+    first = min(running or pending, key=lambda flight: flight.began_at or flight.submitted_at)
+    seconds = time.monotonic() - (first.began_at or first.submitted_at)
     if running:
         what = f"compiling {first.job.label or first.job.on}"
         what += f" and {len(running) - 1} more" if len(running) > 1 else ""
     else:
-        what = f"{len(flights)} to compile"
+        what = f"{len(pending)} to compile"
     return f"{what}, {n_done}{f' of {total}' if total else ''} done, {seconds:.0f} s"

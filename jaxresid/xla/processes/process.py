@@ -15,7 +15,7 @@ from typing import Any
 from jaxresid.errors import JaxresidError
 from jaxresid.units import format_bytes
 from jaxresid.xla.job import Compilation, Job
-from jaxresid.xla.places import place
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import child as children
 from jaxresid.xla.processes.child import Child, DiedError, FailedError, one_line
 
@@ -105,7 +105,7 @@ def _env(job: Job) -> dict[str, str | None]:
     With it the child touches no accelerator that it does not compile for, and finds as many CPU
     devices as the program is for.
     """
-    platform = place(job.on).platform
+    platform = parse_place(job.on).platform
     names: dict[str, str | None] = {
         "JAX_NUM_CPU_DEVICES": str(job.module.devices) if platform == "cpu" else None,
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -11,7 +11,7 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source
 from jaxresid.xla import compiler
-from jaxresid.xla.job import Buffer, Job
+from jaxresid.xla.job import Job, PeakBuffer
 from tests.xla.test_buffers import looped, scanned
 
 FILE = os.path.abspath("model.py")
@@ -25,7 +25,7 @@ def residual(primitive="sin", shape=(8, 4), *, dtype="float32", line=7, trips=1,
 
 
 def buffer(shape="f32[8,4]", op_name=SIN, *, line=7, kind="temporary", nbytes=128):
-    return Buffer(kind, nbytes, shape, "sine", op_name, FILE, line)
+    return PeakBuffer(kind, nbytes, shape, "sine", op_name, FILE, line)
 
 
 def test_a_residual_is_found_with_its_line_and_code():
@@ -107,9 +107,9 @@ def test_a_name_says_more_than_a_primitive():
 
 
 def test_arguments_and_outputs_are_what_they_are():
-    argument = Buffer("argument", 64, "f32[16]", "parameter", "operands[1]")
-    output = Buffer("output", 32, "f32[8]", "dot", "jit(f)/transpose(jvp())/dot_general")
-    on_host = Buffer("argument", 8, "f32[2]", "parameter", "operands[0]", memory="host")
+    argument = PeakBuffer("argument", 64, "f32[16]", "parameter", "operands[1]")
+    output = PeakBuffer("output", 32, "f32[8]", "dot", "jit(f)/transpose(jvp())/dot_general")
+    on_host = PeakBuffer("argument", 8, "f32[2]", "parameter", "operands[0]", memory="host")
     held = (argument, output, on_host)
     kept = Residual(Aval("float32", (16,), 4), Argument("w"))
     rows, nbytes = matched(held, [kept], ("x", "w"))

@@ -80,8 +80,8 @@ def no_compiler(monkeypatch):
     def compiled(jobs, **_):
         yield from ((i, Compilation(error="not compiled")) for i, _ in enumerate(jobs))
 
-    monkeypatch.setattr("jaxresid.xla.processes.pool.compiled", compiled)
-    monkeypatch.setattr("jaxresid.advice.sweep.sweep.compiled", compiled)
+    monkeypatch.setattr("jaxresid.xla.processes.pool.compile_jobs", compiled)
+    monkeypatch.setattr("jaxresid.advice.sweep.sweep.compile_jobs", compiled)
 
 
 @every

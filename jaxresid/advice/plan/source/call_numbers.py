@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from jaxresid.advice.plan.source.file_edits import Rewriting, UnwritableError
+from jaxresid.advice.plan.source.file_edits import FileRewrite, UnwritableError
 
 _NAMES = ("i", "n", "number", "index", "call_number")
 
@@ -32,7 +32,7 @@ def chosen(texts: Sequence[str], parts: Sequence[Part], number: str) -> str:
     return f"({choices}{texts[-1]})"
 
 
-def numbered(file: Rewriting, call: ast.expr) -> str:
+def numbered(file: FileRewrite, call: ast.expr) -> str:
     """Return the name of the number, from 0, of the round of the loop around a call.
 
     The loop is given such a number where it has none.
@@ -67,7 +67,7 @@ def numbered(file: Rewriting, call: ast.expr) -> str:
     return free
 
 
-def _loop(file: Rewriting, call: ast.expr) -> ast.For | ast.comprehension | None:
+def _loop(file: FileRewrite, call: ast.expr) -> ast.For | ast.comprehension | None:
     """Return the innermost loop around a call that runs it in each round.
 
     The loop has to be in the same function as the call.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
-from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import (
     calls_at,
     checkpointed_name,
@@ -27,11 +27,11 @@ _MARKS = (b"checkpoint", b"remat")
 
 
 def written_checkpoint(
-    files: Rewritings,
+    files: FileRewrites,
     function: str,
     location: Location | None,
     defined: Location | None = None,
-) -> tuple[Rewriting, Site]:
+) -> tuple[FileRewrite, Site]:
     """Return the checkpoint in source that a traced checkpoint came from, with its file.
 
     Args:
@@ -50,9 +50,9 @@ def written_checkpoint(
     where = f"{location.file}:{location.line}"
     file = files.at(location.file, location.line)
     at = defined and (os.path.realpath(files.path(defined.file)), defined.line)
-    gone_through = _gone_through(files, file, location)
-    reached = gone_through or _given(files, file, location)
-    for found in (reached, _sites(file), _elsewhere(files, file)):
+    gone_through = _checkpoints_called(files, file, location)
+    reached = gone_through or _checkpoints_in_arguments(files, file, location)
+    for found in (reached, _sites(file), _in_related_files(files, file)):
         same = [(f, s) for f, s in found if at is not None and _defined_at(f, s) == at]
         named = [(f, s) for f, s in found if checkpointed_name(f.facts, s) == last_name(function)]
         # What wraps a function before it is checkpointed, and an instance that is called, have
@@ -70,21 +70,23 @@ def written_checkpoint(
     raise UnwritableError(where, f"no checkpoint of {function} was found; change it by hand")
 
 
-def _defined_at(file: Rewriting, site: Site) -> tuple[str, int] | None:
+def _defined_at(file: FileRewrite, site: Site) -> tuple[str, int] | None:
     """Return the file and line of the function that a checkpoint in source wraps, where known."""
     node = site.definition or file.facts.target(site)
     return None if node is None else (os.path.realpath(file.path), node.lineno)
 
 
-def _gone_through(
-    files: Rewritings, file: Rewriting, location: Location
-) -> list[tuple[Rewriting, Site]]:
+def _checkpoints_called(
+    files: FileRewrites, file: FileRewrite, location: Location
+) -> list[tuple[FileRewrite, Site]]:
     """Return the checkpoints that what is called at a location went through."""
     calls = calls_at(file, location)
     return [site for call in calls for site in sites_reached(files, file, call.func)]
 
 
-def _given(files: Rewritings, file: Rewriting, location: Location) -> list[tuple[Rewriting, Site]]:
+def _checkpoints_in_arguments(
+    files: FileRewrites, file: FileRewrite, location: Location
+) -> list[tuple[FileRewrite, Site]]:
     """Return the checkpoints that the arguments of a call at a location went through."""
     return [
         site
@@ -94,13 +96,13 @@ def _given(files: Rewritings, file: Rewriting, location: Location) -> list[tuple
     ]
 
 
-def _sites(file: Rewriting) -> list[tuple[Rewriting, Site]]:
+def _sites(file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
     return [(file, site) for site in file.facts.sites]
 
 
-def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site]]:
+def _in_related_files(files: FileRewrites, file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
     """Return the checkpoints of the files that are related to this one."""
-    found: list[tuple[Rewriting, Site]] = []
+    found: list[tuple[FileRewrite, Site]] = []
     for path in related(files, file):
         try:
             other = files.at(path, 1)
@@ -111,7 +113,7 @@ def _elsewhere(files: Rewritings, file: Rewriting) -> list[tuple[Rewriting, Site
     return found
 
 
-def remove_checkpoint(file: Rewriting, site: Site) -> None:
+def remove_checkpoint(file: FileRewrite, site: Site) -> None:
     """Remove a checkpoint from the source.
 
     Raises:
@@ -125,7 +127,7 @@ def remove_checkpoint(file: Rewriting, site: Site) -> None:
             "without its checkpoint the module and its parameters would have other names; remove"
             " it by hand and give the module its present name",
         )
-    fix = edits.without_checkpoint(file.facts, site)
+    fix = edits.remove_checkpoint(file.facts, site)
     if fix is None:
         raise UnwritableError(
             file.where(site.node.lineno),
@@ -135,7 +137,7 @@ def remove_checkpoint(file: Rewriting, site: Site) -> None:
         file.edit(edit)
 
 
-def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
+def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
     """Give a checkpoint a policy; None takes its policy away.
 
     Raises:
@@ -179,7 +181,7 @@ def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
 
 
 def split_checkpoint(
-    files: Rewritings, file: Rewriting, site: Site, location: Location, parts: Sequence[Part]
+    files: FileRewrites, file: FileRewrite, site: Site, location: Location, parts: Sequence[Part]
 ) -> None:
     """Treat some calls of a checkpointed function differently from others.
 
@@ -216,7 +218,7 @@ def split_checkpoint(
     file.edit(edits.replace(file.source, call.func, chosen(texts, parts, numbered(file, call))))
 
 
-def _with_policy(file: Rewriting, site: Site, made: ast.Call, policy: str | None) -> str:
+def _with_policy(file: FileRewrite, site: Site, made: ast.Call, policy: str | None) -> str:
     """Return a call of `jax.checkpoint` as text, as it would be with another policy."""
     given = site.arguments.keywords.get("policy")
     if given is not None and given not in made.keywords:
@@ -241,17 +243,17 @@ def _is_shared(facts: Facts, owner: ast.Call, site: Site) -> bool:
     return any(owner in other.calls for other in facts.sites if other is not site)
 
 
-def _without_policy(file: Rewriting, owner: ast.Call, given: ast.keyword) -> Edit | None:
+def _without_policy(file: FileRewrite, owner: ast.Call, given: ast.keyword) -> Edit | None:
     """Return the edit that removes the keyword, and a partial that would bind nothing more."""
     if len(owner.args) + len(owner.keywords) == 2 and owner.args and file.facts.is_partial(owner):
         return edits.replace(file.source, owner, file.text(owner.args[0]))
     return edits.remove_argument(file.source, owner, given.value)
 
 
-def _configure(file: Rewriting, site: Site, policy: str) -> None:
+def _configure(file: FileRewrite, site: Site, policy: str) -> None:
     """Give a policy to a decorator that has no arguments yet."""
     if site.api.factory:
         file.wrap(site.node, "", f"(policy={policy})")
         return
-    partial = file.spelled("functools.partial", "functools", site.node)
+    partial = file.spelling("functools.partial", "functools", site.node)
     file.wrap(site.node, f"{partial}(", f", policy={policy})")

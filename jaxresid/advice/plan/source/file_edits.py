@@ -15,7 +15,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.fixes.imports import Imports
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.text.document import Document, read
-from jaxresid.linter.text.source import Source
+from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Edit, Violation
 
@@ -49,13 +49,13 @@ class FileEdit:
     """
 
     path: Path
-    shown: str
+    display_path: str
     old: bytes
     new: bytes
 
 
 @dataclass
-class Rewriting:
+class FileRewrite:
     """One file and what changes in it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Rewriting:
     """
 
     path: Path
-    shown: str
+    display_path: str
     old: bytes
     document: Document
     facts: Facts
@@ -80,7 +80,7 @@ class Rewriting:
     edits: list[Edit] = field(default_factory=list)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceText:
         """The source text before the edits."""
         return self.document.source
 
@@ -92,7 +92,7 @@ class Rewriting:
 
     def where(self, row: int) -> str:
         """Return a line of the file as text: `model.py:42`."""
-        return f"{self.shown}:{row}"
+        return f"{self.display_path}:{row}"
 
     def wrap(self, node: ast.expr, before: str, after: str) -> None:
         """Put text around an expression."""
@@ -110,17 +110,17 @@ class Rewriting:
         """Return an expression as written."""
         return self.source.segment(self.source.span(node))
 
-    def spelled(
+    def spelling(
         self, qualname: str, imported: str, at: ast.expr | ast.stmt, also: Sequence[str] = ()
     ) -> str:
         """Return how to write something of another module at a place, importing it where needed.
 
-        See `Imports.spelled`.
+        See `Imports.spelling`.
 
         Raises:
           UnwritableError: Its name is taken.
         """
-        name = self.imports.spelled(qualname, imported, at, also)
+        name = self.imports.spelling(qualname, imported, at, also)
         if name is None:
             raise UnwritableError(
                 self.where(at.lineno), f"cannot import {imported} here; import and use it by hand"
@@ -136,7 +136,7 @@ class Rewriting:
         if policy is None:
             return None
         also = ("jax.ad_checkpoint.checkpoint_policies",)
-        prefix = self.spelled("jax.checkpoint_policies", "jax", at, also)
+        prefix = self.spelling("jax.checkpoint_policies", "jax", at, also)
         text = policy_text(policy, prefix, self.quote)
         if text is None:
             raise UnwritableError(
@@ -176,23 +176,25 @@ class Rewriting:
         made = [Edit(source.between(at, at), text) for at, text in inserts.items()]
         try:
             new = self.document.edited([*made, *replaced])
-            after = read(new, self.shown)
+            after = read(new, self.display_path)
             if isinstance(after, Violation):
                 raise ValueError(after.message)
             parse(after.source)
         except ValueError as e:
-            raise UnwritableError(self.shown, f"the edits conflict ({e}); make them by hand") from e
+            raise UnwritableError(
+                self.display_path, f"the edits conflict ({e}); make them by hand"
+            ) from e
         return new
 
 
-class Rewritings:
+class FileRewrites:
     """The user's files that a plan may change, each read once."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._files: dict[str, Rewriting] = {}
+        self._files: dict[str, FileRewrite] = {}
 
-    def at(self, file: str, row: int) -> Rewriting:
+    def at(self, file: str, row: int) -> FileRewrite:
         """Return the file of a traced location.
 
         Raises:
@@ -210,7 +212,7 @@ class Rewritings:
         """Return the absolute path of a traced location's file."""
         return os.path.normpath(os.path.join(self._frames.cwd, file))
 
-    def changed(self) -> tuple[Rewriting, ...]:
+    def changed(self) -> tuple[FileRewrite, ...]:
         """Return the files that have edits."""
         return tuple(f for f in self._files.values() if f.wraps or f.edits)
 
@@ -228,7 +230,7 @@ class Rewritings:
             )
         )
 
-    def _read(self, path: str, where: str) -> Rewriting:
+    def _read(self, path: str, where: str) -> FileRewrite:
         if path.endswith(".ipynb") or "ipykernel" in path or "ipython" in path:
             raise UnwritableError(where, "notebooks are not edited; edit the cell by hand")
         if os.path.basename(path).startswith("<"):
@@ -251,7 +253,7 @@ class Rewritings:
             facts = Facts(document.source, tree, module=name, is_package=is_package)
         except (UnparsableError, RecursionError) as e:
             raise UnwritableError(where, f"does not parse: {e}") from e
-        return Rewriting(Path(path), shown, raw, document, facts, Imports(facts))
+        return FileRewrite(Path(path), shown, raw, document, facts, Imports(facts))
 
 
 def _module(path: str) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings
+from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.linter.resolve.names import External, Origin
@@ -29,7 +29,7 @@ def last_name(function: str) -> str:
     return function.rpartition(".")[2]
 
 
-def calls_at(file: Rewriting, location: Location) -> tuple[ast.Call, ...]:
+def calls_at(file: FileRewrite, location: Location) -> tuple[ast.Call, ...]:
     """Return the calls that begin at a location, innermost first.
 
     Without a column, or where none begins at it, they are the calls that its line is a part of.
@@ -79,8 +79,8 @@ def _name_of(origin: Origin) -> str | None:
 
 
 def sites_reached(
-    files: Rewritings, file: Rewriting, node: ast.expr, depth: int = 0
-) -> Iterator[tuple[Rewriting, Site]]:
+    files: FileRewrites, file: FileRewrite, node: ast.expr, depth: int = 0
+) -> Iterator[tuple[FileRewrite, Site]]:
     """Yield the checkpoints that the value of an expression went through, each with its file.
 
     These are the checkpoints written here, around what made the value, and on the definition of
@@ -111,7 +111,7 @@ def sites_reached(
                         yield there, found
 
 
-def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] | None:
+def _definition(files: FileRewrites, qualname: str) -> tuple[FileRewrite, ast.AST] | None:
     """Return the definition of something in another loaded module of the user's, with its file."""
     module, _, name = qualname.rpartition(".")
     path = getattr(sys.modules.get(module), "__file__", None)
@@ -123,7 +123,7 @@ def _definition(files: Rewritings, qualname: str) -> tuple[Rewriting, ast.AST] |
     return (there, node) if node is not None else None
 
 
-def related(files: Rewritings, file: Rewriting) -> tuple[str, ...]:
+def related(files: FileRewrites, file: FileRewrite) -> tuple[str, ...]:
     """Return the other loaded files of the user's that are related to a file by imports.
 
     They are the files that it imports, what those import in turn, and the files that import it. Who
@@ -178,7 +178,7 @@ def checkpointed_name(facts: Facts, site: Site) -> str:
     return callee_name(facts, site.target) if site.target is not None else ""
 
 
-def module_library(files: Rewritings, file: Rewriting, function: str) -> str | None:
+def module_library(files: FileRewrites, file: FileRewrite, function: str) -> str | None:
     """Return the library of the module class that a method such as `Block.__call__` belongs to.
 
     It is one of `linen`, `nnx`, `equinox` and `haiku`, or `jax` for a class of none of them or a
@@ -201,7 +201,7 @@ def module_library(files: Rewritings, file: Rewriting, function: str) -> str | N
     return found.pop() if len(found) == 1 else None
 
 
-def _classes(files: Rewritings, file: Rewriting, name: str) -> list[type]:
+def _classes(files: FileRewrites, file: FileRewrite, name: str) -> list[type]:
     """Return the loaded classes of a name that are the user's own, each where it is defined.
 
     Those in files that are related to this one come before all others: if there are any, only those

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 
 from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
-from jaxresid.advice.plan.source.calling import Given, Kind
-from jaxresid.advice.plan.source.file_edits import Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import calls_at, is_called, last_name, module_library
+from jaxresid.advice.plan.source.observed_calls import ArgumentKinds, Kind
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts
@@ -23,7 +23,7 @@ _STATIC = frozenset({"bool", "int", "str", "Callable"})
 
 
 def checkpoint_body(
-    files: Rewritings, function: str, location: Location, policy: str | None
+    files: FileRewrites, function: str, location: Location, policy: str | None
 ) -> None:
     """Checkpoint the body of the loop at a location.
 
@@ -48,11 +48,11 @@ def checkpoint_body(
 
 
 def checkpoint_call(
-    files: Rewritings,
+    files: FileRewrites,
     function: str,
     location: Location,
     parts: Sequence[Part],
-    given: Given | None = None,
+    given_kinds: ArgumentKinds | None = None,
 ) -> None:
     """Checkpoint the function called at a location.
 
@@ -61,7 +61,7 @@ def checkpoint_call(
       function: The qualified name of the function.
       location: Where it is called.
       parts: How many of its calls are treated how, in program order.
-      given: What it is called with; None means what the source tells.
+      given_kinds: What it is called with; None means what the source tells.
 
     Raises:
       UnwritableError: Which call is meant cannot be told, or how its library checkpoints cannot.
@@ -81,14 +81,14 @@ def checkpoint_call(
     library = _library(files, file, call, function)
     match library:
         case "jax":
-            _wrap_function(file, call, function, parts, given)
+            _wrap_function(file, call, function, parts, given_kinds)
         case "equinox" | "nnx" | "linen" if len(parts) > 1:
             raise UnwritableError(where, f"cannot checkpoint only some of the calls of {function}")
         case "equinox":
-            name = file.spelled("equinox.filter_checkpoint", "equinox", call)
+            name = file.spelling("equinox.filter_checkpoint", "equinox", call)
             file.wrap(call.func, f"{name}(", _closing(file, call, policy))
         case "nnx" | "linen":
-            _wrap_module(file, call, function, f"flax.{library}.remat", policy, given)
+            _wrap_module(file, call, function, f"flax.{library}.remat", policy, given_kinds)
         case _:
             raise UnwritableError(
                 where,
@@ -110,10 +110,10 @@ def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
 
 
 def checkpoint_whole(
-    file: Rewriting,
+    file: FileRewrite,
     definition: ast.stmt | None,
     policy: str | None,
-    given: Given | None = None,
+    given_kinds: ArgumentKinds | None = None,
 ) -> None:
     """Checkpoint a function where it is defined.
 
@@ -121,14 +121,14 @@ def checkpoint_whole(
       file: The file of the definition.
       definition: The definition; None where it was not found.
       policy: The policy; None means no policy.
-      given: What it is called with; None means what the source tells.
+      given_kinds: What it is called with; None means what the source tells.
 
     Raises:
       UnwritableError: It is no plain function.
     """
     if not isinstance(definition, ast.FunctionDef):
         raise UnwritableError(
-            file.shown, "the target is not a plain function; checkpoint it by hand"
+            file.display_path, "the target is not a plain function; checkpoint it by hand"
         )
     facts = file.facts
     if facts.names.class_of(definition) is not None:
@@ -137,19 +137,19 @@ def checkpoint_whole(
             "the target is a method; checkpoint by hand a function that takes only arrays",
         )
     source = file.source
-    name = file.spelled("jax.checkpoint", "jax", definition, ("jax.remat",))
+    name = file.spelling("jax.checkpoint", "jax", definition, ("jax.remat",))
     keywords = _policy_keyword(file, definition, policy)
-    if given is None:
+    if given_kinds is None:
         static = _annotated(facts, definition)
     else:
-        static = tuple(i for i, kind in enumerate(given.positional) if kind == "static")
-    if given is not None and _is_closed(given):
-        name = _closing_over(file, definition, given, name, keywords)
+        static = tuple(i for i, kind in enumerate(given_kinds.positional) if kind == "static")
+    if given_kinds is not None and _is_closed(given_kinds):
+        name = _closing_over(file, definition, given_kinds, name, keywords)
     else:
         if static:
             keywords += f", static_argnums={_tuple(static)}"
         if keywords:
-            partial = file.spelled("functools.partial", "functools", definition)
+            partial = file.spelling("functools.partial", "functools", definition)
             name = f"{partial}({name}{keywords})"
     row = definition.lineno
     line = source.lines[row - 1]
@@ -158,14 +158,18 @@ def checkpoint_whole(
     file.edit(Edit(Span(row, 0, row, 0), f"{indent}@{name}{newline}"))
 
 
-def _is_closed(given: Given) -> bool:
+def _is_closed(given_kinds: ArgumentKinds) -> bool:
     """Return whether some of what is given cannot be arguments of a checkpoint."""
-    by_name = any(kind != "traced" for kind in given.named.values())
-    return by_name or "closed" in given.positional
+    by_name = any(kind != "traced" for kind in given_kinds.named.values())
+    return by_name or "closed" in given_kinds.positional
 
 
 def _closing_over(
-    file: Rewriting, definition: ast.FunctionDef, given: Given, checkpoint: str, keywords: str
+    file: FileRewrite,
+    definition: ast.FunctionDef,
+    given_kinds: ArgumentKinds,
+    checkpoint: str,
+    keywords: str,
 ) -> str:
     """Return a decorator that checkpoints a function of the traced arguments only.
 
@@ -181,10 +185,10 @@ def _closing_over(
         )
     kinds: dict[str, Kind] = {}
     for i, arg in enumerate(positional):
-        by_position = given.positional[i] if i < len(given.positional) else None
-        kinds[arg.arg] = by_position or given.named.get(arg.arg, "closed")
+        by_position = given_kinds.positional[i] if i < len(given_kinds.positional) else None
+        kinds[arg.arg] = by_position or given_kinds.named.get(arg.arg, "closed")
     for arg in args.kwonlyargs:
-        kinds[arg.arg] = given.named.get(arg.arg, "closed")
+        kinds[arg.arg] = given_kinds.named.get(arg.arg, "closed")
     named = [f"{a.arg}={a.arg}" for a in args.kwonlyargs]
     call = ", ".join([*(a.arg for a in positional), *named])
     traced = ", ".join(name for name, kind in kinds.items() if kind == "traced")
@@ -196,7 +200,7 @@ def _closing_over(
     )
 
 
-def _parameters(file: Rewriting, args: ast.arguments) -> str:
+def _parameters(file: FileRewrite, args: ast.arguments) -> str:
     """Return the parameters of a function as a lambda has them, without annotations."""
     positional = [*args.posonlyargs, *args.args]
     missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
@@ -214,7 +218,7 @@ def _parameters(file: Rewriting, args: ast.arguments) -> str:
     return ", ".join(texts)
 
 
-def _parameter(file: Rewriting, arg: ast.arg, default: ast.expr | None) -> str:
+def _parameter(file: FileRewrite, arg: ast.arg, default: ast.expr | None) -> str:
     return arg.arg if default is None else f"{arg.arg}={file.text(default)}"
 
 
@@ -222,7 +226,7 @@ def _parameter(file: Rewriting, arg: ast.arg, default: ast.expr | None) -> str:
 
 
 def _around(
-    file: Rewriting,
+    file: FileRewrite,
     node: ast.expr,
     policy: str | None,
     *,
@@ -230,19 +234,19 @@ def _around(
     static: tuple[int, ...] = (),
 ) -> tuple[str, str]:
     """Return the text before and after a function that makes it a checkpoint."""
-    name = file.spelled("jax.checkpoint", "jax", node, ("jax.remat",))
+    name = file.spelling("jax.checkpoint", "jax", node, ("jax.remat",))
     after = "" if prevent_cse else ", prevent_cse=False"
     if static:
         after += f", static_argnums={_tuple(static)}"
     return f"{name}(", after + _closing(file, node, policy)
 
 
-def _policy_keyword(file: Rewriting, at: ast.expr | ast.stmt, policy: str | None) -> str:
+def _policy_keyword(file: FileRewrite, at: ast.expr | ast.stmt, policy: str | None) -> str:
     text = file.policy(policy, at)
     return "" if text is None else f", policy={text}"
 
 
-def _closing(file: Rewriting, at: ast.expr | ast.stmt, policy: str | None) -> str:
+def _closing(file: FileRewrite, at: ast.expr | ast.stmt, policy: str | None) -> str:
     return f"{_policy_keyword(file, at, policy)})"
 
 
@@ -251,32 +255,34 @@ def _tuple(numbers: tuple[int, ...]) -> str:
 
 
 def _wrap_function(
-    file: Rewriting,
+    file: FileRewrite,
     call: ast.Call,
     function: str,
     parts: Sequence[Part],
-    given: Given | None,
+    given_kinds: ArgumentKinds | None,
 ) -> None:
     """Checkpoint the function of a call.
 
     `f(x, train=True)` becomes `jax.checkpoint(functools.partial(f, train=True))(x)`.
     """
     facts = file.facts
-    definition = facts.names.definitely(call.func)
+    definition = facts.names.single_origin(call.func)
     implicit = int("." in function and not _is_class(facts, call.func))
-    if given is not None and _needs_closing(call, given, implicit):
+    if given_kinds is not None and _needs_closing(call, given_kinds, implicit):
         if len(parts) > 1:
             raise UnwritableError(
                 file.where(call.lineno),
                 f"cannot checkpoint only some of the calls of {function}, as its arguments are not"
                 " all arrays",
             )
-        _close_over(file, call, parts[0].policy, given, implicit)
+        _close_over(file, call, parts[0].policy, given_kinds, implicit)
         return
-    positions, keywords = _static(facts, call, definition, implicit if given else 0, given)
+    positions, keywords = _static(
+        facts, call, definition, implicit if given_kinds else 0, given_kinds
+    )
     bound = ""
     if keywords:
-        partial = file.spelled("functools.partial", "functools", call)
+        partial = file.spelling("functools.partial", "functools", call)
         bound = ", ".join(_bind(file, call, keywords))
     if len(parts) > 1:
         plain = file.text(call.func)
@@ -299,19 +305,20 @@ def _is_class(facts: Facts, func: ast.expr) -> bool:
     """Return whether a method is called through its class: `Block.run(block, x)`."""
     if not isinstance(func, ast.Attribute):
         return False
-    return isinstance(facts.names.definitely(func.value), ast.ClassDef)
+    return isinstance(facts.names.single_origin(func.value), ast.ClassDef)
 
 
-def _needs_closing(call: ast.Call, given: Given, implicit: int) -> bool:
+def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) -> bool:
     """Return whether a checkpoint cannot be given all arguments of a call."""
-    if "closed" in given.positional[implicit:]:
+    if "closed" in given_kinds.positional[implicit:]:
         return True
-    if any(kind == "closed" for name, kind in given.named.items() if _names(call, name)):
+    if any(kind == "closed" for name, kind in given_kinds.named.items() if _names(call, name)):
         return True
     is_spread = any(isinstance(a, ast.Starred) for a in call.args)
     is_spread = is_spread or any(k.arg is None for k in call.keywords)
     return is_spread and any(
-        kind != "traced" for kind in [*given.positional[implicit:], *given.named.values()]
+        kind != "traced"
+        for kind in [*given_kinds.positional[implicit:], *given_kinds.named.values()]
     )
 
 
@@ -320,7 +327,7 @@ def _names(call: ast.Call, name: str) -> bool:
 
 
 def _close_over(
-    file: Rewriting, call: ast.Call, policy: str | None, given: Given, implicit: int
+    file: FileRewrite, call: ast.Call, policy: str | None, given_kinds: ArgumentKinds, implicit: int
 ) -> None:
     """Checkpoint a call as a function of its traced arguments only.
 
@@ -348,19 +355,19 @@ def _close_over(
         if isinstance(arg, ast.Starred):
             break
         at = i + implicit
-        is_traced = at >= len(given.positional) or given.positional[at] == "traced"
+        is_traced = at >= len(given_kinds.positional) or given_kinds.positional[at] == "traced"
         hand(arg, is_traced=is_traced)
     for keyword in call.keywords:
         if keyword.arg:
-            is_traced = given.named.get(keyword.arg, "traced") == "traced"
+            is_traced = given_kinds.named.get(keyword.arg, "traced") == "traced"
             hand(keyword.value, is_traced=is_traced)
-    name = file.spelled("jax.checkpoint", "jax", call, ("jax.remat",))
+    name = file.spelling("jax.checkpoint", "jax", call, ("jax.remat",))
     closing = _closing(file, call, policy)
     taken = ", ".join([*parameters, *(f"{name}={text}" for name, text in closed.items())])
     file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
 
 
-def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
+def _bind(file: FileRewrite, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
     """Remove keywords from a call and return their text."""
     bound = [f"{k.arg}={file.text(k.value)}" for k in keywords]
     edit = edits.remove_arguments(file.source, call, [k.value for k in keywords])
@@ -378,7 +385,7 @@ def _static(
     call: ast.Call,
     definition: object,
     implicit: int = 0,
-    given: Given | None = None,
+    given_kinds: ArgumentKinds | None = None,
 ) -> tuple[tuple[int, ...], list[ast.keyword]]:
     """Return the arguments that are no arrays: positions, and keywords.
 
@@ -387,16 +394,20 @@ def _static(
       call: The call.
       definition: What is called, where it is known.
       implicit: How many parameters it has before those of the call.
-      given: What it is called with; None means what the source tells.
+      given_kinds: What it is called with; None means what the source tells.
     """
-    if given is not None:
+    if given_kinds is not None:
         return (
             tuple(
                 i
-                for i, kind in enumerate(given.positional[implicit:][: len(call.args)])
+                for i, kind in enumerate(given_kinds.positional[implicit:][: len(call.args)])
                 if kind != "traced"
             ),
-            [k for k in call.keywords if k.arg and given.named.get(k.arg, "traced") != "traced"],
+            [
+                k
+                for k in call.keywords
+                if k.arg and given_kinds.named.get(k.arg, "traced") != "traced"
+            ],
         )
     names: list[str] = []
     fixed: frozenset[str] = frozenset()
@@ -455,8 +466,8 @@ def _annotated(facts: Facts, definition: ast.FunctionDef) -> tuple[int, ...]:
 
 
 def _wrap_argument(
-    files: Rewritings,
-    file: Rewriting,
+    files: FileRewrites,
+    file: FileRewrite,
     calls: tuple[ast.Call, ...],
     function: str,
     policy: str | None,
@@ -467,24 +478,24 @@ def _wrap_argument(
       Whether there was such a function.
     """
     facts = file.facts
-    given = [
+    given_kinds = [
         arg
         for call in calls
         for arg in call.args
         if isinstance(arg, (ast.Name, ast.Attribute, ast.Lambda))
         and is_called(facts, arg, function)
     ]
-    if len(given) != 1 or module_library(files, file, function) != "jax":
+    if len(given_kinds) != 1 or module_library(files, file, function) != "jax":
         return False
-    before, after = _around(file, given[0], policy)
-    file.wrap(given[0], before, after)
+    before, after = _around(file, given_kinds[0], policy)
+    file.wrap(given_kinds[0], before, after)
     return True
 
 
 # -- modules ---------------------------------------------------------------------------------------
 
 
-def _library(files: Rewritings, file: Rewriting, call: ast.Call, function: str) -> str | None:
+def _library(files: FileRewrites, file: FileRewrite, call: ast.Call, function: str) -> str | None:
     """Return the library of what is called: by its class where that is visible, else by name."""
     facts = file.facts
     instance: ast.expr = call.func
@@ -495,12 +506,12 @@ def _library(files: Rewritings, file: Rewriting, call: ast.Call, function: str) 
 
 
 def _wrap_module(
-    file: Rewriting,
+    file: FileRewrite,
     call: ast.Call,
     function: str,
     remat: str,
     policy: str | None,
-    given: Given | None,
+    given_kinds: ArgumentKinds | None,
 ) -> None:
     """Checkpoint a call of a flax module.
 
@@ -518,7 +529,7 @@ def _wrap_module(
     if owner is None or source.text[end:opening].strip():
         raise UnwritableError(where, f"write {remat} of {function} by hand")
     called = f"{owner}.{method}"
-    positions, keywords = _static(file.facts, call, _method(file.facts, function), 1, given)
+    positions, keywords = _static(file.facts, call, _method(file.facts, function), 1, given_kinds)
     if keywords and remat == "flax.nnx.remat":
         raise UnwritableError(
             where,
@@ -526,9 +537,9 @@ def _wrap_module(
             " plan again",
         )
     if keywords:
-        partial = file.spelled("functools.partial", "functools", call)
+        partial = file.spelling("functools.partial", "functools", call)
         called = f"{partial}({', '.join([called, *_bind(file, call, keywords)])})"
-    name = file.spelled(remat, remat.rpartition(".")[0], call)
+    name = file.spelling(remat, remat.rpartition(".")[0], call)
     # The module itself is argument 0.
     static = f", static_argnums={_tuple(tuple(i + 1 for i in positions))}" if positions else ""
     is_alone = len(keywords) == len(call.keywords) and not call.args
@@ -543,7 +554,7 @@ def _method(facts: Facts, function: str) -> ast.FunctionDef | None:
     return facts.names.method(classes[0], method) if len(classes) == 1 else None
 
 
-def _class_text(file: Rewriting, instance: ast.expr, function: str) -> str | None:
+def _class_text(file: FileRewrite, instance: ast.expr, function: str) -> str | None:
     """Return how to write the class of a module."""
     owner = function.rpartition(".")[0].rpartition(".")[2]
     match instance:

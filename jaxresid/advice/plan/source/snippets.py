@@ -28,14 +28,14 @@ def _blocks(edit: FileEdit) -> Iterator[str]:
         if what == "equal":
             continue
         gone, lines = old[start:stop], new[new_start:new_stop]
-        where = f"{edit.shown}:{start + 1}"
+        where = f"{edit.display_path}:{start + 1}"
         if not lines:
             shown = " ".join(" ".join(gone).split())
             yield f"# without  {shown}  # {where}"
         elif len(gone) == len(lines):
             for at, line in enumerate(lines, start + 1):
                 if line != old[at - 1]:
-                    yield _block([line], f"{edit.shown}:{at}")
+                    yield _block([line], f"{edit.display_path}:{at}")
         elif gone:
             yield _block(lines, where + (f"-{stop}" if stop > start + 1 else ""))
         else:

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 
 from jaxresid.advice.check.source_lines import definition
 from jaxresid.advice.plan.source.call_numbers import Part
-from jaxresid.advice.plan.source.calling import Calls
 from jaxresid.advice.plan.source.existing import (
     remove_checkpoint,
     set_policy,
     split_checkpoint,
     written_checkpoint,
 )
-from jaxresid.advice.plan.source.file_edits import FileEdit, Rewriting, Rewritings, UnwritableError
+from jaxresid.advice.plan.source.file_edits import (
+    FileEdit,
+    FileRewrite,
+    FileRewrites,
+    UnwritableError,
+)
 from jaxresid.advice.plan.source.libraries import by_hand
 from jaxresid.advice.plan.source.locate import last_name
 from jaxresid.advice.plan.source.new import (
@@ -25,6 +29,7 @@ from jaxresid.advice.plan.source.new import (
     checkpoint_whole,
     defined_at,
 )
+from jaxresid.advice.plan.source.observed_calls import ObservedCalls
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.subject import Subject
@@ -36,7 +41,7 @@ from jaxresid.violations import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PlanEdits:
     """What a plan changes in the user's source.
 
     Attributes:
@@ -62,13 +67,15 @@ def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
       InputsError: Something cannot be written; the message has a line for each, with what to do by
         hand.
     """
-    found = written(plan.sites, subject)
+    found = plan_edits(plan.sites, subject)
     if found.problems:
         raise InputsError("\n  ".join(["the plan cannot be written:", *found.problems]))
     return found.edits
 
 
-def written(sites: Sequence[PlannedSite], subject: Subject, seen: Calls | None = None) -> Written:
+def plan_edits(
+    sites: Sequence[PlannedSite], subject: Subject, seen: ObservedCalls | None = None
+) -> PlanEdits:
     """Return what a plan changes in the user's source, as far as it can be written.
 
     Args:
@@ -76,15 +83,15 @@ def written(sites: Sequence[PlannedSite], subject: Subject, seen: Calls | None =
       subject: The traced function that it was made for.
       seen: What the functions to be checkpointed are called with; None means what the source tells.
     """
-    files = Rewritings(subject.frames)
+    files = FileRewrites(subject.frames)
     problems: list[str] = []
-    checkpoints: dict[int, tuple[Rewriting, Site, list[PlannedSite]]] = {}
+    checkpoints: dict[int, tuple[FileRewrite, Site, list[PlannedSite]]] = {}
     for site in sites:
         try:
             if site.kind == "checkpoint":
                 _gather(files, site, checkpoints)
             elif site.changed:
-                _make(files, site, subject, seen or Calls())
+                _write_new(files, site, subject, seen or ObservedCalls())
         except UnwritableError as e:
             problems.append(_problem(site, e))
     for file, checkpoint, planned in checkpoints.values():
@@ -100,11 +107,11 @@ def written(sites: Sequence[PlannedSite], subject: Subject, seen: Calls | None =
     made = []
     for file in files.changed():
         try:
-            made.append(FileEdit(file.path, file.shown, file.old, file.new()))
+            made.append(FileEdit(file.path, file.display_path, file.old, file.new()))
         except UnwritableError as e:
             problems.append(str(e))
-    changed = sorted((e for e in made if e.new != e.old), key=lambda e: e.shown)
-    return Written(tuple(changed), tuple(dict.fromkeys(problems)))
+    changed = sorted((e for e in made if e.new != e.old), key=lambda e: e.display_path)
+    return PlanEdits(tuple(changed), tuple(dict.fromkeys(problems)))
 
 
 def diff(edits: Sequence[FileEdit]) -> str:
@@ -112,7 +119,9 @@ def diff(edits: Sequence[FileEdit]) -> str:
     return "".join(
         line
         for edit in edits
-        for line in unified_diff(edit.old, edit.new, f"a/{edit.shown}", f"b/{edit.shown}")
+        for line in unified_diff(
+            edit.old, edit.new, f"a/{edit.display_path}", f"b/{edit.display_path}"
+        )
     )
 
 
@@ -128,11 +137,12 @@ def write(edits: Sequence[FileEdit]) -> None:
             try:
                 if not replace_content(edit.path, edit.old, edit.new):
                     raise JaxresidError(
-                        f"{edit.shown} changed during planning; nothing was written, run again"
+                        f"{edit.display_path} changed during planning; nothing was written, run"
+                        " again"
                     )
             except OSError as e:
                 raise JaxresidError(
-                    f"cannot write {edit.shown}: {e.strerror or e}; nothing was written"
+                    f"cannot write {edit.display_path}: {e.strerror or e}; nothing was written"
                 ) from e
             done.append(edit)
     except BaseException:
@@ -146,9 +156,9 @@ def write(edits: Sequence[FileEdit]) -> None:
 
 
 def _gather(
-    files: Rewritings,
+    files: FileRewrites,
     site: PlannedSite,
-    checkpoints: dict[int, tuple[Rewriting, Site, list[PlannedSite]]],
+    checkpoints: dict[int, tuple[FileRewrite, Site, list[PlannedSite]]],
 ) -> None:
     """Add a planned checkpoint to those that come from the same checkpoint in source.
 
@@ -164,7 +174,7 @@ def _gather(
 
 
 def _change(
-    files: Rewritings, file: Rewriting, written: Site, planned: Sequence[PlannedSite]
+    files: FileRewrites, file: FileRewrite, written: Site, planned: Sequence[PlannedSite]
 ) -> None:
     if not any(site.changed for site in planned):
         return
@@ -200,7 +210,9 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
     )
 
 
-def _make(files: Rewritings, site: PlannedSite, subject: Subject, calls: Calls) -> None:
+def _write_new(
+    files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
+) -> None:
     """Write a checkpoint that is not there yet."""
     parts = _parts(site)
     if not any(part.checkpointed for part in parts):
@@ -275,13 +287,13 @@ def _values(sites: Sequence[PlannedSite]) -> list[PlannedValue]:
     return [v for site in sites if site.changed for part in site.parts for v in part.values]
 
 
-def _name(files: Rewritings, expression: Expression, name: str) -> None:
+def _name(files: FileRewrites, expression: Expression, name: str) -> None:
     """Wrap an expression in `checkpoint_name`."""
     file = files.at(expression.file, expression.line)
     node = _expression(file, expression)
     if isinstance(node, ast.NamedExpr):
         node = node.value
-    spelled = file.spelled(
+    spelled = file.spelling(
         "jax.ad_checkpoint.checkpoint_name", "jax.ad_checkpoint.checkpoint_name", node
     )
     # Inside a call's brackets a tuple without its own would be several arguments.
@@ -290,7 +302,7 @@ def _name(files: Rewritings, expression: Expression, name: str) -> None:
     file.wrap(node, f"{spelled}({opening}", f"{closing}, {file.string(name)})")
 
 
-def _expression(file: Rewriting, expression: Expression) -> ast.expr:
+def _expression(file: FileRewrite, expression: Expression) -> ast.expr:
     span = Span(expression.line, expression.column, expression.end_line, expression.end_column)
     for node in ast.walk(file.facts.names.tree):
         if (
@@ -307,4 +319,4 @@ def _expression(file: Rewriting, expression: Expression) -> ast.expr:
     )
 
 
-__all__ = ["FileEdit", "Written", "diff", "edits", "write", "written"]
+__all__ = ["FileEdit", "PlanEdits", "diff", "edits", "plan_edits", "write"]

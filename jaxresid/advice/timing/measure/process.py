@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.timing.measure.random_inputs import Draw
+from jaxresid.advice.timing.measure.random_inputs import LeafRecipe
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.units import format_bytes
@@ -34,7 +34,7 @@ def reason(error: BaseException) -> str:
 class BenchProcess:
     """A bench in another process, as seen from this one."""
 
-    def __init__(self, draws: Sequence[Draw], seed: int) -> None:
+    def __init__(self, recipes: Sequence[LeafRecipe], seed: int) -> None:
         """Start the process and draw the inputs there.
 
         Raises:
@@ -44,7 +44,7 @@ class BenchProcess:
         x64 = bool(jax_compat.flags().get("jax_enable_x64"))
         self._child = Child(_START, {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(x64))})
         try:
-            self._child.ask((tuple(draws), seed))
+            self._child.ask((tuple(recipes), seed))
         except BaseException:
             self.close()
             raise

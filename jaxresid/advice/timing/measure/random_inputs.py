@@ -22,7 +22,7 @@ _KERNEL = 7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draw:
+class LeafRecipe:
     """How to make one leaf; it can be pickled.
 
     Attributes:
@@ -43,7 +43,7 @@ class Draw:
     value: Any = None
 
 
-def draws(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[Draw, ...]:
+def leaf_recipes(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[LeafRecipe, ...]:
     """Return how to make each leaf: arrays and numbers as they are, structs at random.
 
     Raises:
@@ -62,7 +62,7 @@ def draws(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[Draw, ...]:
     return tuple(draw for draw in found if draw is not None)
 
 
-def drawn(made: Sequence[Draw], seed: int, *, nudged: bool = False) -> list[Any]:
+def make_leaves(recipes: Sequence[LeafRecipe], seed: int, *, nudged: bool = False) -> list[Any]:
     """Return the leaves on the default device, the same for a seed on every version of JAX.
 
     Floats are standard normal. Those of two and more dimensions are taken for weights and scaled by
@@ -71,51 +71,51 @@ def drawn(made: Sequence[Draw], seed: int, *, nudged: bool = False) -> list[Any]
     has. A uint32 array that is as wide as a raw PRNG key is drawn as one.
 
     Args:
-      made: How to make each leaf.
+      recipes: How to make each leaf.
       seed: The seed of the random numbers.
       nudged: Whether floats are changed in their last bit, at random.
     """
-    return [_leaf(draw, [seed, i], nudged) for i, draw in enumerate(made)]
+    return [_leaf(draw, [seed, i], nudged) for i, draw in enumerate(recipes)]
 
 
-def spec(draw: Draw) -> Any:
+def spec(recipe: LeafRecipe) -> Any:
     """Return the leaf as a struct to trace with; a number as it is."""
     jax = jax_compat.import_jax()
-    if draw.kind == "number":
-        return draw.value
-    if draw.kind in ("key", "keys"):
-        key = jax.eval_shape(lambda: jax.random.key(0, impl=draw.dtype))
-        return jax.ShapeDtypeStruct(draw.shape, key.dtype)
-    dtype = jax.numpy.dtype(draw.dtype)
-    sharding = _host() if draw.host else None
-    return jax.ShapeDtypeStruct(draw.shape, dtype, sharding=sharding, weak_type=draw.weak)
+    if recipe.kind == "number":
+        return recipe.value
+    if recipe.kind in ("key", "keys"):
+        key = jax.eval_shape(lambda: jax.random.key(0, impl=recipe.dtype))
+        return jax.ShapeDtypeStruct(recipe.shape, key.dtype)
+    dtype = jax.numpy.dtype(recipe.dtype)
+    sharding = _host() if recipe.host else None
+    return jax.ShapeDtypeStruct(recipe.shape, dtype, sharding=sharding, weak_type=recipe.weak)
 
 
-def _draw(leaf: Any) -> Draw | None:
+def _draw(leaf: Any) -> LeafRecipe | None:
     jax = jax_compat.import_jax()
     if isinstance(leaf, int | float | complex) and not hasattr(leaf, "dtype"):
-        return Draw("number", value=leaf)
+        return LeafRecipe("number", value=leaf)
     shape = tuple(leaf.shape)
     host = getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host"
     given = not isinstance(leaf, jax.ShapeDtypeStruct)
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         if given:
             data = np.asarray(jax.random.key_data(leaf))
-            return Draw("keys", shape, str(jax.random.key_impl(leaf)), value=data)
+            return LeafRecipe("keys", shape, str(jax.random.key_impl(leaf)), value=data)
         name = _IMPLEMENTATIONS.get(str(leaf.dtype))
-        return None if name is None else Draw("key", shape, name)
+        return None if name is None else LeafRecipe("key", shape, name)
     if leaf.dtype == jax.dtypes.float0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
         return None
     dtype = str(leaf.dtype)
     weak = bool(getattr(leaf, "weak_type", False))
     if given:
-        return Draw("array", shape, dtype, host, weak, np.asarray(leaf))
+        return LeafRecipe("array", shape, dtype, host, weak, np.asarray(leaf))
     if jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
-        return Draw("normal", shape, dtype, host, weak)
+        return LeafRecipe("normal", shape, dtype, host, weak)
     if dtype == "bool":
-        return Draw("bool", shape, dtype, host)
+        return LeafRecipe("bool", shape, dtype, host)
     if dtype == "uint32" and shape[-1:] == jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape:
-        return Draw("bits", shape, dtype, host)
+        return LeafRecipe("bits", shape, dtype, host)
     return None
 
 
@@ -126,35 +126,35 @@ def _described(leaf: Any) -> str:
     return f"{kind}{list(leaf.shape)}{reason}"
 
 
-def _leaf(draw: Draw, seed: list[int], nudged: bool) -> Any:
+def _leaf(recipe: LeafRecipe, seed: list[int], nudged: bool) -> Any:
     jax = jax_compat.import_jax()
-    if draw.kind == "number":
-        return draw.value
-    if draw.kind == "keys":
-        return jax.random.wrap_key_data(draw.value, impl=draw.dtype)
-    if draw.kind == "key":
-        key = jax.random.key(seed[0], impl=draw.dtype)
-        return jax.random.split(key, draw.shape) if draw.shape else key
-    array = draw.value if draw.kind == "array" else _array(draw, seed)
+    if recipe.kind == "number":
+        return recipe.value
+    if recipe.kind == "keys":
+        return jax.random.wrap_key_data(recipe.value, impl=recipe.dtype)
+    if recipe.kind == "key":
+        key = jax.random.key(seed[0], impl=recipe.dtype)
+        return jax.random.split(key, recipe.shape) if recipe.shape else key
+    array = recipe.value if recipe.kind == "array" else _array(recipe, seed)
     if nudged:
         array = _nudged(array, seed)
-    return jax.device_put(array, _host() if draw.host else jax.devices()[0])
+    return jax.device_put(array, _host() if recipe.host else jax.devices()[0])
 
 
-def _array(draw: Draw, seed: list[int]) -> np.ndarray:
-    dtype = jax_compat.import_jax().numpy.dtype(draw.dtype)
+def _array(recipe: LeafRecipe, seed: list[int]) -> np.ndarray:
+    dtype = jax_compat.import_jax().numpy.dtype(recipe.dtype)
     random = np.random.default_rng(seed)
-    if draw.kind == "bool":
-        return random.integers(0, 2, draw.shape).astype(bool)
-    if draw.kind == "bits":
-        return random.integers(0, 2**32, draw.shape, np.uint32)
+    if recipe.kind == "bool":
+        return random.integers(0, 2, recipe.shape).astype(bool)
+    if recipe.kind == "bits":
+        return random.integers(0, 2**32, recipe.shape, np.uint32)
     if dtype.kind == "c":
-        parts = random.standard_normal((*draw.shape, 2)) / math.sqrt(2)
+        parts = random.standard_normal((*recipe.shape, 2)) / math.sqrt(2)
         array: np.ndarray = parts[..., 0] + 1j * parts[..., 1]
     else:
         wide = np.float64 if dtype.itemsize == 8 else np.float32
-        array = random.standard_normal(draw.shape, wide)
-    array *= _scale(draw.shape)
+        array = random.standard_normal(recipe.shape, wide)
+    array *= _scale(recipe.shape)
     return np.asarray(array).astype(dtype)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from jaxresid import jax_compat
 from jaxresid.advice.timing.measure.process import BenchProcess, DiedError, FailedError, reason
-from jaxresid.advice.timing.measure.random_inputs import Draw, draws, spec
+from jaxresid.advice.timing.measure.random_inputs import LeafRecipe, leaf_recipes, spec
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -33,7 +33,7 @@ _FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VariantToTime:
     """A variant that is to be measured.
 
     Attributes:
@@ -47,7 +47,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """The results of a measurement by label: a timing, or why there is none.
 
     Attributes:
@@ -62,7 +62,7 @@ class Measured:
 
 
 def measured(
-    runs: Sequence[Run],
+    runs: Sequence[VariantToTime],
     baseline: str,
     leaves: Sequence[Any],
     paths: Sequence[str],
@@ -72,7 +72,7 @@ def measured(
     patience_s: float = 120.0,
     isolated: bool | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Measured:
+) -> Measurement:
     """Time runs and compare the results of each with those of the baseline.
 
     Args:
@@ -91,7 +91,7 @@ def measured(
       InputsError: A leaf cannot be drawn at random.
       JaxresidError: A package is missing, or the inputs cannot be made on the device.
     """
-    made = draws(leaves, paths)
+    recipes = leaf_recipes(leaves, paths)
     if isolated is None:
         isolated = jax_compat.import_jax().default_backend() == "cpu"
     if isolated and importlib.util.find_spec("flatbuffers") is None:
@@ -99,7 +99,7 @@ def measured(
             "measuring needs flatbuffers, to send functions to another process:"
             " pip install 'jaxresid[measure]'"
         )
-    session = _Session(runs, baseline, made, seed, isolated, progress or (lambda _: None))
+    session = _Session(runs, baseline, recipes, seed, isolated, progress or (lambda _: None))
     try:
         session.compare()
         session.time(max(1, rounds), patience_s)
@@ -116,8 +116,8 @@ class _Bench(Protocol):
 class _BenchHere:
     """A bench in this process, with the methods of `BenchProcess`."""
 
-    def __init__(self, made: Sequence[Draw], seed: int) -> None:
-        self._bench = _failing(Bench, made, seed)
+    def __init__(self, recipes: Sequence[LeafRecipe], seed: int) -> None:
+        self._bench = _failing(Bench, recipes, seed)
 
     def call(self, method: str, *args: Any) -> Any:
         return _failing(getattr(self._bench, method), *args)
@@ -135,17 +135,17 @@ class _Session:
 
     def __init__(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[VariantToTime],
         baseline: str,
-        made: Sequence[Draw],
+        recipes: Sequence[LeafRecipe],
         seed: int,
         isolated: bool,
         progress: Callable[[str], None],
     ) -> None:
         self._funs = {run.label: jax_compat.import_jax().jit(run.fun) for run in runs}
         self._baseline = baseline
-        self._made = made
-        self._specs = [spec(draw) for draw in made]
+        self._made = recipes
+        self._specs = [spec(draw) for draw in recipes]
         self._seed = seed
         self._isolated = isolated
         self._progress = progress
@@ -167,7 +167,7 @@ class _Session:
             traced = _failing(self._funs[self._baseline].trace, self._specs)
             self._tolerance = tolerance(jax_compat.open_jaxpr(traced.jaxpr), platform)
             self._progress(f"{self._baseline}: compiling and running")
-            self._refer()
+            self._run_reference()
         for label in self._left():
             if label == self._baseline:
                 continue
@@ -175,7 +175,7 @@ class _Session:
             self._agreement[label] = None
             if self._baseline not in self._errors:
                 with self._attempt(self._baseline):
-                    self._refer()
+                    self._run_reference()
             with self._attempt(label):
                 self._load(label)
                 if self._baseline not in self._errors:
@@ -198,9 +198,9 @@ class _Session:
                     self._load(label)
                     self._seconds[-1][label] = self._running().call("seconds", label)
 
-    def measured(self) -> Measured:
+    def measured(self) -> Measurement:
         timings = {label: self._timing(label) for label in self._left()}
-        return Measured(self._device, timings, dict(self._errors))
+        return Measurement(self._device, timings, dict(self._errors))
 
     def close(self) -> None:
         if self._bench is not None:
@@ -247,10 +247,10 @@ class _Session:
         bench.call("load", label, _failing(make, self._funs[label], self._specs))
         self._loaded.add(label)
 
-    def _refer(self) -> None:
+    def _run_reference(self) -> None:
         self._load(self._baseline)
         if not self._refers:
-            self._agreement[self._baseline] = self._running().call("refer", self._baseline)
+            self._agreement[self._baseline] = self._running().call("run_reference", self._baseline)
             self._refers = True
 
     def _timing(self, label: str) -> Timing:

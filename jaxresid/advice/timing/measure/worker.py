@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxresid import jax_compat
 from jaxresid.advice.timing.measure import tolerance as agreement
-from jaxresid.advice.timing.measure.random_inputs import Draw, drawn
+from jaxresid.advice.timing.measure.random_inputs import LeafRecipe, make_leaves
 
 # What is shorter is run again until it adds up to this; XLA:CPU's dispatch takes about 20 µs.
 _SHORTEST_S = 5e-3
@@ -24,10 +24,10 @@ class Bench:
     memory.
     """
 
-    def __init__(self, draws: Sequence[Draw], seed: int) -> None:
-        self._draws = draws
+    def __init__(self, recipes: Sequence[LeafRecipe], seed: int) -> None:
+        self._draws = recipes
         self._seed = seed
-        self._inputs = drawn(draws, seed)
+        self._inputs = make_leaves(recipes, seed)
         self._programs: dict[str, Any] = {}
         self._warm: set[str] = set()
         self._reference: list[np.ndarray] = []
@@ -54,7 +54,7 @@ class Bench:
         """Forget a program."""
         self._programs.pop(label, None)
 
-    def refer(self, label: str) -> float | None:
+    def run_reference(self, label: str) -> float | None:
         """Run a program and keep its results as those to compare with.
 
         Returns:
@@ -64,11 +64,11 @@ class Bench:
         # The nudged inputs take the place of the others: two sets might not fit.
         self._inputs = []
         try:
-            self._inputs = drawn(self._draws, self._seed, nudged=True)
+            self._inputs = make_leaves(self._draws, self._seed, nudged=True)
             nudged = self._results(label)
         finally:
             self._inputs = []
-            self._inputs = drawn(self._draws, self._seed)
+            self._inputs = make_leaves(self._draws, self._seed)
         self._noise = [agreement.gap(a, b) for a, b in zip(nudged, self._reference, strict=True)]
         return agreement.error(self._reference, self._reference, self._noise, tolerance=0.0)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
 
 
-class UnrehearsedError(Exception):
+class UnpatchableError(Exception):
     """The reason why code cannot be changed in a running process."""
 
 
@@ -41,11 +41,11 @@ class _Change:
 
 
 @contextlib.contextmanager
-def rehearsed(edits: Sequence[FileEdit], fun: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+def patched(edits: Sequence[FileEdit], fun: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """Make edits for the duration of the context, and yield the function as it is then.
 
     Raises:
-      UnrehearsedError: They cannot be made in a running process.
+      UnpatchableError: They cannot be made in a running process.
     """
     with contextlib.ExitStack() as undo:
         renewed: dict[int, tuple[Any, Any]] = {}
@@ -53,11 +53,11 @@ def rehearsed(edits: Sequence[FileEdit], fun: Callable[..., Any]) -> Iterator[Ca
             change = _change(edit)
             modules = _modules(str(edit.path))
             if change.statements and not modules:
-                raise UnrehearsedError(f"{edit.shown} is not loaded as a module")
+                raise UnpatchableError(f"{edit.display_path} is not loaded as a module")
             for module in modules:
                 _run(module, change.statements, undo, renewed)
             _recode(str(edit.path), change.codes, undo)
-        for module in _alike(sys.modules.values()):
+        for module in _each_once(sys.modules.values()):
             _rebind(module, renewed, undo)
         yield renewed[id(fun)][1] if id(fun) in renewed else fun
 
@@ -71,8 +71,8 @@ def _change(edit: FileEdit) -> _Change:
         trees = ast.parse(edit.old), ast.parse(edit.new)
         old, new = (compile(raw, path, "exec", dont_inherit=True) for raw in (edit.old, edit.new))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        raise UnrehearsedError(f"{edit.shown} does not compile: {e}") from e
-    statements = _statements(*trees, edit.shown)
+        raise UnpatchableError(f"{edit.display_path} does not compile: {e}") from e
+    statements = _statements(*trees, edit.display_path)
     again = {s.name for s in statements if isinstance(s, ast.FunctionDef)}
     before, after = _codes(old), _codes(new)
     changed = []
@@ -83,7 +83,7 @@ def _change(edit: FileEdit) -> _Change:
         if len(others) != len(codes):
             if name.rpartition(".")[2] == "<lambda>":
                 continue  # one that the edit puts into a function, which makes it anew
-            raise UnrehearsedError(f"cannot tell the functions {name} of {edit.shown} apart")
+            raise UnpatchableError(f"cannot tell the functions {name} of {edit.display_path} apart")
         changed += [(a, b) for a, b in zip(codes, others, strict=True) if _plain(a) != _plain(b)]
     return _Change(tuple(changed), statements)
 
@@ -98,12 +98,12 @@ def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt,
     gone = [_outline(s) for s in old.body if not _is_import(s)]
     rest = [s for s in new.body if not _is_import(s)]
     if len(gone) != len(rest):
-        raise UnrehearsedError(f"the statements of {shown} have changed")
+        raise UnpatchableError(f"the statements of {shown} have changed")
     for outline, statement in zip(gone, rest, strict=True):
         if _outline(statement) == outline:
             continue
         if not isinstance(statement, (ast.FunctionDef, ast.Assign, ast.AnnAssign)):
-            raise UnrehearsedError(f"{shown}:{statement.lineno} runs only when it is imported")
+            raise UnpatchableError(f"{shown}:{statement.lineno} runs only when it is imported")
         found.append(statement)
     return tuple(found)
 
@@ -152,12 +152,12 @@ def _modules(path: str) -> list[ModuleType]:
     real = os.path.realpath(path)
     return [
         m
-        for m in _alike(sys.modules.values())
+        for m in _each_once(sys.modules.values())
         if isinstance(f := getattr(m, "__file__", None), str) and os.path.realpath(f) == real
     ]
 
 
-def _alike(modules: Iterable[Any]) -> list[ModuleType]:
+def _each_once(modules: Iterable[Any]) -> list[ModuleType]:
     """Return the modules, each once."""
     found = {id(m): m for m in list(modules) if isinstance(m, ModuleType)}
     return list(found.values())
@@ -239,8 +239,8 @@ def _recode(
         try:
             each.__code__ = known[0][1]
         except ValueError as e:  # it closes over other variables
-            raise UnrehearsedError(f"{old.co_qualname} closes over other variables") from e
+            raise UnpatchableError(f"{old.co_qualname} closes over other variables") from e
         undo.callback(setattr, each, "__code__", old)
         found += 1
     if not found:
-        raise UnrehearsedError(f"no loaded function comes from {os.path.basename(path)}")
+        raise UnpatchableError(f"no loaded function comes from {os.path.basename(path)}")

@@ -4,7 +4,7 @@ Paths, scopes, errors, caches and compilers may supply characters that act on a 
 command in the log of a CI service, or are not valid in XML.
 
 One line of text goes through `visible`, several through `lines`, a whole value of the model through
-`shown`, JSON through `json_text`; every renderer and every writer to stderr uses one of them.
+`safe_value`, JSON through `json_text`; every renderer and every writer to stderr uses one of them.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def inert(text: str) -> str:
     return _COMMAND.sub(_backslash, re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
-def shown(value: T) -> T:
+def safe_value(value: T) -> T:
     """Return a value of the model with all its text made visible.
 
     The same object is returned where all its text is visible already.
     """
-    return _shown(value, several=False, known={})  # type: ignore[no-any-return]
+    return _safe_value(value, several=False, known={})  # type: ignore[no-any-return]
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
@@ -81,7 +81,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     return re.sub(f"(?!\n)[{_CLASS}]|(?<=##)\\[|(?<=##)v(?=so\\[)", _escape, text)
 
 
-def quoted(path: str) -> str:
+def quoted_path(path: str) -> str:
     """Return a file name for the head of a diff, quoted and escaped where git would do so."""
     if not _UNSEEN.search(path):
         return path
@@ -97,7 +97,7 @@ def quoted(path: str) -> str:
     return f'"{"".join(map(escaped, path))}"'
 
 
-def _shown(value: Any, *, several: bool, known: dict[int, tuple[Any, Any]]) -> Any:
+def _safe_value(value: Any, *, several: bool, known: dict[int, tuple[Any, Any]]) -> Any:
     if isinstance(value, enum.Enum) or value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -109,17 +109,17 @@ def _shown(value: Any, *, several: bool, known: dict[int, tuple[Any, Any]]) -> A
         changes = {}
         for f in dataclasses.fields(value):
             old = getattr(value, f.name)
-            new = _shown(old, several=f.name in _SEVERAL_LINES, known=known)
+            new = _safe_value(old, several=f.name in _SEVERAL_LINES, known=known)
             if new is not old and new != old:
                 changes[f.name] = new
         found = dataclasses.replace(value, **changes) if changes else value
     elif isinstance(value, Mapping):
         found = {
-            _shown(k, several=False, known=known): _shown(v, several=several, known=known)
+            _safe_value(k, several=False, known=known): _safe_value(v, several=several, known=known)
             for k, v in value.items()
         }
     elif isinstance(value, tuple | list):
-        parts = [_shown(v, several=several, known=known) for v in value]
+        parts = [_safe_value(v, several=several, known=known) for v in value]
         if any(a is not b for a, b in zip(parts, value, strict=True)):
             is_named = isinstance(value, tuple) and hasattr(value, "_fields")
             found = type(value)(*parts) if is_named else type(value)(parts)

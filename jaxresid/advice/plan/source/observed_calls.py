@@ -25,13 +25,13 @@ _DEPTH = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ArgumentKinds:
     """The kinds of the arguments that one function is given, by position and by name."""
 
     positional: tuple[Kind, ...] = ()
     named: Mapping[str, Kind] = field(default_factory=dict)
 
-    def __or__(self, other: Given) -> Given:
+    def __or__(self, other: ArgumentKinds) -> ArgumentKinds:
         """Return what two calls are given; where they differ, the kind harder to hand on."""
         longer, shorter = sorted((self.positional, other.positional), key=len, reverse=True)
         positional = (
@@ -41,11 +41,11 @@ class Given:
         named = {**self.named, **other.named}
         for name in self.named.keys() & other.named.keys():
             named[name] = _worse(self.named[name], other.named[name])
-        return Given(positional, named)
+        return ArgumentKinds(positional, named)
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ObservedCalls:
     """What is known of calls.
 
     Attributes:
@@ -54,11 +54,11 @@ class Calls:
         name.
     """
 
-    target: Given | None = None
-    seen: Mapping[tuple[str, int, str], Given] = field(default_factory=dict)
+    target: ArgumentKinds | None = None
+    seen: Mapping[tuple[str, int, str], ArgumentKinds] = field(default_factory=dict)
 
 
-def target_given(arguments: Any) -> Given:
+def target_argument_kinds(arguments: Any) -> ArgumentKinds:
     """Return what a target is given; `arguments` is an `inspector.tracing.Arguments`."""
     jax = jax_compat.import_jax()
     roles = [
@@ -66,7 +66,7 @@ def target_given(arguments: Any) -> Given:
         for leaf, role in zip(arguments.leaves, arguments.roles, strict=True)
     ]
     args, kwargs = jax.tree.unflatten(arguments.treedef, roles)
-    return Given(
+    return ArgumentKinds(
         tuple(_of_roles(a) for a in args), {name: _of_roles(a) for name, a in kwargs.items()}
     )
 
@@ -125,8 +125,8 @@ def _last(function: str) -> str:
 
 
 @contextlib.contextmanager
-def watched(
-    wanted: Iterable[tuple[str, int, str]], seen: dict[tuple[str, int, str], Given]
+def watching_calls(
+    wanted: Iterable[tuple[str, int, str]], seen: dict[tuple[str, int, str], ArgumentKinds]
 ) -> Iterator[None]:
     """Record in `seen` what functions are called with in this thread, during the context."""
     places: dict[str, list[tuple[str, int, str]]] = {}
@@ -138,7 +138,7 @@ def watched(
             return
         for key in places[frame.f_code.co_name]:
             if _is_called_from(frame, key[0], key[1]):
-                given = _given(frame)
+                given = _kinds_in_frame(frame)
                 seen[key] = seen[key] | given if key in seen else given
 
     before = sys.getprofile()
@@ -160,7 +160,7 @@ def _is_called_from(frame: Any, file: str, line: int) -> bool:
     return False
 
 
-def _given(frame: Any) -> Given:
+def _kinds_in_frame(frame: Any) -> ArgumentKinds:
     code, values = frame.f_code, frame.f_locals
     names = code.co_varnames
     positional = [kind_of(values.get(name)) for name in names[: code.co_argcount]]
@@ -171,15 +171,15 @@ def _given(frame: Any) -> Given:
         end += 1
     if code.co_flags & 0x08:
         named |= {name: kind_of(value) for name, value in values.get(names[end], {}).items()}
-    return Given(tuple(positional), named)
+    return ArgumentKinds(tuple(positional), named)
 
 
-def observed(
+def observe_calls(
     wanted: Sequence[tuple[str, int, str]] | frozenset[tuple[str, int, str]],
-    again: Callable[[], Any],
-) -> Mapping[tuple[str, int, str], Given]:
-    """Call `again` and return what the wanted functions are called with meanwhile."""
-    seen: dict[tuple[str, int, str], Given] = {}
-    with watched(wanted, seen):
-        again()
+    rerun: Callable[[], Any],
+) -> Mapping[tuple[str, int, str], ArgumentKinds]:
+    """Call `rerun` and return what the wanted functions are called with meanwhile."""
+    seen: dict[tuple[str, int, str], ArgumentKinds] = {}
+    with watching_calls(wanted, seen):
+        rerun()
     return seen

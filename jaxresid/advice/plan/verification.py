@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jaxresid.advice.plan.rehearsing import UnrehearsedError, rehearsed
+from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.bindings import heard
 from jaxresid.inspector.report import subject
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
 
 # Edits and what is promised of them -> the figures of the target under them.
-Check = Callable[["Sequence[FileEdit]", "Figures"], "Figures"]
+Check = Callable[["Sequence[FileEdit]", "PlanFigures"], "PlanFigures"]
 
 
 class UnverifiedError(Exception):
@@ -29,7 +29,7 @@ class UnverifiedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class PlanFigures:
     """The figures that a plan promises, in bytes and FLOPs."""
 
     peak_nbytes: int
@@ -38,9 +38,9 @@ class Figures:
     recompute_flops: int
 
 
-def figures(variant: Variant, plain: Variant) -> Figures:
+def figures(variant: Variant, plain: Variant) -> PlanFigures:
     """Return the figures of a variant; `plain` is the same program without any checkpoint."""
-    return Figures(
+    return PlanFigures(
         variant.peak_nbytes,
         variant.kept_nbytes,
         variant.host_nbytes,
@@ -48,7 +48,7 @@ def figures(variant: Variant, plain: Variant) -> Figures:
     )
 
 
-def figures_of(subject: Subject) -> Figures:
+def figures_of(subject: Subject) -> PlanFigures:
     """Return the figures of the code as it is written."""
     variants = variants_of(subject)
     return figures(variants.variant({}), without_checkpoints(variants))
@@ -60,19 +60,19 @@ def without_checkpoints(variants: Variants) -> Variant:
     return variants.variant({place: everywhere(place, None) for place in sites})
 
 
-def rehearsal(found: Subject, question: Question) -> Check:
-    """Return a check that traces edited code in this process, see `rehearsing`.
+def in_process_check(original: Subject, question: Question) -> Check:
+    """Return a check that traces edited code in this process, see `live_patch`.
 
     Args:
-      found: The traced function that the question led to.
+      original: The traced function that the question led to.
       question: The question about the target.
     """
 
-    def check(edits: Sequence[FileEdit], promised: Figures) -> Figures:
+    def check(edits: Sequence[FileEdit], promised: PlanFigures) -> PlanFigures:
         try:
-            with rehearsed(edits, question.fun) as fun, heard({}):
-                return figures_of(subject(replace(question, fun=fun, mode=found.target.mode)))
-        except UnrehearsedError as e:
+            with patched(edits, question.fun) as fun, heard({}):
+                return figures_of(subject(replace(question, fun=fun, mode=original.target.mode)))
+        except UnpatchableError as e:
             raise UnverifiedError(str(e)) from e
         except JaxresidError as e:
             raise UnverifiedError(str(e).partition("\n")[0]) from e
@@ -83,7 +83,7 @@ def rehearsal(found: Subject, question: Question) -> Check:
     return check
 
 
-def run_again(subject: Subject) -> None:
+def retrace(subject: Subject) -> None:
     """Run the user's code once more while JAX traces it, so that its calls can be watched.
 
     What it raises is ignored.

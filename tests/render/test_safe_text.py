@@ -20,7 +20,7 @@ from jaxresid.render.report.compiled import render_compiled
 from jaxresid.render.report.html import report_html
 from jaxresid.render.report.rows import GROUPS, View
 from jaxresid.render.report.text import render_report
-from jaxresid.shown import inert, json_text, lines, quoted, shown, visible
+from jaxresid.safe_text import inert, json_text, lines, quoted_path, safe_value, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, Span, Violation
 
 EVIL = "\x00\x07\x08\x0b\x0c\r\x1b\x7f\x85\x90\x9b\x9d\u2028\u2029\u202e\u2066\u200f\ud800\udcff"
@@ -174,7 +174,7 @@ def test_what_xla_says(report, text):
 
 
 def test_what_is_shown_already_is_the_same(report):
-    assert shown(report) is report
+    assert safe_value(report) is report
 
 
 def test_a_diff_of_a_file_of_any_name_is_one(tmp_path):
@@ -185,4 +185,4 @@ def test_a_diff_of_a_file_of_any_name_is_one(tmp_path):
     assert not ACTING.search(text)
     subprocess.run(["git", "apply"], input=text, text=True, cwd=tmp_path, check=True)
     assert (tmp_path / name).read_text() == "2\n"
-    assert quoted("a b/é.py") == "a b/é.py"
+    assert quoted_path("a b/é.py") == "a b/é.py"

@@ -1,8 +1,8 @@
 import pytest
 
-from jaxresid.xla.hlo.buffers import Live
-from jaxresid.xla.hlo.out_of_memory import exhausted, refined
-from jaxresid.xla.job import Buffer
+from jaxresid.xla.hlo.buffers import LiveBuffers
+from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
+from jaxresid.xla.job import PeakBuffer
 from tests import where
 
 DATA = where.DATA / "xla"
@@ -70,7 +70,7 @@ Peak buffers:
 
 
 def test_what_libtpu_says_today():
-    found = exhausted(SAID)
+    found = parse_out_of_memory(SAID)
     assert found.required_nbytes == round(23.88 * GIB)
     assert found.capacity_nbytes == round(15.75 * GIB)
     assert found.buffers == ()
@@ -78,11 +78,11 @@ def test_what_libtpu_says_today():
 
 
 def test_what_libtpu_said_before():
-    found = exhausted(LISTED)
+    found = parse_out_of_memory(LISTED)
     assert found.required_nbytes == round(20.05 * GIB)
     assert found.capacity_nbytes == round(15.48 * GIB)
     assert found.buffers == (
-        Buffer(
+        PeakBuffer(
             kind="temporary",
             nbytes=3 * GIB,
             shape="bf16[12,8,64,4096,64]",
@@ -91,12 +91,12 @@ def test_what_libtpu_said_before():
             file="model.py",
             line=34,
         ),
-        Buffer("argument", 276 * 1024, "f32[69,1024]", "parameter", "x"),
+        PeakBuffer("argument", 276 * 1024, "f32[69,1024]", "parameter", "x"),
     )
 
 
 def test_two_kinds_of_cores_add_up():
-    found = exhausted(
+    found = parse_out_of_memory(
         "RESOURCE_EXHAUSTED: TPU TensorCore Hbm usage: 34.50G, SparseCore Hbm usage 64.25G, "
         "exceeding available bytes: 95.75G"
     )
@@ -105,7 +105,7 @@ def test_two_kinds_of_cores_add_up():
 
 
 def test_what_a_gpu_says():
-    found = exhausted(GPU)
+    found = parse_out_of_memory(GPU)
     assert found.required_nbytes == 12 * MIB
     assert found.capacity_nbytes is None
     first, second = found.buffers
@@ -122,7 +122,7 @@ def test_what_a_gpu_says():
     ],
 )
 def test_an_allocators_own_message_does_not_say_what_the_program_needs(message):
-    assert exhausted(message).required_nbytes is None
+    assert parse_out_of_memory(message).required_nbytes is None
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_an_allocators_own_message_does_not_say_what_the_program_needs(message):
     ],
 )
 def test_other_messages_are_about_something_else(message):
-    assert exhausted(message) is None
+    assert parse_out_of_memory(message) is None
 
 
 def test_the_buffer_assignment_is_exact():
-    live = Live((Buffer("temporary", 7),), 7, round(23.884 * GIB))
-    found = refined(exhausted(SAID), live)
+    live = LiveBuffers((PeakBuffer("temporary", 7),), 7, round(23.884 * GIB))
+    found = refined(parse_out_of_memory(SAID), live)
     assert (found.required_nbytes, found.buffers) == (live.allocated_nbytes, live.buffers)
     assert found.notes == ()
 
 
-@pytest.mark.parametrize("live", [Live(), Live((), 7, 9 * GIB)])
+@pytest.mark.parametrize("live", [LiveBuffers(), LiveBuffers((), 7, 9 * GIB)])
 def test_an_assignment_of_something_else_is_not_taken(live):
-    assert refined(exhausted(SAID), live) == exhausted(SAID)
+    assert refined(parse_out_of_memory(SAID), live) == parse_out_of_memory(SAID)

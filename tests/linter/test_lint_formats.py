@@ -28,6 +28,13 @@ from jaxresid.safe_text import lines, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, RuleInfo, Span, Violation
 from tests.where import DATA
 
+
+@pytest.fixture(autouse=True)
+def no_addresses(monkeypatch):
+    """The expected outputs are those of a project that is not published."""
+    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", None)
+
+
 ROOT = Path("/repo")
 LINES = (
     "import jax",

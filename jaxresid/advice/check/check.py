@@ -9,9 +9,8 @@ from typing import Any
 from jaxresid.advice.check.source_lines import File, Placing
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.errors import InputsError
-from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.subject import Inspection
+from jaxresid.inspector.subject.base import Inspection
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import Lint
@@ -79,13 +78,13 @@ def checked(found: Inspection, run: Lint) -> tuple[Linted, ...]:
       ConfigError: The configuration of a file is not understood.
       InputsError: The function is a training step that does nothing with its gradients.
     """
-    if found.is_dead:
+    if found.subject.is_dead:
         raise InputsError(found.report.warnings[-1])
     report = found.report
-    placing = Placing(found.fun, report.target.name, found.frames)
+    placing = Placing(found.subject.fun, report.target.name, found.subject.frames)
     measured = {"profile": report.peak.profile, "jax": report.jax.version}
     said = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
-    said += findings(report, found.trace, found.frames)
+    said += found.subject.findings(report)
     by_file: dict[Path, tuple[File, list[Violation]]] = {}
     for finding in said:
         file, violation = placing.violation(finding, measured)

@@ -15,7 +15,6 @@ from jaxresid.advice.compile.ahead_of_time import (
     Settings,
     compiled_rows,
     places_of,
-    residuals_of,
     warnings_of,
 )
 from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
@@ -27,14 +26,12 @@ from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.residuals.offloading import kept_by, offloading
-from jaxresid.inspector.subject import Subject, uncollected
+from jaxresid.inspector.residuals.offloading import offloading
+from jaxresid.inspector.subject.base import Subject, uncollected
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.inspector.trace.runnable import runnable
 from jaxresid.inspector.variants.candidates import Candidate, candidates
 from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant, Variants
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Comparison, Row
 from jaxresid.targets.targets import load
 from jaxresid.words import Mode, Profile
@@ -186,7 +183,7 @@ def comparison(
     if measure is not None:
         draws(measure.leaves, paths)  # refused before anything is traced again
     with uncollected(), subject.tracing():
-        variants = variants_of(subject)
+        variants = subject.variants()
         where = spot(variants.places(), at)
         table = Table(subject, variants, where, chosen, progress or (lambda _: None))
         table.add(NONE, where.choices(None))
@@ -202,7 +199,7 @@ def comparison(
         warnings += warnings_of(compile.settings)
     timed: Measured | None = None
     if measure is not None:
-        runs = [Run(label, runnable(v.trace)) for label, v in table.variants.items()]
+        runs = [Run(label, v.trace.runnable()) for label, v in table.variants.items()]
         timed = measured(
             runs, NONE, measure.leaves, paths, rounds=measure.rounds, progress=progress
         )
@@ -233,13 +230,10 @@ def _compiled(
 ) -> tuple[Row, ...]:
     """Return the rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
-    frames, found = table.subject.frames, list(rows)
+    found = list(rows)
     with uncollected(), table.subject.tracing():
         programs = [
-            Program(
-                rows[i].policy, v.trace, residuals_of(v.trace, frames, v.program), v.peak_nbytes
-            )
-            for i, v in variants
+            Program(rows[i].policy, v.trace, v.residuals(), v.peak_nbytes) for i, v in variants
         ]
     said = compiled_rows(programs, compile.ons, compile.settings, progress)
     for (i, _), compiled in zip(variants, said, strict=True):
@@ -279,11 +273,8 @@ class Table:
                     "without its checkpoints, which all is compared to, JAX cannot differentiate"
                     f" it: {e}"
                 ) from e
-        self._plain_seconds = seconds(self._plain.program, chip, subject.profile).total
-        self._frames = subject.frames
-        self._kept_without = functools.cache(
-            lambda: kept_by(self._plain.trace, self._frames, self._plain.program)
-        )
+        self._plain_seconds = seconds(self._plain.lowered, chip).total
+        self._kept_without = functools.cache(self._plain.kept)
 
     def names(self) -> tuple[str, ...]:
         """Return the checkpoint_names at the places, in program order."""
@@ -341,7 +332,7 @@ class Table:
     def _row(self, label: str, variant: Variant, without_effect: bool) -> Row:
         # Around a gradient that the function takes a checkpoint may spare work: it adds none.
         added = max((variant.cost - self._plain.cost).flops, 0)
-        taken = seconds(variant.program, self._chip, self._profile)
+        taken = seconds(variant.lowered, self._chip)
         plain = self._plain_seconds
         return Row(
             label,
@@ -355,7 +346,7 @@ class Table:
             uncosted=variant.cost.uncosted,
             offloading=offloading(
                 variant.program,
-                lambda: kept_by(variant.trace, self._frames, variant.program),
+                variant.kept,
                 self._kept_without,
                 without_effect=without_effect,
             ),

@@ -72,6 +72,9 @@ class Removal(Generic[T]):
         self._jaxprs = jaxprs
         self._shown = shown
         self._frames = frames
+        self._levels = Levels(
+            frames
+        )  # of jaxprs that are kept: the traced one's, the numbered one's
         self._bound: list[Bound] = []
         self._count = 0
         self.numbered = functools.cache(self._numbered)
@@ -123,7 +126,7 @@ class Removal(Generic[T]):
         return {key: number for key, number in pairs if number is not None}
 
     def _calls(self, jaxpr: Any) -> list[Call]:
-        return [call for _, call in calls(Levels(self._frames), Level(jaxpr))]
+        return [call for _, call in calls(self._levels, Level(jaxpr))]
 
     def outermost(self) -> dict[int, int]:
         """Map the number of each nested checkpoint to that of the outermost one around it."""

@@ -15,7 +15,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.trace.function import is_inexact
+from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.variants.naming import ENTERED, nameable, named
 from jaxresid.model import Expression
 

@@ -72,9 +72,8 @@ class Removal(Generic[T]):
         self._jaxprs = jaxprs
         self._shown = shown
         self._frames = frames
-        self._levels = Levels(
-            frames
-        )  # of jaxprs that are kept: the traced one's, the numbered one's
+        # Of jaxprs that stay: the one that was traced, and the numbered one.
+        self._levels = Levels(frames)
         self._bound: list[Bound] = []
         self._count = 0
         self.numbered = functools.cache(self._numbered)

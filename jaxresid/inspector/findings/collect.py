@@ -48,7 +48,7 @@ def _about_checkpoints(
     for checkpoint in report.checkpoints:
         yield from checkpoint.findings
     yield from report.findings
-    yield from policy_findings(report, traced)
+    yield from policy_findings(traced)
     yield from unwrapped_bodies(report, traced, stacking)
 
 

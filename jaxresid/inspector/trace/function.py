@@ -52,6 +52,8 @@ class Trace(Traced):
     again: Callable[[], Trace] | None = None
     pieces: tuple[tuple[int, ...] | None, ...] | None = None
 
+    holds_backward = False
+
     # Invars in front of the arguments are constants, or tracers that the function leaked.
 
     @property

@@ -51,6 +51,8 @@ class StepTrace(Traced):
     outputs: tuple[str, ...]
     num_returned: int
 
+    holds_backward = True
+
     @property
     def sharding(self) -> Sharding | None:
         """The split of the step over the arguments' mesh; None without one."""

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
@@ -44,6 +44,9 @@ class Traced(ABC):
 
     arguments: Arguments
     frames: Frames
+
+    holds_backward: ClassVar[bool]
+    """Whether `written` holds the backward pass as well."""
 
     @functools.cached_property
     def levels(self) -> Levels:

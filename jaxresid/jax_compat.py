@@ -703,8 +703,8 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise InputsError(
-            f"a mesh of {count} devices is traced on as many CPU devices, and JAX started with"
-            f" {len(devices)} here; set JAX_NUM_CPU_DEVICES={count} before it is imported"
+            f"a mesh of {count} devices needs {count} CPU devices to trace on, and JAX started with"
+            f" {len(devices)}; set JAX_NUM_CPU_DEVICES={count} before it is imported"
         )
     kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
     shaped = np.array(devices[:count]).reshape(tuple(axes.values()))

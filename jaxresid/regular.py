@@ -32,7 +32,7 @@ def opened(file: Path, flags: int) -> int:
     descriptor = os.open(file, flags | _NO_LINK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{file} is no regular file")
+        raise OSError(f"{file} is not a regular file")
     return descriptor
 
 

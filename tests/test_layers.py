@@ -23,6 +23,7 @@ ALLOWED = {
     "regular": set(),
     "shown": set(),
     "units": set(),
+    "urls": set(),
     "violations": set(),
     "words": set(),
     "jax_compat": {"errors", "interrupts"},

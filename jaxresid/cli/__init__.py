@@ -43,9 +43,9 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jaxresid")
 def cli() -> None:
-    """What a JAX backward pass keeps, which line keeps it, and which checkpoint is misplaced.
+    """Show what a JAX backward pass keeps, which line keeps it, and which checkpoints to change.
 
     `report`, `check`, `split`, `compare`, `plan`, `compile` and `sweep` trace functions on abstract
-    inputs: nothing is computed, nothing is allocated, but for `compare --measure`. `lint` reads
-    source and runs none of it.
+    inputs: nothing is computed or allocated, except by `compare --measure`. `lint` reads source
+    code without running it.
     """

@@ -106,7 +106,7 @@ def _unexpected(error: BaseException) -> str:
     ):
         place = frames[-1]
         where = f"{os.path.relpath(place.filename)}, line {place.lineno}, in {place.name}"
-        return f"jaxresid: error: the code under inspection raises {what} ({where})"
+        return f"jaxresid: error: the inspected code raises {what} ({where})"
     return (
         f"jaxresid: internal error: {what}\n"
         "  this is a bug in jaxresid; --traceback shows where, please report it"

@@ -58,7 +58,7 @@ def _selectors(
         return None
     selectors = split_selectors(value)
     if not selectors:
-        raise UsageError(f"{parameter.opts[0]} names no rule; `jaxresid rules` lists them")
+        raise UsageError(f"{parameter.opts[0]} selects no rules; `jaxresid rules` lists them")
     return selectors
 
 
@@ -96,24 +96,26 @@ def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--color",
             type=click.Choice(("auto", "always", "never")),
             default="auto",
-            help="Colours.  [default: on a terminal, unless NO_COLOR is set]",
+            help="Whether to use colours.  [default: on a terminal, unless NO_COLOR is set]",
         ),
-        click.option("--isolated", is_flag=True, help="Use no configuration file."),
+        click.option("--isolated", is_flag=True, help="Ignore all configuration files."),
         click.option(
             "--config",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A pyproject.toml to use instead of the nearest one.",
+            help="The pyproject.toml to use instead of the nearest one.",
         ),
         click.option("--exit-zero", is_flag=True, help="Exit 0 even if there are findings."),
-        click.option("--ignore-noqa", is_flag=True, help="Report what comments silence as well."),
+        click.option(
+            "--ignore-noqa", is_flag=True, help="Also report findings that comments silence."
+        ),
         click.option("--statistics", is_flag=True, help="Count the findings by rule."),
         click.option(
             "-o",
             "--output",
             "--output-file",
             metavar="FILE",
-            help="Write there instead of to stdout.",
+            help="Write to this file instead of stdout.",
         ),
         click.option(
             "-f",
@@ -132,14 +134,17 @@ def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def check_combination(wishes: Wishes) -> None:
     """Raise UsageError for combinations of options of which one half would be ignored."""
     if wishes.isolated and wishes.config is not None:
-        raise UsageError("--isolated uses no configuration file, --config names one")
+        raise UsageError(
+            "--isolated ignores all configuration files; it cannot be combined with --config"
+        )
 
 
 def check_statistics(wishes: Wishes, config: Config) -> None:
     """Raise UsageError for statistics in a format that has none."""
     if wishes.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
-            f"--statistics comes as {', '.join(STATISTICS_FORMATS)}, not as {config.output_format}"
+            f"--statistics needs one of the formats {', '.join(STATISTICS_FORMATS)},"
+            f" not {config.output_format}"
         )
 
 

@@ -62,7 +62,9 @@ def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> Non
     """
     found = _retraced(edits, options)
     if "error" in found:
-        raise InputsError(f"the edited code cannot be traced; nothing is written: {found['error']}")
+        raise InputsError(
+            f"the edited code cannot be traced; nothing was written: {found['error']}"
+        )
     wrong = [
         f"{name.rpartition('_')[0]}: planned {_shown(name, getattr(plan, name))},"
         f" found {_shown(name, found[name])}"
@@ -72,7 +74,7 @@ def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> Non
     if wrong:
         raise InputsError(
             "\n  ".join(
-                ["the edited code does not give what is planned; nothing is written", *wrong]
+                ["the edited code does not give the planned figures; nothing was written", *wrong]
             )
         )
 
@@ -102,7 +104,7 @@ def _retraced(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str,
         found = json.loads(done.stdout)
     except ValueError:
         said = done.stderr.strip().splitlines()
-        found = {"error": said[-1] if said else f"Python ended with code {done.returncode}"}
+        found = {"error": said[-1] if said else f"Python exited with code {done.returncode}"}
     return found  # type: ignore[no-any-return]
 
 

@@ -32,7 +32,7 @@ def watch(run: Callable[[], int], files: Callable[[], Iterable[Path]]) -> int:
         except JaxresidError as e:
             tell(f"jaxresid: error: {e}")
         sys.stdout.flush()
-        click.echo("Watching for changes; Ctrl-C ends.", err=True)
+        click.echo("Watching for changes; press Ctrl-C to stop.", err=True)
         while _state(files) == before:
             time.sleep(_INTERVAL_S)
 

@@ -133,8 +133,8 @@ def _traced_subject(question: Question) -> Subject:
     except JaxresidError:
         raise failed from failed.__cause__
     assumed = (
-        f"traced as for {jax_compat.ASSUMED_GPU}, which {found.name} asks for and which is not"
-        " here; no device was asked"
+        f"traced as if on {jax_compat.ASSUMED_GPU}, as {found.name} asks for a GPU and there is"
+        " none here"
     )
     return replace(
         found,
@@ -186,8 +186,8 @@ def _traced_here(question: Question) -> Subject:
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
             raise InputsError(
-                f"{name} holds no gradient of its own, so it is no training step; without --mode"
-                " step it is differentiated as a function"
+                f"{name} takes no gradient itself, so it is not a training step; leave out --mode"
+                " step to differentiate it as a function"
             )
         found = StepSubject(fun, name, step, chosen, warnings)
         if found.is_dead:
@@ -199,8 +199,8 @@ def _traced_here(question: Question) -> Subject:
 
 
 _EARLY_REMAT3 = (
-    "JAX 0.10's jax_remat3 is an early one, in which not all checkpoints are found and modules are"
-    " not told apart; turn it off, or use JAX 0.11 or newer"
+    "JAX 0.10's jax_remat3 is an early version, with which some checkpoints are not found and"
+    " modules cannot be told apart; turn it off, or use JAX 0.11 or newer"
 )
 
 
@@ -214,11 +214,11 @@ def _partly_dead(name: str, found: Lost) -> str:
     what = f"gradients of {', '.join(found.inputs[:5])}" if found.inputs else "gradients"
     more = f" and {len(found.inputs) - 5} more" if len(found.inputs) > 5 else ""
     line = found.location
-    where = f" (of what begins at {line.file}:{line.line})" if line else ""
+    where = f" (of the code that begins at {line.file}:{line.line})" if line else ""
     return (
-        f"{name} takes {what}{more}{where} that nothing it returns or changes depends on, beside"
-        " others that are used: compilers leave that backward pass out, and what it would keep;"
-        " return or use them, or take no gradient there"
+        f"{name} computes {what}{more}{where} that nothing it returns or changes depends on;"
+        " others are used. Compilers remove that backward pass and the residuals it would keep:"
+        " return or use these gradients, or do not compute them"
     )
 
 
@@ -319,7 +319,7 @@ def _traced(
             which = [
                 p for p, a, b in zip(call.paths, call.roles, held.roles, strict=True) if a != b
             ]
-            warning = f"held static, since the function needs its value: {', '.join(which)}"
+            warning = f"kept static, as the function needs its value: {', '.join(which)}"
             try:
                 return held, trace(fun, held, has_aux, frames), (warning,)
             except JaxresidError:

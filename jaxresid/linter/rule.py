@@ -24,7 +24,7 @@ SECTIONS = (
     "What it does",
     "Why is this bad?",
     "Use instead",
-    "When it is right after all",
+    "When is this fine?",
     "Is the fix safe?",
 )
 

@@ -15,7 +15,7 @@ _RENDERERS = "jaxresid.render.display"
 
 
 def _unknown(value: object) -> NoReturn:
-    raise TypeError(f"nothing shows a {type(value).__name__}")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be shown")
 
 
 @functools.singledispatch

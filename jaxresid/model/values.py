@@ -78,7 +78,7 @@ class Aval:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A residual that is an input: alive anyway, so it costs no extra memory."""
+    """A residual that is an input: already in memory, so it costs nothing extra."""
 
     path: str
     kind: OneOf["argument"] = "argument"
@@ -190,7 +190,7 @@ class Residual:
 class Totals:
     """Bytes by kind; each residual counts in exactly one field, literals in none.
 
-    Arguments are alive anyway, and constants live with the function.
+    Arguments are in memory already, and constants live with the function.
 
     Attributes:
       arguments_nbytes: bytes of arguments in device memory.

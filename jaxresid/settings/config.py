@@ -243,8 +243,8 @@ class Config:
         guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
         if self.file is not None and from_file and selector in self.text:
             where = _where(self.file, self.text, key, selector)
-            raise ConfigError(f"{where}: no rule is called `{selector}` in `{key}`{guess}")
-        raise ConfigError(f"no rule is called `{selector}` in `--{key}`{guess}")
+            raise ConfigError(f"{where}: unknown rule `{selector}` in `{key}`{guess}")
+        raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
 
 # Selectors.
@@ -557,7 +557,7 @@ def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     """
     table = table_in(_toml(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{_shown(file)}: write a table, [tool.jaxresid]")
+        raise ConfigError(f"{_shown(file)}: tool.jaxresid is not a table; write [tool.jaxresid]")
     values: dict[str, object] = {}
     for key, value in table.items():
         try:
@@ -604,7 +604,7 @@ def _string_list(key: str, value: object, example: str) -> tuple[str, ...]:
         raise ConfigError(f"`{key}` is {_kind(value)}; write a list, {key} = {example}")
     for item in value:
         if not isinstance(item, str) or not item:
-            raise ConfigError(f"`{key}` has {_kind(item)} in its list; write {key} = {example}")
+            raise ConfigError(f"the list `{key}` contains {_kind(item)}; write {key} = {example}")
     return tuple(value)
 
 

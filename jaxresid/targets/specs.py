@@ -174,7 +174,7 @@ class _Parser:
         except (ValueError, SyntaxError):
             raise self.fail(f"not a Python literal: {_cut(token.text)}", token) from None
         if isinstance(value, float | complex) and not cmath.isfinite(value):
-            raise self.fail(f"{_cut(token.text)} is more than a float can hold", token)
+            raise self.fail(f"{_cut(token.text)} is too large for a float", token)
         return value
 
     def items(self, close: str, what: str) -> list[Any]:
@@ -216,7 +216,7 @@ class _Parser:
         JAX sorts the keys of a dict.
         """
         if key in known:
-            raise self.fail(f"the key {_cut(token.text)} is there twice", token)
+            raise self.fail(f"the key {_cut(token.text)} appears twice", token)
         for first in known:
             try:
                 first < key  # noqa: B015
@@ -253,7 +253,7 @@ class _Parser:
         if not self.accept("@"):
             return ()
         if self.axes is None:
-            raise self.fail("what stands after @ are axes of a mesh; add --mesh, as data=4", mark)
+            raise self.fail("the names after @ are axes of a mesh; add --mesh, e.g. data=4", mark)
         if [t.text for t in self.tokens[self.at : self.at + 2]] == ["(", ")"]:
             self.at += 2
             return ()
@@ -263,7 +263,7 @@ class _Parser:
             first = self.peek()
             entry = self.entry(used)
             if len(entries) == len(shape):
-                raise self.fail(f"{len(shape)} dims have no room for another entry", first)
+                raise self.fail(f"the shape has only {len(shape)} dims", first)
             parts = math.prod(self.axes[name] for name in entry)
             if shape[len(entries)] % parts:
                 over = " and ".join(f"{name}={self.axes[name]}" for name in entry)
@@ -304,11 +304,11 @@ class _Parser:
         token = self.take()
         axes = self.axes or {}
         if token.kind != "name" or token.text not in axes:
-            what = f"{token.text!r} is no axis" if token.text else "an axis is missing"
+            what = f"{token.text!r} is not an axis" if token.text else "an axis is missing"
             listed = f"--mesh has {', '.join(axes)}"
             raise self.fail(f"{what}; {listed}{did_you_mean(token.text, axes)}", token)
         if token.text in used:
-            raise self.fail(f"the axis {token.text} splits another dim already", token)
+            raise self.fail(f"the axis {token.text} already splits another dim", token)
         used.add(token.text)
         return token.text
 
@@ -321,7 +321,7 @@ class _Parser:
                 f"a dimension must be a whole number of at least 0, not {_cut(token.text)}", token
             )
         if len(token.text) > _DIGITS:
-            raise self.fail(f"no array has a dimension of {len(token.text)} digits", token)
+            raise self.fail(f"a dimension of {len(token.text)} digits is too large", token)
         return int(token.text)
 
 

@@ -62,8 +62,8 @@ def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
     fun = _attribute(module, reference, module.__name__)
     if not callable(fun):
         raise InputsError(
-            f"--inputs {reference} is no function but of type {type(fun).__name__}; it must take no"
-            " arguments and returns the inputs"
+            f"--inputs {reference} is not a function but a value of type {type(fun).__name__}; name"
+            " a function that takes no arguments and returns the inputs"
         )
     return fun  # type: ignore[no-any-return]
 
@@ -221,6 +221,6 @@ def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
                 hint = ""
             raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
         except Exception as e:
-            raise TargetError(f"{walked} raises {_said(e)} when asked for {part!r}") from e
+            raise TargetError(f"reading {part!r} of {walked} raises {_said(e)}") from e
         walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
     return found

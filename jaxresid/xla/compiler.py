@@ -112,12 +112,12 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     except Exception as e:
         if place.platform == "cuda":
             raise _UnavailableError(f"jax finds no GPU on this machine: {_line(e)}") from e
-        raise _UnavailableError(f"{place.text} cannot be had: {_line(e)}") from e
+        raise _UnavailableError(f"{place.text} is not available: {_line(e)}") from e
     if len(found) < count:
         has = f"{place.text} has {len(found)}"
         if not place.topology:
             has = f"this machine has {len(found)} for {place.text}"
-        raise _UnavailableError(f"the program is split over {count} devices and {has}")
+        raise _UnavailableError(f"the program is split over {count} devices, but {has}")
     return found[:count]
 
 

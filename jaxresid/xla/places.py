@@ -117,10 +117,12 @@ def place(text: str) -> Place:
     if kind != "tpu":
         name = kind.partition("-")[0]
         if name in _GENERATIONS or name in _OTHER_NAMES:
-            raise InputsError(f"{text!r} is no place to compile for; write tpu:{_meant(word)}")
+            raise InputsError(
+                f"{text!r} is not a platform to compile for; write tpu:{_meant(word)}"
+            )
         raise InputsError(
-            f"{text!r} is no place to compile for: it is cpu, gpu or tpu:GENERATION:SHAPE, such as"
-            f" tpu:v5e:2x4{did_you_mean(word, ['cpu', 'gpu', 'cuda', *_texts()])}"
+            f"{text!r} is not a platform to compile for; write cpu, gpu or tpu:GENERATION:SHAPE,"
+            f" such as tpu:v5e:2x4{did_you_mean(word, ['cpu', 'gpu', 'cuda', *_texts()])}"
         )
     return _tpu(text, topology)
 
@@ -131,7 +133,7 @@ def unavailable(place: Place) -> str | None:
     Only what is known before jax is imported counts.
     """
     if place.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
-        return f"compiling for a TPU needs libtpu, no TPU; install it with: {TPU_EXTRA}"
+        return f"compiling for a TPU needs libtpu, but no TPU; install it with: {TPU_EXTRA}"
     return None
 
 
@@ -145,8 +147,8 @@ def _tpu(text: str, topology: str) -> Place:
     if not axes or 0 in axes or len(axes) > 3 or (len(axes) == 3 > found.axes and axes[2] != 1):
         wanted = "two" if found.axes == 2 else "three"
         raise InputsError(
-            f"{text!r}: {shape!r} is no shape of {name}, which has {wanted} axes of chips, such as"
-            f" tpu:{name}:{found.shapes[2]}{did_you_mean(shape, found.shapes)}; {_LISTED}"
+            f"{text!r}: {shape!r} is not a shape of {name}, which has {wanted} axes of chips, such"
+            f" as tpu:{name}:{found.shapes[2]}{did_you_mean(shape, found.shapes)}; {_LISTED}"
         )
     devices = math.prod(axes) * found.devices_per_chip
     return Place(f"tpu:{name}:{shape}", "tpu", f"{name}:{shape}", devices)
@@ -163,12 +165,11 @@ def _not_a_topology(text: str, name: str, shape: str) -> str:
     bare = name.partition("-")[0]
     if bare in _GENERATIONS or bare in _OTHER_NAMES:
         return (
-            f"{text!r}: topologies are written with their shape: tpu:"
-            f"{_meant(f'{name}:{shape}')}; {_LISTED}"
+            f"{text!r}: write a topology with its shape: tpu:{_meant(f'{name}:{shape}')}; {_LISTED}"
         )
     known = ", ".join(_GENERATIONS)
     near = did_you_mean(name, _GENERATIONS)
-    return f"{text!r}: there is no TPU generation {name!r}{near} (known: {known}); {_LISTED}"
+    return f"{text!r}: unknown TPU generation {name!r}{near} (known: {known}); {_LISTED}"
 
 
 def _meant(topology: str) -> str:

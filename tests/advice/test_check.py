@@ -698,7 +698,7 @@ def test_suppressions_are_judged_by_the_linter_alone(lab, capsys):
     assert "this suppression silences nothing here" in capsys.readouterr().out
     unknown = lab.model("import jax  # jaxresid: ignore[JXR899]\n\nf = jax.checkpoint\n")
     assert run(["lint", "-n", "--isolated", unknown]) == 1
-    assert "`JXR899` is no rule of jaxresid" in capsys.readouterr().out
+    assert "`JXR899` is not a rule of jaxresid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -734,7 +734,7 @@ def test_the_configuration_nearest_to_the_file_holds_for_it(lab):
     (lab.path / "pyproject.toml").write_text('[tool.jaxresid]\nselect = ["JXR9"]\n')
     code, out, err = lab(f"{name}:whole")
     assert (code, out) == (2, "")
-    assert err.startswith("jaxresid: error: pyproject.toml:2: no rule is called `JXR9`")
+    assert err.startswith("jaxresid: error: pyproject.toml:2: unknown rule `JXR9`")
 
 
 def test_exit_codes(lab):
@@ -748,15 +748,15 @@ def test_exit_codes(lab):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["{}:whole", "--select", "JXR99"], "no rule is called `JXR99` in `--select`"),
+        (["{}:whole", "--select", "JXR99"], "unknown rule `JXR99` in `--select`"),
         (["{}:whole", "--select", "useles-checkpoint"], "did you mean `useless-checkpoint`?"),
         (["{}:whole", "--select", ","], "--select names no rule"),
         (["{}:whol"], "did you mean whole?"),
         (["{}"], "write module:function"),
         (["nowhere.py:whole"], "no such file"),
         (["{}:whole", "--arg", "f32["], "--arg"),
-        (["{}:whole", "--isolated", "--config", "x.toml"], "--isolated uses no configuration"),
-        (["{}:whole", "--statistics", "-f", "sarif"], "--statistics comes as text"),
+        (["{}:whole", "--isolated", "--config", "x.toml"], "--isolated ignores all configuration"),
+        (["{}:whole", "--statistics", "-f", "sarif"], "--statistics needs one of the formats text"),
         (["{}:whole", "-o", "missing/out.txt"], "cannot write missing/out.txt"),
     ],
 )
@@ -769,7 +769,7 @@ def test_what_is_wrong_is_said_in_one_line(lab, argv, words):
 
 def test_nothing_is_traced_before_the_codes_are_known(lab):
     name = lab.model("raise SystemExit('imported')\n")
-    assert "no rule is called" in lab(f"{name}:loss", "--ignore", "JXR99")[2]
+    assert "unknown rule" in lab(f"{name}:loss", "--ignore", "JXR99")[2]
 
 
 @pytest.mark.integration
@@ -802,7 +802,7 @@ def test_warnings_go_to_stderr(lab):
     target = f"{lab.model(source)}:loss"
     code, out, err = lab(target)
     assert (code, out) == (0, "All checks passed!\n")
-    assert err == "jaxresid: warning: held static, since the function needs its value: rate\n"
+    assert err == "jaxresid: warning: kept static, as the function needs its value: rate\n"
     assert lab(target, "-q")[2] == ""
 
 
@@ -964,8 +964,8 @@ def uncalled(x): return loss(x, jax.checkpoint_policies.save_only_these_names)
     ("function", "words"),
     [
         ("raises", "the policy raising of the checkpoint at"),
-        ("none", "returns None where True or False is needed"),
-        ("uncalled", "save_only_these_names makes a policy: call it"),
+        ("none", "returns None; it must return True or False"),
+        ("uncalled", "save_only_these_names makes a policy, so call it"),
     ],
 )
 def test_a_policy_that_is_none(lab, function, words):

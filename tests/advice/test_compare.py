@@ -189,7 +189,7 @@ def test_a_place_that_is_not_there_lists_those_that_are():
         jaxresid.compare(two_sites, at="decoder", mode="function")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="did you mean other"):
         jaxresid.compare(two_sites, at="othr", mode="function")(f32(8, 8), f32(4, 8))
-    with pytest.raises(InputsError, match="no scan of several trips"):
+    with pytest.raises(InputsError, match="no scan with more than one trip"):
         jaxresid.compare(two_sites, at="scan-bodies", mode="function")(f32(8, 8), f32(4, 8))
 
 
@@ -215,7 +215,7 @@ def factory(*_, **__):
     [
         (raising, "no idea"),
         (nothing_said, "returns None"),
-        (factory, "it makes a policy: call it"),
+        (factory, "it makes a policy, so call it"),
         (cp.save_only_these_names, "call it"),
     ],
 )

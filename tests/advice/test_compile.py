@@ -195,7 +195,7 @@ def test_constants_of_size_are_said_to_be_beside_the_peak():
         compilation = dataclasses.replace(compilation, buffers=buffers)
         return row(program(), TPU, compilation, devices=8).notes
 
-    assert notes(GIB) == ("its constants, 1.00 GiB, are not in XLA's peak",)
+    assert notes(GIB) == ("XLA's peak does not include its constants, 1.00 GiB",)
     assert notes(2**20) == notes(GIB, EXHAUSTED) == notes(GIB, Compilation(error="killed")) == ()
 
 
@@ -383,7 +383,7 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
     cache, pool, monkeypatch, capsys
 ):
     reason = (
-        "compiling for a TPU needs libtpu, no TPU; install it with: pip install 'jaxresid[tpu]'"
+        "compiling for a TPU needs libtpu, but no TPU; install it with: pip install 'jaxresid[tpu]'"
     )
     pool(lambda job: FITS)
     monkeypatch.setattr(
@@ -413,7 +413,7 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
         (["report", TARGET, "--timeout", "9"], "--timeout is for --compile"),
         (["report", TARGET, "--compile", "cpu", "-f", "jax"], "-f jax"),
         (["compare", TARGET, "--no-cache"], "--no-cache is for --compile"),
-        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "there is no TPU generation"),
+        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "unknown TPU generation"),
     ],
 )
 def test_usage_errors(environment, capsys, argv, said):
@@ -605,7 +605,7 @@ tpu:v5e:2x4  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare
     generated code 26.00 MiB
   host temp 0 B · argument 0 B · output 0 B
   collectives all-gather ×64 3.00 GiB · all-reduce at least 2.00 KiB
-  largest live at XLA's peak; 75.0% of 12.00 GiB matched to residuals, arguments
+  largest buffers at XLA's peak; 75.0% of 12.00 GiB matched to residuals, arguments
   and outputs
       3.00 GiB  25.0%  ×2 f32[4,32,2048,2048]  temporary, fusion: residual exp
                        decoder.py:38 attention  weights = jax.nn.softmax(scores)
@@ -616,14 +616,14 @@ tpu:v5e:2x4  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare
 
 tpu:v5e:2x2  does not fit: needs 53.00 GiB of 16.00 GiB, 37.00 GiB too much
   peak 53.00 GiB · estimate 50.00 GiB (profile accelerator)
-  XLA gives no other figures for what does not fit
+  XLA reports no other figures for a program that does not fit
   compiled in 0.5 s by jaxlib 0.10.2, from the cache
 
 gpu  could not be compiled
   jax finds no GPU on this machine
 
 warning: the cache cannot be written: no space left on device
-Compiled, not run: figures are XLA's, of each device; the estimate is of the
+Compiled, not run: figures are XLA's, for each device; the estimate is from the
 trace.
 The peak is argument + output + temp - alias.
 """
@@ -651,9 +651,9 @@ def test_the_text_in_other_widths(width):
         ({}, "fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare"),
         (
             {"capacity_nbytes": None, "fits": None},
-            "needs 12.00 GiB; how much memory there is, is not known",
+            "needs 12.00 GiB; the available memory is not known",
         ),
-        ({"peak_nbytes": None, "fits": None}, "XLA gives no peak"),
+        ({"peak_nbytes": None, "fits": None}, "XLA reports no peak"),
         ({"peak_nbytes": None, "fits": False}, "does not fit"),
         (
             {"peak_nbytes": 16 * GIB, "fits": False},
@@ -729,7 +729,7 @@ def test_a_comparison_says_what_fits():
         ("15.50 fits", "dots_with_no_batch_dims_saveable"),
         ("11.80 fits", "nothing_saveable"),
     ]
-    least = " ".join(text.split()).partition(f"{TPU}: 2 of 5 fit, with the least to recompute: ")[2]
+    least = " ".join(text.split()).partition(f"{TPU}: 2 of 5 fit, with the least recompute: ")[2]
     assert re.match(r"\w dots_with_no_batch_dims_saveable, 15.50 GiB of 16.00 GiB, 512", least)
     assert "not compiled\ntpu:v5e:2x4: save_only_these_names('qkv', 'attention_output'):" in text
     assert "took longer than 600 s" in text
@@ -741,7 +741,7 @@ def test_a_comparison_says_what_fits():
 def test_a_comparison_of_which_nothing_fits():
     peaks = {policy: peak + 10 for policy, peak in PEAKS.items()}
     text = " ".join(text_of(render_comparison(compiled_comparison(**peaks))).split())
-    assert f"{TPU}: nothing fits; the least is " in text
+    assert f"{TPU}: nothing fits; the smallest is " in text
     assert "nothing_saveable: does not fit: needs 21.80 GiB of 16.00 GiB, 5.80 GiB too much" in text
 
 

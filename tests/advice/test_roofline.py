@@ -131,7 +131,7 @@ def test_an_unknown_chip_lists_those_there_are():
         chip("h10")
     assert "'h10'" in str(e.value) and "did you mean `h100`?" in str(e.value)
     assert all(known.name in str(e.value) for known in CHIPS)
-    with pytest.raises(InputsError, match="no figures for a device ''; there are some for v4,"):
+    with pytest.raises(InputsError, match="no device '' is known; choose one of v4,"):
         chip("")
 
 

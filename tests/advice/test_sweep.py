@@ -203,7 +203,7 @@ class TestResumed:
         if kept == -1:  # all of it but the line break
             assert found.warnings == ()
         else:
-            assert found.warnings == (f"{file}: the last line was torn; removed",)
+            assert found.warnings == (f"{file}: the last line was incomplete; removed",)
         assert sum(not row.resumed for row in found.rows) == (kept != -1)
         assert file.read_bytes() == b"".join([*others, last])
         assert [r.key for r in found.rows] == [r.key for r in whole.rows]
@@ -218,7 +218,7 @@ class TestResumed:
         first = json.dumps(json.loads(whole)).encode() + b"\n" if is_old else whole
         file.write_bytes(first[:kept])
         found = sweep((2,), ("none",), results=str(file))
-        assert found.warnings == (f"{file}: the last line was torn; removed",)
+        assert found.warnings == (f"{file}: the last line was incomplete; removed",)
         assert file.read_bytes() == whole
 
     @pytest.mark.integration
@@ -229,7 +229,7 @@ class TestResumed:
         bad = second.replace(b'"policy"', b'"polity"')
         file.write_bytes(b"".join([first, bad, *others]))
         found = sweep(results=str(file))
-        assert found.warnings == (f"{file}: line 2 cannot be read as a result; passed over",)
+        assert found.warnings == (f"{file}: line 2 cannot be read as a result; skipped",)
         assert file.read_bytes() == b"".join([first, bad, *others, second])
 
     @pytest.mark.integration
@@ -288,7 +288,7 @@ class TestTheFile:
 
     @pytest.mark.parametrize(
         ("name", "words"),
-        [("no/r.jsonl", "No such file"), (".", "Is a directory"), ("pipe", "no regular file")],
+        [("no/r.jsonl", "No such file"), (".", "Is a directory"), ("pipe", "not a regular file")],
     )
     def test_where_none_can_be(self, tmp_path, name, words):
         os.mkfifo(tmp_path / "pipe")
@@ -299,7 +299,7 @@ class TestTheFile:
         file = str(tmp_path / "r.jsonl")
         with Results.open(file) as results:
             results.append(self.ROW)
-            with pytest.raises(JaxresidError, match=r"another sweep is writing .*r\.jsonl: wait"):
+            with pytest.raises(JaxresidError, match=r"another sweep is writing .*r\.jsonl; wait"):
                 Results.open(file).__enter__()
         with Results.open(file) as results:
             assert list(results.rows) == [self.ROW.key]
@@ -391,7 +391,7 @@ class TestErrors:
             jaxresid.sweep(jnp.sum, batches=(2,), on="cpu")(lambda batch: made)
 
     def test_no_such_place(self, compiler):
-        with pytest.raises(InputsError, match="no TPU generation 'v5x'"):
+        with pytest.raises(InputsError, match="unknown TPU generation 'v5x'"):
             jaxresid.sweep(loss, batches=(2,), on="tpu:v5x:2x4")(inputs)
 
     def test_jax_has_two_names_for_some(self, compiler):
@@ -415,7 +415,7 @@ class Lossy(Executor):
 def test_workers_without_jaxresid(log, tmp_path):
     found = sweep((2,), executor=Lossy(), results=str(tmp_path / "r.jsonl"))
     for row in found.rows:
-        assert row.error == "lost by its executor: ModuleNotFoundError: No module named 'jaxresid'"
+        assert row.error == "lost by the executor: ModuleNotFoundError: No module named 'jaxresid'"
         assert row.transient
 
 
@@ -558,14 +558,14 @@ class TestProcesses:
         _, err = interrupted.communicate(timeout=20)
         assert interrupted.returncode == 130
         assert err == (
-            "jaxresid: interrupted; r.jsonl has what is done, and the same command goes on from"
-            " there\n\n"
+            "jaxresid: interrupted; r.jsonl has the results so far, and the same command"
+            " continues from there\n\n"
         )
         assert not psutil.wait_procs(children, timeout=5)[1]
         assert len(lines(file)) == 2
         code, out, err = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
         assert (code, err) == (0, "")
-        assert out.endswith("6 results: 4 compiled, 2 there already\n")
+        assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
         assert len({line["key"] for line in lines(file)}) == len(lines(file)) == 6
         compiled = [c for c in log.read_text().splitlines() if c.startswith("compiled")]
         assert len(set(compiled)) == len(compiled) == 6
@@ -598,7 +598,7 @@ class TestProcesses:
         assert not psutil.wait_procs(children, timeout=10)[1]
         code, out, _ = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
         assert (code, len(lines(file))) == (0, 6)
-        assert out.endswith("6 results: 4 compiled, 2 there already\n")
+        assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
 
 
 @pytest.mark.parametrize(
@@ -646,7 +646,7 @@ class TestCommandLine:
         assert (
             re.sub(r"[1-9]\d\.\d%", "some%", table)  # what versions of JAX trace differs
             == """
-cpu  1000 B a device
+cpu  1000 B per device
 batch 2        4       16      largest  recompute
     KiB      KiB      KiB    that fits      FLOPs  policy
   0.195    0.391    1.562 x          4       0.0%  no checkpoint
@@ -676,11 +676,11 @@ memory at XLA's peak · x does not fit · none 1.0
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["--batch", "2,x"], "'x' is no batch size; write whole numbers such as 8,16,32"),
-            (["--batch", "0"], "'0' is no batch size"),
+            (["--batch", "2,x"], "'x' is not a batch size; write whole numbers such as 8,16,32"),
+            (["--batch", "0"], "'0' is not a batch size"),
             (["--batch", "2", "--inputs", "fixed_inputs"], "fixed_inputs has no parameter batch"),
-            (["--batch", "2", "--arg", "f32[3,8,8]"], "no dimension of a SPEC is the word batch"),
-            (["--arg", "f32[batch,8]"], "has a dimension `batch`: say which with --batch"),
+            (["--batch", "2", "--arg", "f32[3,8,8]"], "no SPEC has a dimension named batch"),
+            (["--arg", "f32[batch,8]"], "has a dimension `batch`: give its sizes with --batch"),
             ([], "loss_inputs is called with no arguments to make the inputs, but needs batch"),
             (["--batch", "2", "-o", "-"], "stdout is not"),
             (["--batch", "2", "-o", "m.py"], "something other than the results of a sweep"),
@@ -714,7 +714,10 @@ memory at XLA's peak · x does not fit · none 1.0
             file.write('{"schema"')
         code, out, _ = run(*EVERYTHING, "-o", "r")
         assert code == 0
-        assert "\nwarning: r: the last line was torn; removed\n6 results: 6 there already\n" in out
+        assert (
+            "\nwarning: r: the last line was incomplete; removed\n"
+            "6 results: 6 already in the file\n" in out
+        )
 
 
 def test_many_batches_take_several_tables():
@@ -742,4 +745,4 @@ def test_many_batches_take_several_tables():
     assert [text.count(f" {n}  ") + text.count(f" {n}\n") for n in (32, 2048)] == [1, 1]
     assert "error" in text
     assert "cpu; no checkpoint; batch 64: took longer than 600 s" in text
-    assert "how much there is is not known" in text
+    assert "the available memory is not known" in text

@@ -225,12 +225,12 @@ class TestInputs:
         )
         found = report("gaur:switched")
         assert differentiated(found) == ["x"]
-        assert found["warnings"] == ["held static, since the function needs its value: rate"]
+        assert found["warnings"] == ["kept static, as the function needs its value: rate"]
 
     def test_double_precision_is_said_to_be_single(self, report):
         found = report("zebu:plain", "--arg", "f64[3]")
         assert found["residuals"][0]["dtype"] == "float32"
-        assert "float64 inputs are float32" in found["warnings"][0]
+        assert "float64 inputs become float32" in found["warnings"][0]
 
 
 SPEC3 = ("--arg", "f32[3]")
@@ -257,7 +257,7 @@ SPEC3 = ("--arg", "f32[3]")
         (["zebu:integers", "--arg", "i32[3]"], r"no argument is a float .*: x \(int32\)"),
         (["zebu:plain", "--arg", "3"], r"no argument is a float .*: x \(static 3\)"),
         (["zebu:to_integers", *SPEC3], "returns only int32, which has no gradient"),
-        (["zebu:nothing", *SPEC3], "returns no array"),
+        (["zebu:nothing", *SPEC3], "returns no arrays"),
         (
             ["zebu:endless", *SPEC3],
             r"Reverse-mode differentiation.*\n  at zebu.py:\d+ in endless: ",
@@ -289,8 +289,8 @@ SPEC3 = ("--arg", "f32[3]")
         (["zebu:plain", *SPEC3, "--has-aux"], r"must return \(output, aux\), not an array"),
         (["zebu:make_wrong", "--build"], "must return"),
         (["zebu:needy_inputs", "--build"], "fails: TypeError"),
-        (["zebu:plain", *SPEC3, "--inputs", "loss_inputs"], "exclude each other"),
-        (["zebu:plain", *SPEC3, "--concrete-inputs"], "goes with --inputs"),
+        (["zebu:plain", *SPEC3, "--inputs", "loss_inputs"], "cannot be combined: use one"),
+        (["zebu:plain", *SPEC3, "--concrete-inputs"], "cannot be combined with --arg"),
         (["zebu:plain", *SPEC3, "--min-bytes", "1XB"], "'1XB' is not a size"),
         (["zebu:plain", *SPEC3, "-o", "no/such/folder"], "cannot write no/such/folder"),
         (["zebu:plain", *SPEC3, "--group-by", "colour"], "'colour' is not one of"),

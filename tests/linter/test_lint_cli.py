@@ -1065,7 +1065,7 @@ def test_watch(lab):
         lab.config('ignore = ["JXR202"]')
         assert "All checks passed!" in lines_until(child.stdout, "Watching")
         lab.config('select = ["NO"]')
-        assert "no rule is called `NO`" in lines_until(child.stdout, "Watching")
+        assert "unknown rule `NO`" in lines_until(child.stdout, "Watching")
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 130
         assert "Traceback" not in child.stdout.read()

@@ -743,7 +743,7 @@ def test_paths_are_shown_from_the_root(path):
 def test_unknown_formats_are_refused():
     with pytest.raises(ValueError, match="format must be one of text, concise, json, "):
         rendered("yaml")
-    with pytest.raises(ValueError, match="none as 'sarif'"):
+    with pytest.raises(ValueError, match="not 'sarif'"):
         statistics(RESULTS, [RULE], "sarif")
     with pytest.raises(ValueError, match="text or json"):
         explain(RULE, "html")

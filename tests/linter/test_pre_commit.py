@@ -86,8 +86,9 @@ def source(tmp_path_factory):
     """A repository with this tree as it is now."""
     copy = tmp_path_factory.mktemp("hooks") / "jaxresid"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
+    shutil.copy(ROOT / ".pre-commit-hooks.yaml", copy)
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "jaxresid", copy / "jaxresid", ignore=ignore)
     git("init", "-q", cwd=copy)

@@ -169,8 +169,8 @@ def test_our_own_form(comment, codes):
         ("# jaxresid: ignore: JXR101", "not in brackets"),
         ("# jaxresid: ignore(JXR101)", "not in brackets"),
         ("# jaxresid: ignore JXR101", "not in brackets"),
-        ("# jaxresid: disable[JXR101]", "`disable` is no suppression"),
-        ("# jaxresid: ignore-file[JXR101]", "`ignore-file` is no suppression"),
+        ("# jaxresid: disable[JXR101]", "`disable` is not a suppression"),
+        ("# jaxresid: ignore-file[JXR101]", "`ignore-file` is not a suppression"),
         ("# jaxresid: file-ignore[JXR101]", "shares its line with code"),
     ],
 )
@@ -363,11 +363,11 @@ def test_a_bare_one_is_judged_where_all_but_optional_rules_are_on():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("JXR110", "`JXR110` is no rule of jaxresid; did you mean `JXR10"),
+        ("JXR110", "`JXR110` is not a rule of jaxresid; did you mean `JXR10"),
         ("jxr101", "did you mean `JXR101`?"),
         ("checkpoint-loss", "did you mean `checkpointed-loss`?"),
         ("unused-supression", "did you mean `unused-suppression`?"),
-        ("E501", "`E501` is no rule of jaxresid"),
+        ("E501", "`E501` is not a rule of jaxresid"),
     ],
 )
 def test_unknown_codes_in_our_form(code, words):
@@ -377,7 +377,7 @@ def test_unknown_codes_in_our_form(code, words):
 
 def test_an_unknown_code_of_ours_in_noqa():
     (found,) = useless("x  # noqa: JXR999, JXRA1")
-    assert found.message.startswith("`JXR999` is no rule")
+    assert found.message.startswith("`JXR999` is not a rule")
 
 
 def test_a_code_that_another_makes_needless_is_reported():

@@ -249,7 +249,7 @@ model:loss  jax 0.10.2 jax_remat3
 differentiated: params (2 leaves), x
 
  35.00 MiB  kept for the backward pass  3 residuals
-  2.00 MiB  arguments that it needs, alive anyway  2 residuals
+  2.00 MiB  arguments the backward pass reads (already in memory)  2 residuals
 256.00 KiB  kept in host memory  1 residual
       12 B  constants  1 residual
 
@@ -267,14 +267,14 @@ temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
 32.00 MiB  32.0%  ×2 bf16[2,4,1024,1024]  residual, exp, forward
                   model.py:31 attention  p = jax.nn.softmax(scores, axis=-1)
                   in jax.nn.softmax · scope layers_*/attn
-28.00 MiB  28.0%  what conv needs while it runs
+28.00 MiB  28.0%  scratch memory of conv
                   model.py:32 attention  return p @ v
 20.00 MiB  20.0%  f32[5,1048576]  temporary, dot_general
  8.00 MiB   8.0%  f32[2,1048576]  gradient, transpose, backward
                   model.py:32 attention  return p @ v
  8.00 MiB   8.0%  ×2 f32[1048576]  argument params['w'][0..1]
 2 smaller values, 4.00 MiB
-How far the peak is off was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
+The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
 0.0.52), not with this one.
 
 residuals
@@ -355,9 +355,9 @@ note: one [trip]"""
         )
 
     def test_notes_alone_leave_the_figures_as_they_are(self):
-        cost = dataclasses.replace(COST, recompute=Cost(notes=("the dearer branch",)))
+        cost = dataclasses.replace(COST, recompute=Cost(notes=("the more expensive branch",)))
         shown = report_text(report=dataclasses.replace(REPORT, cost=cost))
-        assert "note: the dearer branch" in shown
+        assert "note: the more expensive branch" in shown
         assert ">=" not in shown
 
     def test_convolutions(self):
@@ -377,13 +377,13 @@ class TestPeak:
     def test_a_lower_bound(self):
         shown = self.of(uncounted=("pallas_call", "ffi_call"))
         assert shown.startswith("peak >= 100.00 MiB (estimate, profile accelerator)")
-        assert "not counted: what pallas_call, ffi_call may take while running" in shown
+        assert "not counted: scratch memory of pallas_call, ffi_call" in shown
         assert "not counted" not in self.of()
 
     def test_host_and_donated(self):
         host, donated = self.of(host_nbytes=3 * MIB), self.of(aliased_nbytes=5 * MIB)
-        assert "3.00 MiB of host memory besides." in host
-        assert "5.00 MiB of outputs take over donated arguments and count once." in donated
+        assert "3.00 MiB of host memory in addition." in host
+        assert "5.00 MiB of outputs reuse donated arguments and are counted once." in donated
         assert "host" not in donated
         assert "donated" not in host
 
@@ -403,7 +403,7 @@ class TestPeak:
             (
                 "cpu",
                 {"jaxlib": "0.10.2"},
-                "How far the peak is off was measured against XLA:CPU (jaxlib 0.12.0.1), not with"
+                "The accuracy of the peak was measured against XLA:CPU (jaxlib 0.12.0.1), not with"
                 " jaxlib 0.10.2, which is installed here.",
             ),
             (
@@ -440,7 +440,7 @@ in the forward pass
 temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
   arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
   outputs 2.00 MiB (2.0%)
-How far the peak is off was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
+The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
 0.0.52), not with this one."""
         )
 
@@ -667,7 +667,7 @@ def test_top_and_min_bytes_say_what_they_hide():
     [
         ("line", "model.py:31 attention", 4),
         ("function", "model.py attention", 4),
-        ("name", "(without a name)", 2),
+        ("name", "(unnamed)", 2),
         ("primitive", "exp", 4),
         ("scope", "layers_0/attn", 4),
         ("none", None, 5),

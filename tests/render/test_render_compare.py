@@ -204,8 +204,7 @@ memory with profile accelerator, time on device v5p
 [E]*   3.12   2.00  0.420  4.8%  ×1.10  dots_with_no_batch_dims_saveable
  F *   1.75   0.62  2.875 33.3%  ×1.31  nothing_saveable
 no checkpoint and as written first, then by peak, highest first
-  * no other has a lower peak for less recompute
-  [ ] the knee: saving more gets dear
+  * Pareto-optimal · [ ] knee: beyond it, saving more memory gets expensive
 
 without figures
 mine:bad: the policy bad returns None where True is needed
@@ -225,7 +224,7 @@ peak, GiB
  1.75 ┤                                                          F
       └────────────────────────────────────────────────────────────
         0.0%                                                 33.3%
-recompute, % of the FLOPs without checkpoint
+recompute, % of the FLOPs without checkpoints
 
 knee: E dots_with_no_batch_dims_saveable: peak 3.12 GiB instead of 14.12 GiB,
   for 4.8% more FLOPs
@@ -233,9 +232,8 @@ lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
   more FLOPs
 B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
   instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
-Peak, FLOPs and time est. are estimates: the time from the chip's published
-figures.
-How far the peak is off was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu"""
+Peak, FLOPs and time are estimates, the time from the chip's published figures.
+The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu"""
     )
 
 
@@ -282,7 +280,7 @@ def test_host_bytes_have_a_column_where_there_are_any():
     text = printed(render_comparison(compared(*ROWS, offloading)))
     assert re.search(r"peak +kept +host +recompute", text)
     assert re.search(r" G +1\.00 +0\.50 +2\.50 +2\.000 20\.0% +×2\.50 +offloading", text)
-    assert "* no other without host memory has a lower peak" in text
+    assert "* Pareto-optimal without host memory" in text
 
 
 def test_what_no_rule_covers_is_a_lower_bound():
@@ -356,7 +354,7 @@ def test_gradients_that_differ_are_told():
     assert "agree" not in text
     unknown = dataclasses.replace(ROWS[1], measured=timing(1.1, None))
     assert gradients_text(compared(unknown)) == ""
-    told = "cannot tell whether the gradients agree in 1 of 2 that ran: they have NaNs"
+    told = "cannot tell whether the gradients agree in 1 of 2 that ran: they contain NaNs"
     assert gradients_text(compared(right, unknown)).startswith(told)
     assert gradients_text(compared(right, wrong, unknown)) == ""
     # Not a number is no agreement either.
@@ -601,16 +599,16 @@ change  block  called  ×24 calls, 48 trips
   calls 1-10: checkpoint without a policy: everything is recomputed
   call 11: checkpoint, policy dots_saveable
   calls 12-24: no checkpoint
-leave  head  model.py:80  checkpointed already
+leave  head  model.py:80  already checkpointed
   checkpoint, policy dots_saveable
 
 code to write
 jax.lax.scan(jax.checkpoint(layer, policy=keep("qkv", "mix", "ctx")), x, ws)  # model.py:49
 block = jax.checkpoint(block) if i < 10 else block
 
-Verified: this code, traced, gives these figures.
+Verified: tracing this code gives these figures.
 Proven: nothing cheaper among these choices fits (34 variants traced).
-Peaks are estimates, profile accelerator. How far the peak is off was measured"""
+Peaks are estimates, profile accelerator. The accuracy of the peak was measured"""
     )
 
 
@@ -619,7 +617,7 @@ def test_a_plan_that_is_not_verified():
     text = printed(render_plan(doubted))
     assert "\nfits 8.00 GiB, not verified: peak about 7.50 GiB, for 13.8% more FLOPs\n" in text
     assert "\nNot verified: its code cannot be traced here: x\nProven: " in text
-    assert "\ncode that is not verified\n" in text
+    assert "\nunverified code\n" in text
     assert "not written" not in text and "Verified" not in text
 
 
@@ -648,7 +646,7 @@ def test_a_plan_that_nothing_fits():
         "nothing fits 1.00 GiB: the lowest peak found is 2.00 GiB, 1.00 GiB too much"
     )
     text = printed(render_plan(NO_FIT))
-    assert "--offload, which moves values to the host; a smaller batch" in text
+    assert "--offload, which moves values to the host, a smaller batch" in text
     assert "2 to change for the lowest peak\n" in text and "with this plan" not in text
     assert "34 variants traced; proven: none fits." in text
     assert "--offload" not in printed(render_plan(dataclasses.replace(NO_FIT, offload=True)))
@@ -673,7 +671,9 @@ def test_a_plan_that_changes_nothing():
     )
     text = printed(render_plan(plan))
     assert "1 place  nothing to change\n" in text and "code to write" not in text
-    assert "\nThe figures are those of the code as it is.\n" in text and "erified" not in text
+    assert (
+        "\nThe figures are those of the code as it is written.\n" in text and "erified" not in text
+    )
     assert "\nnothing to change\n" in printed(render_plan(dataclasses.replace(plan, sites=())))
 
 
@@ -691,9 +691,9 @@ def test_figures_of_a_plan():
 
 def test_a_search_that_did_not_try_everything():
     cut = dataclasses.replace(PLAN, proven=False, tried=1)
-    assert search_text(cut) == "1 variant traced, not every choice: something cheaper may fit."
+    assert search_text(cut) == "1 variant traced, but not all choices: something cheaper may fit."
     none = dataclasses.replace(NO_FIT, proven=False)
-    assert search_text(none) == "34 variants traced; not every choice was."
+    assert search_text(none) == "34 variants traced; not all choices were tried."
 
 
 def test_parts_of_a_plan():
@@ -927,10 +927,10 @@ def test_what_others_print_while_we_work_is_not_our_output():
         (["plan", "m:f", "--budget", "0.0GiB"], "write a size such as 12GiB"),
         (["plan", "m:f", "--budget", "-1GiB"], "is not a size"),
         (["plan", "m:f", "--budget", "1GiB", "--diff", "--write"], "choose one"),
-        (["plan", "m:f", "--budget", "1GiB", "--diff", "-f", "json"], "which is no json"),
+        (["plan", "m:f", "--budget", "1GiB", "--diff", "-f", "json"], "prints a diff, not json"),
         (["plan", "m:f", "--budget", "1GiB", "--device", "abacus"], "v5e"),
         (["compare", "m:f", "--device", "abacus"], "v5e"),
-        (["compare", "m:f", "--rounds", "3"], "--measure, which is not given"),
+        (["compare", "m:f", "--rounds", "3"], "--rounds needs --measure"),
         (["compare", "m:f", "--measure", "--rounds", "0"], "x>=1"),
         (["compare", "m:f", "-f", "yaml"], "text"),
         (["compare"], "TARGET"),
@@ -1045,7 +1045,7 @@ def test_a_plan_whose_code_cannot_be_traced_is_no_success(planning, capsys, opti
     assert (done, text) == ([ASKED], MODEL)
     if option in ("--write", "--diff"):
         assert (code, captured.out) == (2, "")
-        assert "the plan is not verified; nothing is" in captured.err
+        assert "the plan is not verified; nothing was" in captured.err
         assert "its code cannot be traced here: x" in captured.err
         return
     assert code == 1
@@ -1054,7 +1054,7 @@ def test_a_plan_whose_code_cannot_be_traced_is_no_success(planning, capsys, opti
         assert (value["fits"], value["verified"], value["doubt"]) == (True, False, doubted.doubt)
     else:
         assert "\nfits 8.00 GiB, not verified: peak about " in captured.out
-        assert "\ncode that is not verified\n" in captured.out
+        assert "\nunverified code\n" in captured.out
         assert "code to write" not in captured.out
 
 

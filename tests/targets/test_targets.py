@@ -82,7 +82,7 @@ def test_references(project):
     module = load("zebra:loss").module
     assert load_reference("loss_inputs", module)() == (1,)
     assert load_reference("zebra:apply_inputs", module)() == (2,)
-    with pytest.raises(InputsError, match="number is no function but of type int"):
+    with pytest.raises(InputsError, match="number is not a function but a value of type int"):
         load_reference("number", module)
 
 

@@ -193,7 +193,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     cache.put(other, FULL)
     assert cache.warnings == (
         f"the compile cache cannot be written (No space left on device: {tmp_path});"
-        " going on without it",
+        " continuing without it",
     )
     assert not list(tmp_path.glob("*.tmp"))
     assert cache.get(JOB) == dataclasses.replace(FULL, cached=True)  # what is there still counts
@@ -219,7 +219,7 @@ def test_a_directory_that_is_a_file(action, tmp_path):
     cache.put(JOB, FULL)
     (line,) = cache.warnings
     assert str(file) in line
-    assert line.endswith("going on without it")
+    assert line.endswith("continuing without it")
     assert "\n" not in line
     assert file.read_text() == "mine"
 

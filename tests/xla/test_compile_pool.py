@@ -163,9 +163,7 @@ def test_jobs_that_cannot_be_made_end_the_others(tmp_path):
 def test_progress():
     said = []
     list(run([job(b"a", "dots"), job(b"b", "none")], "naps", workers=2, progress=said.append))
-    assert re.fullmatch(
-        "1 to be compiled, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[0]
-    )
+    assert re.fullmatch("1 to compile, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[0])
     both = r"compiling (dots|none) and 1 more, 0 of 2 done, 1 s"
     assert any(re.fullmatch(both, line) for line in said)
 
@@ -268,7 +266,7 @@ def test_a_process_pool_that_loses_a_worker(tmp_path):
     assert sizes(found) == {0: 1, 1: 2, 2: 2000, 3: 3, 4: 4, 5: 5}
     notes = {note for compilation in found.values() for note in compilation.notes[3:]}
     (note,) = notes
-    assert note.startswith("compiled on this machine: the executor broke (BrokenProcessPool: ")
+    assert note.startswith("compiled on this machine, as the executor failed (BrokenProcessPool: ")
     assert is_gone(int(pid.read_text()))
 
 
@@ -290,7 +288,7 @@ def test_progress_of_an_executor_that_does_not_tell():
     some = [job(b"a"), job(b"b")]
     with Silent(2) as executor:
         list(run(some, "naps", executor=executor, progress=said.append))
-    assert "2 to be compiled, 0 of 2 done, 1 s" in said
+    assert "2 to compile, 0 of 2 done, 1 s" in said
 
 
 class Losing(Executor):
@@ -321,10 +319,10 @@ class KilledWorker(Exception):
 @pytest.mark.parametrize(
     ("how", "error"),
     [
-        ("cancels", "cancelled by its executor"),
-        ("refuses", "lost by its executor: TypeError: cannot pickle it"),
-        (KilledWorker("4 died\nof it"), "lost by its executor: KilledWorker: 4 died of it"),
-        (KeyboardInterrupt(), "lost by its executor: KeyboardInterrupt"),
+        ("cancels", "cancelled by the executor"),
+        ("refuses", "lost by the executor: TypeError: cannot pickle it"),
+        (KilledWorker("4 died\nof it"), "lost by the executor: KilledWorker: 4 died of it"),
+        (KeyboardInterrupt(), "lost by the executor: KeyboardInterrupt"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value)[:9],
 )
@@ -340,7 +338,7 @@ def test_an_executor_that_was_shut_down():
     found = dict(run(jobs(3), executor=executor))
     assert sizes(found) == {0: 1, 1: 2, 2: 3}
     note = found[0].notes[-1]
-    assert note.startswith("compiled on this machine: the executor broke (RuntimeError: cannot")
+    assert note.startswith("compiled on this machine, as the executor failed (RuntimeError: cannot")
 
 
 class Breaking(Losing):
@@ -362,7 +360,7 @@ def test_an_executor_that_breaks():
     found = dict(run(jobs(4), executor=executor))
     assert sizes(found) == {0: 1, 1: 2, 2: 3, 3: 4}
     notes = [c.notes[-1] for c in found.values() if c.notes[3:]]
-    assert "compiled on this machine: the executor broke (BrokenExecutor: gone)" in notes
+    assert "compiled on this machine, as the executor failed (BrokenExecutor: gone)" in notes
     assert executor.taken <= 3
 
 

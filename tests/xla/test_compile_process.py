@@ -134,10 +134,14 @@ def test_a_compiler_that_aborts():
     ("name", "error", "transient"),
     [
         ("crashes", "SIGSEGV", False),
-        ("leaves", "its process ended with 3: ERROR: Unknown command line flag 'foo'.", False),
+        (
+            "leaves",
+            "its process exited with code 3: ERROR: Unknown command line flag 'foo'.",
+            False,
+        ),
         ("exits", "SystemExit: no licence", False),
         ("raises", "ValueError: no such layout as {1,0}", False),
-        ("gives_a_number", "fake_compilers:gives_a_number gave int, no Compilation", False),
+        ("gives_a_number", "fake_compilers:gives_a_number returned int, not a Compilation", False),
         ("gives_what_cannot_be_sent", "TypeError: cannot pickle 'mappingproxy' object", False),
         (
             "lacks_a_package",
@@ -173,7 +177,7 @@ def test_a_memory_limit(tmp_path):
     pid = tmp_path / "pid"
     found = run("grows", job(label=pid, memory_nbytes=256 << 20, timeout_s=60))
     assert found.transient
-    assert found.error.endswith(" of memory, more than its 256.00 MiB")
+    assert found.error.endswith(" of memory, over its limit of 256.00 MiB")
     taken = float(found.error.split()[1])
     assert 256 < taken < 640
     assert is_gone(read_pid(pid))

@@ -93,7 +93,7 @@ def test_a_flag_that_is_none():
 def test_more_devices_than_there_are():
     module = Module(of(loss, (square(8),)).module.code, "cpu", 4096)
     error = compilation(Job(module, "cpu")).error
-    assert error.startswith("the program is split over 4096 devices and this machine has ")
+    assert error.startswith("the program is split over 4096 devices, but this machine has ")
 
 
 def test_no_gpu_here():

@@ -74,7 +74,7 @@ def test_what_libtpu_says_today():
     assert found.required_nbytes == round(23.88 * GIB)
     assert found.capacity_nbytes == round(15.75 * GIB)
     assert found.buffers == ()
-    assert found.notes == ("XLA's message rounds what the program needs, 23.88G",)
+    assert found.notes == ("XLA's message rounds the memory that the program needs, 23.88G",)
 
 
 def test_what_libtpu_said_before():

@@ -76,16 +76,16 @@ def program(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("reading --inputs leaking", "reads what leaked from another trace (float32[4])"),
-        ("checkpointed --inputs leaking", "--concrete-inputs calls it plainly"),
-        ("reading --inputs leaking --mode step", "reads what leaked from another trace"),
-        ("loss --inputs exiting", "exiting() ends the program, as by sys.exit(9)"),
-        ("loss --inputs exiting --concrete-inputs", "exiting() ends the program"),
-        ("exiting --build", "exiting() ends the program"),
+        ("reading --inputs leaking", "reads values leaked from another trace (float32[4])"),
+        ("checkpointed --inputs leaking", "--concrete-inputs calls it without tracing"),
+        ("reading --inputs leaking --mode step", "reads values leaked from another trace"),
+        ("loss --inputs exiting", "exiting() exits the program: sys.exit(9)"),
+        ("loss --inputs exiting --concrete-inputs", "exiting() exits the program"),
+        ("exiting --build", "exiting() exits the program"),
         ("loss --inputs raising", "raising() cannot be traced: Odd: said"),
         ("loss --inputs raising --concrete-inputs", "raising() fails: Odd: said"),
-        ("ends --inputs plain", "the target ends the program while it is traced"),
-        ("fails --inputs plain", "the code under inspection raises Odd: said (faulty.py, line"),
+        ("ends --inputs plain", "the target exits the program while it is traced"),
+        ("fails --inputs plain", "the inspected code raises Odd: said (faulty.py, line"),
     ],
 )
 def test_one_line(given, said, capsys):

@@ -53,7 +53,7 @@ def test_a_place(text, written, platform, topology, devices):
         # libtpu 0.0.52 divides by it and takes the process along.
         ("tpu:v5e:0x2", "two axes of chips"),
         ("tpu:v5p:2x2x2x2", "three axes of chips"),
-        ("", "it is cpu, gpu or tpu:GENERATION:SHAPE"),
+        ("", "write cpu, gpu or tpu:GENERATION:SHAPE"),
     ],
 )
 def test_what_is_no_place(text, instead):

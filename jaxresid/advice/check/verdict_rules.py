@@ -16,7 +16,7 @@ _SAYS = {
     Verdict.SAVES_NOTHING: "saves nothing",
     Verdict.COSTS_MEMORY: "costs memory",
     Verdict.UNDONE: "is undone by XLA",
-    Verdict.OVERRIDDEN: "has a policy without effect",
+    Verdict.OVERRIDDEN: "has a policy that has no effect",
     Verdict.MATCHED_NOTHING: "has a policy that matches nothing",
 }
 _SHAPES = {
@@ -30,15 +30,15 @@ _HELP = {
     "checkpointed-last-stage": "leave the last stage without a checkpoint",
     "checkpoint-around-loop": "checkpoint the body of the loop instead",
     "trivial-checkpoint": "checkpoint a whole block instead",
-    "useless-checkpoint": "remove it, or checkpoint what makes the values that are live at the"
+    "useless-checkpoint": "remove it, or checkpoint the code that computes the values live at the"
     " peak",
-    "costly-checkpoint": "remove it, or move what makes its large inputs inside",
+    "costly-checkpoint": "remove it, or move the code that computes its large inputs inside",
     "cse-allowed-outside-loop": "leave prevent_cse at its default, True",
     "cse-allowed-in-nested-checkpoint": "leave prevent_cse of the inner checkpoint at its default,"
     " True",
     "overridden-inner-policy": "give the policy to the outermost checkpoint, or remove it",
     "undefined-checkpoint-name": "name the value with checkpoint_name, or correct the policy",
-    "unmatched-policy": "choose a policy that matches what the function computes, or give none",
+    "unmatched-policy": "choose a policy that matches what the function computes, or leave it out",
 }
 
 
@@ -64,7 +64,7 @@ def undone_help() -> str:
     """Return the help text for a checkpoint that the compiler undoes."""
     kept = next(row.jaxlib for row in MEASURED if row.keeps_barriers)
     return (
-        f"use a jaxlib that keeps it, {kept} or newer, or run the layers in a lax.scan with its"
+        f"use jaxlib {kept} or newer, which keeps it, or run the layers in a lax.scan with its"
         " body checkpointed"
     )
 

@@ -83,7 +83,7 @@ def compare(
     profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Comparison]:
-    """Return a function that compares `fun` and its gradients under the policies worth considering.
+    """Return a function that compares `fun` and its gradients under checkpoint policies.
 
     Use it as `jaxresid.compare(fun)(*args, **kwargs)`.
 
@@ -150,8 +150,8 @@ def load_policy(reference: str) -> tuple[str, Any]:
     """
     if ":" not in reference:
         raise InputsError(
-            f"--policy {reference}: write module:policy, a name in a module of yours; JAX's own are"
-            " compared anyway"
+            f"--policy {reference}: write module:policy, for a policy in one of your modules; JAX's"
+            " own policies are always compared"
         )
     return reference, load(reference).fun
 
@@ -270,8 +270,8 @@ class Table:
                 self._plain = variants.variant({p: (None,) * p.calls for p in sites})
             except JaxresidError as e:
                 raise InputsError(
-                    "without its checkpoints, which all is compared to, JAX cannot differentiate"
-                    f" it: {e}"
+                    "every policy is compared with no checkpoint, and without its checkpoints JAX"
+                    f" cannot differentiate it: {e}"
                 ) from e
         self._plain_seconds = seconds(self._plain.lowered, chip).total
         self._kept_without = functools.cache(self._plain.kept)

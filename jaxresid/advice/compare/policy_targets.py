@@ -54,13 +54,15 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
         at = "all-sites" if sites else "scan-bodies" if scans else "whole"
         if at == "whole" and not wholes:
             raise InputsError(
-                "this training step has neither a checkpoint nor a scan in what it differentiates,"
-                " and its loss cannot be wrapped from outside; compare the loss function itself"
+                "this training step differentiates a loss with no checkpoint and no scan, and the"
+                " loss cannot be wrapped from outside; compare the loss function itself"
             )
     if at == "all-sites":
-        return Spot(at, _some(sites, "no checkpoint is in the function", places))
+        return Spot(at, _some(sites, "the function has no checkpoints", places))
     if at == "scan-bodies":
-        return Spot(at, _some(scans, "the function has no scan of several trips", places), sites)
+        return Spot(
+            at, _some(scans, "the function has no scan with more than one trip", places), sites
+        )
     if at == "whole":
         if not wholes:
             raise InputsError(
@@ -73,10 +75,12 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
         named = [n for p in places for n in (str(p), p.function)]
         near = nearest(at, [*WORDS, *named])
         hint = f"; did you mean {near}?" if near else ""
-        raise InputsError(f"no place {at!r}{hint}; there are {_listed(places)}")
+        raise InputsError(f"no place {at!r}{hint}; choose one of {_listed(places)}")
     if len({(str(p), p.kind) for p in found}) > 1:
         which = ", ".join(dict.fromkeys(f"{p} [{p.kind}]" for p in found))
-        raise InputsError(f"{at!r} means several places: {which}; write one as it is printed here")
+        raise InputsError(
+            f"{at!r} matches several places: {which}; write one exactly as shown here"
+        )
     inside = () if found[0].kind == "checkpoint" else sites
     return Spot(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
 
@@ -84,8 +88,8 @@ def spot(places: Sequence[Place], at: str | None) -> Spot:
 def remarks(variants: Variants) -> tuple[str, ...]:
     """Return a warning for each checkpoint that is left as it is."""
     return tuple(
-        f"the checkpoint at {site} stays as it is, also where none is said to stand: it is inside a"
-        " derivative, or a rule for one, where it cannot be changed"
+        f"the checkpoint at {site} stays as it is in every variant, even those with no checkpoint:"
+        " it is inside a derivative, or a rule for one, where it cannot be changed"
         for site in variants.left()
     )
 

@@ -196,7 +196,7 @@ def places_of(ons: Sequence[str]) -> tuple[str, ...]:
       InputsError: None is given, or a name is not that of a place.
     """
     if not ons:
-        raise InputsError("no place to compile for; write cpu, gpu or e.g. tpu:v5e:2x4")
+        raise InputsError("no platform to compile for; write cpu, gpu or e.g. tpu:v5e:2x4")
     return tuple(dict.fromkeys(place(on).text for on in ons))
 
 
@@ -339,7 +339,7 @@ def row(program: Program, on: str, compilation: Compilation, devices: int = 1) -
         notes.insert(0, _unused(devices, there.devices))
     constants = sum(b.nbytes for b in compilation.buffers if b.kind == "constant")
     if not compilation.exhausted and nbytes and constants > max(nbytes // 100, _FEW_NBYTES):
-        notes.append(f"its constants, {format_bytes(constants)}, are not in XLA's peak")
+        notes.append(f"XLA's peak does not include its constants, {format_bytes(constants)}")
     return replace(
         Compiled(on=there.text, policy=program.policy, devices=devices),
         **stats,

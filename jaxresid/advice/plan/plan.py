@@ -134,7 +134,7 @@ def drafted(
       check: Traces edited code; None means that the plan's code is not traced.
     """
     if budget_nbytes <= 0:
-        raise InputsError(f"a budget of {budget_nbytes} bytes holds nothing; give e.g. 12GiB")
+        raise InputsError(f"a budget of {budget_nbytes} bytes leaves no room; write e.g. 12GiB")
     with uncollected(), subject.tracing():
         return _planned(
             subject, budget_nbytes, offload, chip(device), progress or (lambda _: None), check
@@ -171,7 +171,7 @@ def _planned(
     menus: list[Menu] = []
     warnings = [*subject.warnings, *undoing(subject.profile), *remarks(variants)]
     for place in places:
-        tell(f"looking at {place}")
+        tell(f"examining {place}")
         least = int(budget_nbytes * _WORTH_A_NAME / place.trips)
         # Values of the whole function are named only where it has no parts; none are where it fits
         # without recomputing anything.
@@ -184,7 +184,7 @@ def _planned(
             if made is None:
                 warnings.append(
                     f"at {place} only JAX's policies were tried: its body cannot be differentiated"
-                    " by itself, so what its values are worth is not known"
+                    " by itself, so which of its values to save is not known"
                 )
         names = _names(variants, [place])
         step = _STEP if len(places) > 2 else 0.0
@@ -339,8 +339,8 @@ class _Drafts:
         flops, peak = first.figures.recompute_flops, format_bytes(first.figures.peak_nbytes)
         share = flops / plain.cost.flops if plain.cost.flops else 0.0
         yield (
-            f"left out: a plan with a peak of {peak} for {share:.1%} more FLOPs, since it is"
-            f" not verified: {first.doubt}"
+            f"rejected: a plan with a peak of {peak} for {share:.1%} more FLOPs, as it could not"
+            f" be verified: {first.doubt}"
         )
 
     def _drafted(self, tried: Tried) -> _Draft:

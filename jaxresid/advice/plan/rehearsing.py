@@ -83,7 +83,7 @@ def _change(edit: FileEdit) -> _Change:
         if len(others) != len(codes):
             if name.rpartition(".")[2] == "<lambda>":
                 continue  # one that the edit puts into a function, which makes it anew
-            raise UnrehearsedError(f"which {name} of {edit.shown} is which cannot be told")
+            raise UnrehearsedError(f"cannot tell the functions {name} of {edit.shown} apart")
         changed += [(a, b) for a, b in zip(codes, others, strict=True) if _plain(a) != _plain(b)]
     return _Change(tuple(changed), statements)
 
@@ -98,7 +98,7 @@ def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt,
     gone = [_outline(s) for s in old.body if not _is_import(s)]
     rest = [s for s in new.body if not _is_import(s)]
     if len(gone) != len(rest):
-        raise UnrehearsedError(f"{shown} has other statements")
+        raise UnrehearsedError(f"the statements of {shown} have changed")
     for outline, statement in zip(gone, rest, strict=True):
         if _outline(statement) == outline:
             continue
@@ -243,4 +243,4 @@ def _recode(
         undo.callback(setattr, each, "__code__", old)
         found += 1
     if not found:
-        raise UnrehearsedError(f"no function of {os.path.basename(path)} is there to be changed")
+        raise UnrehearsedError(f"no loaded function comes from {os.path.basename(path)}")

@@ -52,7 +52,7 @@ class Results:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise JaxresidError(
-                    f"{path} is no regular file: a sweep continues from the results in its file"
+                    f"{path} is not a regular file; a sweep needs one to read earlier results from"
                 )
             _lock(descriptor, path)
             rows, warnings = _read(descriptor, path)
@@ -91,7 +91,7 @@ def _lock(descriptor: int, path: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise JaxresidError(
-            f"another sweep is writing {path}: wait for it, or name another file with -o"
+            f"another sweep is writing {path}; wait for it, or choose another file with -o"
         ) from None
     except OSError:  # a file system without locks
         return
@@ -108,18 +108,18 @@ def _read(descriptor: int, path: str) -> tuple[dict[str, SweepRow], tuple[str, .
     found = {number: row_of(line) for number, line in enumerate(lines, 1) if line.strip()}
     if not any(found.values()) and (found or not is_ours):
         raise JaxresidError(
-            f"{path} holds something other than the results of a sweep, and was left as it is;"
-            " name another file with -o"
+            f"{path} contains something other than the results of a sweep, and was left as it is;"
+            " choose another file with -o"
         )
     warnings = []
     unread = [str(number) for number, row in found.items() if row is None]
     if unread:
         which = f"line {unread[0]}" if len(unread) == 1 else f"lines {', '.join(unread)}"
-        warnings.append(f"{path}: {which} cannot be read as a result; passed over")
+        warnings.append(f"{path}: {which} cannot be read as a result; skipped")
     try:
         if is_torn:
             os.ftruncate(descriptor, kept)
-            warnings.append(f"{path}: the last line was torn; removed")
+            warnings.append(f"{path}: the last line was incomplete; removed")
         elif tail:
             os.write(descriptor, b"\n")
     except OSError as e:

@@ -124,7 +124,7 @@ def sweep(
     if batches is not None and not len(batches):
         raise InputsError("a sweep needs at least one batch size")
     if not policies:
-        raise InputsError("a sweep needs at least one policy; none is the one without checkpoints")
+        raise InputsError("a sweep needs at least one policy; write none for no checkpoints")
     grid = Grid(
         places_of((on,) if isinstance(on, str) else tuple(on)),
         (policies,) if isinstance(policies, str) else tuple(policies),
@@ -136,7 +136,7 @@ def sweep(
     def swept_over(*args: Any, **kwargs: Any) -> Sweep:
         if batches is not None and not (len(args) == 1 and callable(args[0])):
             raise InputsError(
-                "with batches the second call takes one function, batch size -> the positional"
+                "with batches, the second call takes one function, batch size -> the positional"
                 " arguments: jaxresid.sweep(fun, batches=...)(make, **kwargs)"
             )
 
@@ -163,13 +163,14 @@ def _at_batch(question: Question, made: Any, kwargs: Mapping[str, Any]) -> Quest
     """
     if not isinstance(made, tuple | list | Inputs):
         raise InputsError(
-            "what makes the inputs of a sweep must return the positional arguments as a tuple"
-            f" or list, or jaxresid.Inputs, not a value of type {type(made).__name__}"
+            "the function that makes the inputs of a sweep must return the positional arguments as"
+            f" a tuple or list, or jaxresid.Inputs, not a value of type {type(made).__name__}"
         )
     args, own = (made.args, made.kwargs) if isinstance(made, Inputs) else (made, {})
     if twice := [name for name in own if name in kwargs]:
         raise InputsError(
-            f"{twice[0]} is given twice, by what makes the inputs and in the call; give it once"
+            f"{twice[0]} is given twice, by the function that makes the inputs and in the call;"
+            " give it once"
         )
     return question.of(args, {**own, **kwargs})
 
@@ -447,4 +448,4 @@ def _unknown(policy: str, known: Mapping[str, Any]) -> InputsError:
     named = [n for n in known if "(" in n]
     listed = ", ".join((NONE, WRITTEN, *builtins(), *named[:4]))
     near = did_you_mean(policy, (NONE, WRITTEN, *known))
-    return InputsError(f"no policy {policy!r}{near}; there are {listed}, and module:policy")
+    return InputsError(f"no policy {policy!r}{near}; choose one of {listed}, or module:policy")

@@ -318,6 +318,6 @@ def chip(name: str) -> Chip:
             return known
     names = [known.name for known in CHIPS]
     raise InputsError(
-        f"no figures for a device {name!r}{did_you_mean(wanted, names)};"
-        f" there are some for {', '.join(names)}"
+        f"no device {name!r} is known{did_you_mean(wanted, names)};"
+        f" choose one of {', '.join(names)}"
     )

@@ -26,8 +26,8 @@ from jaxresid.inspector.cost import contractions
 from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.cost.traffic import ADDS, PUTS, TAKES
-from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
 from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.ops import Block, Op, Value

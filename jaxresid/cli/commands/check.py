@@ -39,12 +39,12 @@ class Request(NamedTuple):
 @selecting_options
 @showing_options
 def check(options: TargetOptions, **given: Any) -> int:
-    """Find checkpoints of TARGET that are not worth having, and what it keeps in vain.
+    """Find checkpoints and residuals of TARGET that do not pay off.
 
     TARGET is module:function or path/to/file.py:function; it is traced, not run. The findings are
-    the linter's and those that only a trace can tell (JXR8..), each with its figures, at the line
-    that they are about; the same configuration and comments silence them, but infos are on. Exits 0
-    where nothing but infos was found, 1 where there are findings, 2 where something went wrong.
+    the linter's and those that only a trace can show (JXR8..), each with its figures, at the line
+    it is about. The linter's configuration and comments silence them too, but infos are on. Exits
+    0 if there is nothing but infos, 1 if there are findings, 2 if something went wrong.
     """
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})

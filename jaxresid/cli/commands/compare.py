@@ -21,32 +21,33 @@ from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_o
 @click.option(
     "--at",
     metavar="PLACE",
-    help="Where the policies go: all-sites (the checkpoints in the code), scan-bodies, whole, or a"
-    " place such as model.py:42.  [default: the first of these that there is]",
+    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, whole,"
+    " or a place such as model.py:42.  [default: the first of these that exists]",
 )
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="MODULE:POLICY",
-    help="A policy of yours besides JAX's. Repeat for more.",
+    help="A policy of your own, besides JAX's. Repeat for more.",
 )
 @click.option(
     "--device",
     metavar="CHIP",
-    help="The chip to estimate the time on: v5p, h100, ...; a name that there is none of lists"
-    " them.  [default: v5p]",
+    help="The chip to estimate the time on: v5p, h100, ...; an unknown name lists the known ones."
+    "  [default: v5p]",
 )
 @click.option(
     "--measure",
     is_flag=True,
-    help="Run each on the local device, with random inputs, and compare times and gradients.",
+    help="Run each policy on the local device, with random inputs, and compare times and"
+    " gradients.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Rounds of --measure.  [default: 10]",
+    help="The number of rounds of --measure.  [default: 10]",
 )
 @compile_options
 def compare(
@@ -61,16 +62,16 @@ def compare(
     ons: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
-    """Compare checkpoint policies for TARGET: what each keeps, its peak memory, what it recomputes.
+    """Compare what checkpoint policies keep and recompute in TARGET.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced with no checkpoint, as it is written, with each of JAX's policies, with the
-    checkpoint_names that occur in it, and with policies of yours. Nothing runs without --measure;
-    with --compile each is compiled, and the table says which of them fit. Exits 0; 2 where
-    something went wrong, which a policy of yours that fails is as well.
+    is traced without checkpoints, as written, with each of JAX's policies, with the
+    checkpoint_names that occur in it, and with your own policies. Nothing runs without --measure;
+    with --compile each is compiled, and the table says which of them fit. Exits 0, or 2 if
+    something went wrong, including one of your own policies.
     """
     if rounds is not None and not measure:
-        raise click.UsageError("--rounds are those of --measure, which is not given")
+        raise click.UsageError("--rounds needs --measure")
     from jaxresid.advice.timing.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT

@@ -38,7 +38,7 @@ def _list_topologies(context: click.Context, parameter: click.Parameter, value: 
     is_eager=True,
     expose_value=False,
     callback=_list_topologies,
-    help="Print the TPU topologies that are known, and exit.",
+    help="List the known TPU topologies and exit.",
 )
 def compile(
     options: TargetOptions,
@@ -47,12 +47,12 @@ def compile(
     ons: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
-    """Compile TARGET with its gradients ahead of time, and say whether it fits.
+    """Compile TARGET ahead of time, and say whether it fits.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is compiled for abstract inputs, and not run. Each compile has a process of its own. Exits 0
-    where it fits (or nobody knows how much memory there is), 1 where it does not, 2 where it could
-    not be compiled.
+    is compiled with its gradients, for abstract inputs, and not run. Each compilation has its own
+    process. Exits 0 if it fits (or the available memory is not known), 1 if it does not, 2 if it
+    could not be compiled.
     """
     places = places_here(ons)
     with working(f"tracing {options.target}") as say:

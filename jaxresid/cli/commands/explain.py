@@ -22,8 +22,10 @@ _format = click.option(
     show_default=True,
     help="Output format.",
 )
-_output = click.option("-o", "--output", metavar="FILE", help="Write there instead of to stdout.")
-_traceback = click.option("--traceback", is_flag=True, help="Show where an error comes from.")
+_output = click.option(
+    "-o", "--output", metavar="FILE", help="Write to this file instead of stdout."
+)
+_traceback = click.option("--traceback", is_flag=True, help="Show the tracebacks of errors.")
 
 
 @click.command()
@@ -32,7 +34,7 @@ _traceback = click.option("--traceback", is_flag=True, help="Show where an error
 @_output
 @_traceback
 def explain(rule: str, format_: str, output: str | None, traceback: bool) -> None:
-    """Say what a rule finds, why that is bad, and when it is right after all.
+    """Explain what a rule finds, why that is bad, and when it is fine.
 
     CODE is a rule's code or its name: JXR101, checkpointed-loss.
     """
@@ -41,7 +43,7 @@ def explain(rule: str, format_: str, output: str | None, traceback: bool) -> Non
     found = next((r for r in every if rule.upper() == r.code or rule == r.name), None)
     if found is None:
         guess = did_you_mean(rule, [w for pair in KNOWN.items() for w in pair])
-        raise JaxresidError(f"no rule is called {rule!r}{guess} (`jaxresid rules` lists them)")
+        raise JaxresidError(f"unknown rule {rule!r}{guess} (`jaxresid rules` lists them)")
     text = explained(found.info(), format_, color=use_color("auto", output), width=_width(output))
     write(text, output)
 
@@ -51,7 +53,7 @@ def explain(rule: str, format_: str, output: str | None, traceback: bool) -> Non
 @_output
 @_traceback
 def rules(format_: str, output: str | None, traceback: bool) -> None:
-    """List the rules of `jaxresid lint`, and those that only `jaxresid check` finds."""
+    """List the rules of `jaxresid lint` and `jaxresid check`."""
     del traceback
     every = [r.info() for r in (*all_rules(), *traced_rules())]
     write(rule_table(every, format_, width=_width(output)), output)

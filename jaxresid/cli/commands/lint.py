@@ -79,35 +79,40 @@ class _Command(click.Command):
 
 @click.command(cls=_Command)
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
-@click.option("--fix/--no-fix", default=None, help="Make the safe fixes; report what is left.")
+@click.option("--fix/--no-fix", default=None, help="Make the safe fixes, and report what is left.")
 @click.option(
     "--unsafe-fixes/--no-unsafe-fixes",
     default=None,
-    help="With --fix or --diff also those that may change values, memory or compute.",
+    help="With --fix or --diff, also make fixes that may change values, memory or compute.",
 )
 @click.option("--fix-only", is_flag=True, help="Make the fixes and report nothing.")
 @click.option("--diff", is_flag=True, help="Print the fixes as a diff and write nothing.")
-@click.option("--show-fixes", is_flag=True, help="List the fixes made.")
+@click.option("--show-fixes", is_flag=True, help="List the fixes that were made.")
 @selecting_options
 @selectors("fixable", "Rules whose fixes may be made.")
 @selectors("unfixable", "Rules whose fixes may not be made.")
 @many("exclude", "GLOBS", "Files and directories to leave out.", _globs)
-@many("extend-exclude", "GLOBS", "The same, besides the default ones.", _globs)
+@many(
+    "extend-exclude",
+    "GLOBS",
+    "Files and directories to leave out besides the default ones.",
+    _globs,
+)
 @click.option(
     "--force-exclude/--no-force-exclude",
     default=None,
-    help="Leave excluded files out even if named, as a commit hook needs.",
+    help="Leave out excluded files even if they are named, as a commit hook does.",
 )
 @click.option(
     "--respect-gitignore/--no-respect-gitignore",
     default=None,
-    help="Leave out what .gitignore names.  [default: respect]",
+    help="Leave out the files that .gitignore names.  [default: respect]",
 )
 @click.option(
     "--target-jax",
     metavar="X.Y",
     callback=_target,
-    help="Newest JAX that the code must run on.  [default: what pyproject.toml admits]",
+    help="The newest JAX that the code must run on.  [default: what pyproject.toml allows]",
 )
 @showing_options
 @click.option("--show-files", is_flag=True, help="List the files that would be linted.")
@@ -115,21 +120,25 @@ class _Command(click.Command):
     "--add-noqa",
     metavar="[=REASON]",
     default=None,
-    help="Silence every finding by a comment in the source, with a reason if one is given.",
+    help="Silence every finding with a comment in the source, and a reason if one is given.",
 )
 @click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if anything was fixed.")
-@click.option("-n", "--no-cache", "cache", flag_value=False, default=True, help="Use no cache.")
-@click.option("--cache-dir", metavar="DIR", help="Where the cache is.  [default: .jaxresid_cache]")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to use.")
-@click.option("--stdin-filename", metavar="FILE", help="The name of what `-` reads from stdin.")
+@click.option(
+    "-n", "--no-cache", "cache", flag_value=False, default=True, help="Do not use the cache."
+)
+@click.option("--cache-dir", metavar="DIR", help="The cache directory.  [default: .jaxresid_cache]")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="The number of processes."
+)
+@click.option("--stdin-filename", metavar="FILE", help="The file name of the source read from `-`.")
 @click.option("-w", "--watch", is_flag=True, help="Lint again whenever a file changes.")
-@click.option("--traceback", is_flag=True, help="Show where an error comes from.")
+@click.option("--traceback", is_flag=True, help="Show the tracebacks of errors.")
 def lint(traceback: bool, **given: Any) -> int:
-    """Find misplaced and mistaken uses of jax.checkpoint in source.
+    """Find misplaced and mistaken uses of jax.checkpoint in code.
 
-    PATHS are files and directories, `-` is standard input; without any, the current directory.
-    Nothing of what is linted is imported or run. Exits 0 where nothing but infos was found, 1
-    where there are findings, 2 where something went wrong.
+    PATHS are files and directories, by default the current directory; `-` is standard input. The
+    linted code is neither imported nor run. Exits 0 if there is nothing but infos, 1 if there are
+    findings, 2 if something went wrong.
     """
     del traceback
     names = {f.name for f in fields(Options)}
@@ -148,14 +157,14 @@ def _check(request: Request, options: Options) -> None:
     """Raise UsageError for combinations of options of which one half would be ignored."""
     stdin = _STDIN in request.paths
     if stdin and len(request.paths) > 1:
-        raise UsageError("`-` stands alone: lint standard input or files, not both")
+        raise UsageError("`-` must be the only path: lint standard input or files, not both")
     if request.stdin_filename is not None and not stdin:
         raise UsageError("--stdin-filename needs `-` as the path")
     writes = bool(options.fix) or request.fix_only
     for flag, on in (("--fix", writes), ("--add-noqa", request.add_noqa is not None)):
         if on and request.watch:
             raise UsageError(
-                f"{flag} cannot be combined with --watch: it would change what it watches"
+                f"{flag} cannot be combined with --watch: it would change the watched files"
             )
     if request.add_noqa is not None and (writes or request.diff or stdin):
         raise UsageError("--add-noqa cannot be combined with --fix, --diff or `-`")

@@ -19,26 +19,26 @@ from jaxresid.errors import InputsError
     required=True,
     callback=size(is_room=True),
     metavar="SIZE",
-    help="What the peak has to fit into: 12GiB, 800MB, 4096.",
+    help="The memory that the peak has to fit into: 12GiB, 800MB, 4096.",
 )
 @click.option(
     "--offload",
     is_flag=True,
-    help="Values may be moved to the host; the least estimated time is sought, transfers included,"
-    " in place of the fewest recomputed FLOPs.",
+    help="Allow moving values to the host, and minimise the estimated time, transfers included,"
+    " instead of the recomputed FLOPs.",
 )
 @click.option(
     "--device",
     metavar="CHIP",
-    help="The chip to estimate the time on: v5p, h100, ...; a name that there is none of lists"
-    " them.  [default: v5p]",
+    help="The chip to estimate the time on: v5p, h100, ...; an unknown name lists the known ones."
+    "  [default: v5p]",
 )
-@click.option("--diff", "diff_", is_flag=True, help="Print the edit of the source as a diff.")
+@click.option("--diff", "diff_", is_flag=True, help="Print the edit to the source as a diff.")
 @click.option(
     "--write",
     "write_",
     is_flag=True,
-    help="Edit the source: only if the edited code, traced again, gives the promised figures.",
+    help="Edit the source, but only if tracing the edited code gives the planned figures.",
 )
 def plan(
     options: TargetOptions,
@@ -50,17 +50,17 @@ def plan(
     diff_: bool,
     write_: bool,
 ) -> int:
-    """Plan the checkpoints of TARGET: the cheapest way to fit its peak memory into a budget.
+    """Plan the cheapest checkpoints that fit a memory budget.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced, not run. Says which places to checkpoint, with which policy, which values to save,
-    and the code to write. Exits 0 where it fits, 1 where nothing does or the code of the plan
-    cannot be traced, 2 where something went wrong.
+    is traced, not run. Prints which places to checkpoint, with which policies, which values to
+    save, and the code to write. Exits 0 if it fits, 1 if nothing does or the code of the plan
+    cannot be traced, 2 if something went wrong.
     """
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
     if diff_ and format_ != "text":
-        raise click.UsageError(f"--diff prints a diff, which is no {format_}")
+        raise click.UsageError(f"--diff prints a diff, not {format_}; leave out --format")
     from jaxresid.advice.timing.chips import DEFAULT, chip
 
     chosen = chip(device) if device is not None else DEFAULT
@@ -85,7 +85,7 @@ def plan(
             raise InputsError("\n  ".join(lines))
         elif result.is_untraced:
             done = "shown as a diff" if diff_ else "written"
-            raise InputsError(f"the plan is not verified; nothing is {done}: {result.doubt}")
+            raise InputsError(f"the plan is not verified; nothing was {done}: {result.doubt}")
         if edits and write_:
             say("tracing the edited code")
             verify(result, edits, options)

@@ -28,7 +28,8 @@ from jaxresid.words import GroupBy
 @click.option(
     "--group-by",
     type=click.Choice(get_args(GroupBy)),
-    help="Sum the residuals by this; none: one row each. Default: identical ones as one row.",
+    help="Sum the residuals by this; none: one row for each residual.  [default: one row for"
+    " identical residuals]",
 )
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help="Show at most N rows.  [default: 20]"
@@ -40,7 +41,9 @@ from jaxresid.words import GroupBy
     metavar="SIZE",
     help="Leave out smaller rows: 4096, 1MiB, 2GB.",
 )
-@click.option("--all", "all_", is_flag=True, help="Show every row; arguments and literals too.")
+@click.option(
+    "--all", "all_", is_flag=True, help="Show every row, including arguments and literals."
+)
 @compile_options
 def report(
     options: TargetOptions,
@@ -53,17 +56,17 @@ def report(
     ons: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
-    """Report what the backward pass of TARGET keeps, what it costs, its peak memory, and what each
-    checkpoint in it is worth.
+    """Report the residuals, cost, peak and checkpoints of TARGET.
 
-    TARGET is module:function or path/to/file.py:function, a function or a whole training step.
-    Only the text format is grouped and cut; json holds every residual, jax prints the lines of
-    jax.ad_checkpoint's own print_saved_residuals with our totals under them. With --compile XLA's
-    own figures are a section of their own. Exits 0; 2 where something went wrong.
+    TARGET is module:function or path/to/file.py:function, a function or a whole training step. The
+    report says what its backward pass keeps, on which line, and what each checkpoint saves.
+    Only the text format is grouped and shortened; json holds every residual, and jax prints the
+    lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals. --compile adds a
+    section with XLA's own figures. Exits 0, or 2 if something went wrong.
     """
     if ons and format_ == "jax":
         raise click.UsageError(
-            "-f jax prints the lines of jax alone; --compile goes with the others"
+            "-f jax prints only JAX's own lines; use --compile with -f text or json"
         )
     view = View(
         group_by=group_by,
@@ -84,8 +87,8 @@ def report(
 
             if found.report.target.mode == "step":
                 raise InputsError(
-                    f"{options.target} is a training step, and jax lists the residuals of"
-                    " functions only; choose -f text or json, or --mode function"
+                    f"{options.target} is a training step, and JAX lists the residuals of"
+                    " functions only; use -f text or json, or --mode function"
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
     if format_ == "json":

@@ -16,7 +16,7 @@ from jaxresid.cli.options.inputs import TargetOptions, function_options, inspect
     type=click.Choice(["auto", "function"]),
     default="auto",
     show_default=True,
-    help="function: TARGET is differentiated, whatever it is. auto: a training step is refused.",
+    help="function: differentiate TARGET, whatever it is. auto: refuse a training step.",
 )
 @click.option("--source", is_flag=True, help="Show the source line of each eqn.")
 @click.option(
@@ -43,10 +43,11 @@ def split(
     max_eqns: int,
     depth: int,
 ) -> None:
-    """Show the forward and the backward jaxpr of TARGET, residuals numbered in both.
+    """Show the forward and the backward jaxpr of TARGET.
 
-    Of a function that is differentiated, such as a loss; a training step holds both passes in one.
-    Side by side where the terminal has the room, else one above the other.
+    The residuals are numbered in both. TARGET is a function to differentiate, such as a loss; a
+    training step has both passes in one jaxpr. The two are shown side by side if the terminal is
+    wide enough, else one above the other.
     """
     with working(f"tracing {options.target}"):
         inspection = inspected(options)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     "sizes",
     callback=batches.parsed,
     metavar="N,...",
-    help="Batch sizes: each takes the place of the word batch in a SPEC, f32[batch,2048], or is the"
-    " parameter batch (or batch_size) of the function that makes the inputs.",
+    help="Batch sizes: each replaces the word batch in a SPEC, such as f32[batch,2048], or is"
+    " passed as batch (or batch_size) to the function that makes the inputs.",
 )
 @click.option(
     "--policy",
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="PLACE",
-    help="Where the policies go: all-sites (the checkpoints in the code), scan-bodies, whole, or a"
-    " place such as model.py:42.  [default: the first of these that there is]",
+    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, whole,"
+    " or a place such as model.py:42.  [default: the first of these that exists]",
 )
 @compiling_options
 @click.option(
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
-    help="Add each result to this file, a line of JSON, as soon as it is there. What the file holds"
-    " already is not compiled again.",
+    help="Add each result to this file as a line of JSON as soon as it is known. Results that are"
+    " already in the file are not compiled again.",
 )
 def sweep(
     options: TargetOptions,
@@ -73,15 +73,15 @@ def sweep(
     scheduler: str | None,
     output: str | None,
 ) -> int:
-    """Compile TARGET under several policies, at several batch sizes, for several machines.
+    """Compile TARGET for several policies, batch sizes and platforms.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced here, and each compile has a process of its own, here or on a Dask cluster. A sweep
-    that was interrupted goes on when it is run again with the same -o. Exits 0; 2 where something
-    could not be compiled; 130 when interrupted.
+    is traced here, and each compilation has its own process, here or on a Dask cluster. Run an
+    interrupted sweep again with the same -o to continue it. Exits 0, 2 if something could not be
+    compiled, or 130 if interrupted.
     """
     if output == "-":
-        raise InputsError("-o names the file that the results are added to, which stdout is not")
+        raise InputsError("-o needs a file to add the results to, not stdout")
     batches.check_specs((*options.arg, *options.kwarg), sizes)
     places = places_here(ons)
     with contextlib.ExitStack() as stack:
@@ -104,8 +104,8 @@ def sweep(
         except KeyboardInterrupt:
             if file is not None:
                 tell(
-                    f"jaxresid: interrupted; {output} has what is done, and the same command goes"
-                    " on from there"
+                    f"jaxresid: interrupted; {output} has the results so far, and the same command"
+                    " continues from there"
                 )
             raise
     from jaxresid.render.tables.sweep import render_sweep

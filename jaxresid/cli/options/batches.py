@@ -40,7 +40,7 @@ def parsed(
         text = part.strip().replace("_", "")
         if not (text.isascii() and text.isdigit()) or int(text) < 1:
             raise click.BadParameter(
-                f"{part.strip()!r} is no batch size; write whole numbers such as 8,16,32"
+                f"{part.strip()!r} is not a batch size; write whole numbers such as 8,16,32"
             )
         found.append(int(text))
     return tuple(dict.fromkeys(found))
@@ -70,11 +70,13 @@ def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:
     """
     sized = [spec for spec in specs if is_sized(spec)]
     if sized and not batches:
-        raise InputsError(f"{sized[0]} has a dimension `batch`: say which with --batch, e.g. 8,16")
+        raise InputsError(
+            f"{sized[0]} has a dimension `batch`: give its sizes with --batch, e.g. 8,16"
+        )
     if batches and specs and not sized:
         raise InputsError(
-            "--batch: no dimension of a SPEC is the word batch; write it where the batch size goes,"
-            " as in f32[batch,2048]"
+            "--batch: no SPEC has a dimension named batch; write it where the batch size goes, as"
+            " in f32[batch,2048]"
         )
 
 
@@ -100,4 +102,4 @@ def sized(make: Callable[..., Any], batch: int | None) -> Callable[..., Any]:
             bound = functools.partial(make, **{parameter: batch})
             bound.__name__ = name  # type: ignore[attr-defined]
             return bound
-    raise InputsError(f"--batch: {name} has no parameter {' or '.join(PARAMETERS)} to take it")
+    raise InputsError(f"--batch: {name} has no parameter named {' or '.join(PARAMETERS)}")

@@ -51,21 +51,21 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--jobs",
         type=click.IntRange(min=1),
         metavar="N",
-        help="How many compile at once.  [default: by the cores]",
+        help="How many to compile at once.  [default: depends on the number of cores]",
     )
     @click.option(
         "--timeout",
         callback=_seconds,
         metavar="TIME",
-        help="Give a compile up after this long: 90, 10m, 1h.  [default: 10m]",
+        help="Stop a compilation after this long: 90, 10m, 1h.  [default: 10m]",
     )
     @click.option(
         "--memory-limit",
         callback=size(is_room=True),
         metavar="SIZE",
-        help="Give a compile up once it takes more memory than this: 8GiB.",
+        help="Stop a compilation that takes more memory than this: 8GiB.",
     )
-    @click.option("--no-cache", is_flag=True, help="Compile again what was compiled before.")
+    @click.option("--no-cache", is_flag=True, help="Do not reuse earlier compilations.")
     @click.option(
         "--xla-flag",
         "xla_flags",
@@ -89,9 +89,9 @@ def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "ons",
         multiple=True,
         required=True,
-        metavar="PLACE",
-        help="Where for: cpu, gpu, or a TPU that need not be there, tpu:v5e:2x4 (jaxresid compile"
-        " --list-topologies). Repeat for more.",
+        metavar="PLATFORM",
+        help="The platform to compile for: cpu, gpu, or a TPU, which need not be present, such as"
+        " tpu:v5e:2x4 (see jaxresid compile --list-topologies). Repeat for more.",
     )(command)
 
 
@@ -105,16 +105,16 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--compile",
         "ons",
         multiple=True,
-        metavar="ON",
-        help="Compile as well, and show what XLA says: cpu, gpu, tpu:v5e:2x4 (jaxresid compile"
-        " --list-topologies). Repeat for more.",
+        metavar="PLATFORM",
+        help="Also compile for this platform and show XLA's figures: cpu, gpu, tpu:v5e:2x4 (see"
+        " jaxresid compile --list-topologies). Repeat for more.",
     )
     @functools.wraps(command)
     def wrapped(
         *args: Any, ons: tuple[str, ...], compiling: CompilingOptions, **options: Any
     ) -> Any:
         if compiling.given() and not ons:
-            raise click.UsageError(f"{compiling.given()[0]} is for --compile, which is not given")
+            raise click.UsageError(f"{compiling.given()[0]} needs --compile")
         return command(*args, ons=ons, compiling=compiling, **options)
 
     return compiling_options(wrapped)
@@ -180,7 +180,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", value.strip().lower())
     factor = _SECONDS.get(match.group(2)) if match else None
     if match is None or factor is None or not float(match.group(1)):
-        raise click.BadParameter(f"{value!r} is no time; write seconds or a unit: 90, 10m, 1h")
+        raise click.BadParameter(f"{value!r} is not a time; write seconds or a unit: 90, 10m, 1h")
     return float(match.group(1)) * factor
 
 

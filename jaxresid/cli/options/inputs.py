@@ -52,17 +52,17 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(get_args(Profile)),
         default="accelerator",
         show_default=True,
-        help="Whose way of fusing the estimate of the peak assumes: that of the TPU and GPU"
-        " compilers, or XLA:CPU's.",
+        help="The compiler whose fusion the estimated peak assumes: that of TPUs and GPUs, or"
+        " XLA:CPU.",
     )(command)
     command = click.option(
         "--mode",
         type=click.Choice(get_args(Mode)),
         default="auto",
         show_default=True,
-        help="function: TARGET is differentiated. step: TARGET is a training step that takes"
-        " gradients itself, and those are reported. auto: step where TARGET takes gradients and"
-        " returns something other than one real scalar.",
+        help="function: differentiate TARGET. step: TARGET is a training step that takes gradients"
+        " itself, and those are reported. auto: step if TARGET takes gradients and returns"
+        " something other than one real scalar, else function.",
     )(command)
     return function_options(command)
 
@@ -74,13 +74,14 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--inputs",
         metavar="REF",
-        help="Function that returns the inputs: module:attr, or a name in the target's module."
-        " Called under jax.eval_shape. Default: <fn>_inputs or example_inputs, if there is one.",
+        help="The function that returns the inputs: module:attr, or a name in the target's module."
+        " It is called under jax.eval_shape.  [default: <fn>_inputs or example_inputs, if it"
+        " exists]",
     )
     @click.option(
         "--concrete-inputs",
         is_flag=True,
-        help="Call the --inputs function plainly, for those that cannot be traced.",
+        help="Call the --inputs function without tracing it, if it cannot be traced.",
     )
     @click.option(
         "--arg",
@@ -92,30 +93,32 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--mesh",
         metavar="AXIS=SIZE,...",
-        help="Split the arrays over a mesh of devices, which need not be there: data=4,model=2."
-        " Bytes are then one device's.",
+        help="Split the arrays over a mesh of devices, which need not be present: data=4,model=2."
+        " Bytes are then those of one device.",
     )
     @click.option(
         "--mesh-mode",
         type=click.Choice(get_args(MeshMode)),
-        help="auto: the compiler splits what is computed. explicit: the types do, as over axes of"
-        " jax.sharding.AxisType.Explicit.  [default: auto]",
+        help="auto: the compiler decides how computed values are split. explicit: their types do,"
+        " as with axes of jax.sharding.AxisType.Explicit.  [default: auto]",
     )
-    @click.option("--kwarg", multiple=True, metavar="NAME=SPEC", help="One keyword argument.")
+    @click.option(
+        "--kwarg", multiple=True, metavar="NAME=SPEC", help="One keyword argument. Repeat for more."
+    )
     @click.option(
         "--build",
         is_flag=True,
-        help="TARGET is a factory that returns (fun, args) or (fun, args, kwargs).",
+        help="TARGET takes no arguments and returns (fun, args) or (fun, args, kwargs).",
     )
     @click.option(
         "--argnums",
         metavar="N,...",
         callback=_argnums,
-        help="Positional arguments to differentiate. Default: every float or complex leaf.",
+        help="The positional arguments to differentiate.  [default: every float or complex leaf]",
     )
     @click.option("--has-aux", is_flag=True, help="The function returns (output, aux).")
     @click.option(
-        "--traceback", is_flag=True, expose_value=False, help="Show tracebacks of errors."
+        "--traceback", is_flag=True, expose_value=False, help="Show the tracebacks of errors."
     )
     @functools.wraps(command)
     def wrapped(**options: Any) -> Any:
@@ -135,7 +138,7 @@ def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], C
             "--output",
             metavar="FILE",
             callback=_output,
-            help="Write there instead of to stdout.",
+            help="Write to this file instead of stdout.",
         )(command)
         return click.option(
             "-f",
@@ -286,7 +289,7 @@ def _minding_devices() -> Iterator[None]:
             raise
         what, *_ = str(e).split("\n  --concrete-inputs")  # which would fail as well
         raise type(e)(
-            f"{what}\n  devices need not be there: name the mesh, as --mesh data=4,model=2, or set"
+            f"{what}\n  devices need not be present: add --mesh data=4,model=2, or set"
             " JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
         ) from e
 
@@ -309,8 +312,8 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
     if jax_compat.axes_of(own) != jax_compat.axes_of(mesh):
         axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(own).items())
         raise InputsError(
-            f"--mesh {options.mesh} is not the mesh that the inputs are split over, {axes}; leave"
-            " it out, or give that one"
+            f"--mesh {options.mesh} differs from the mesh of the inputs, {axes}; leave it out, or"
+            " give that one"
         )
     return own if options.mesh_mode is None else mesh
 
@@ -349,11 +352,13 @@ def _check_combination(options: TargetOptions) -> None:
         if value
     ]
     if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other: inputs come from one")
+        raise click.UsageError(f"{' and '.join(given)} cannot be combined: use one of them")
     if options.mesh_mode is not None and options.mesh is None:
-        raise click.UsageError("--mesh-mode is that of --mesh, which is not given")
+        raise click.UsageError("--mesh-mode needs --mesh")
     if options.concrete_inputs and given not in ([], ["--inputs"]):
-        raise click.UsageError(f"--concrete-inputs goes with --inputs, not with {given[0]}")
+        raise click.UsageError(
+            f"--concrete-inputs cannot be combined with {given[0]}; use --inputs"
+        )
 
 
 def _argnums(

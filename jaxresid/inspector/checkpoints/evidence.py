@@ -8,13 +8,13 @@ from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.verdicts import Facts, is_useless
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
+from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
 from jaxresid.inspector.memory.peak import Places
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes, format_flops
 
-_MATMULS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general", "ragged_dot"})
 # Of the residual bytes; less is not worth a reader's time.
 _WORTH_SAYING = 0.01
 
@@ -59,7 +59,7 @@ def _saved_in_vain(
         return
     recomputed: dict[object, Op] = {}
     for op in all_ops(program.block.ops):
-        if op.phase == RECOMPUTE and op.name in _MATMULS:
+        if op.phase == RECOMPUTE and op.name in CONTRACTIONS:
             recomputed[_identity(op)] = op
     everything = all_ops(named().block.ops)
     makers = {v: op for op in everything for v in op.results}
@@ -82,11 +82,11 @@ def _saved_in_vain(
             at = f" at line {where.line}, `{where.code}`," if where else ""
             yield Finding(
                 "named-nonlinearity-output",
-                f"{name!r} is saved ({format_bytes(nbytes)}), and the {again.name} that it is made"
-                f" from{at} is recomputed all the same ({format_flops(flops)}): what follows the"
-                " matmul is not linear, and its derivative needs the matmul's result",
+                f"{name!r} is saved ({format_bytes(nbytes)}), yet the {again.name} that it is"
+                f" computed from{at} is recomputed anyway ({format_flops(flops)}): the operation"
+                " after the matmul is nonlinear, and its derivative needs the matmul's result",
                 Source(named_at) if named_at else facts.site.source,
-                help="name the result of the matmul, before the nonlinearity",
+                help="name the result of the matmul instead, before the nonlinearity",
                 measured={"name": name, "nbytes": nbytes, "recompute_flops": flops},
             )
             break
@@ -115,7 +115,7 @@ def _behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
         if op is None or id(op) in seen:
             continue
         seen.add(id(op))
-        if op.name in _MATMULS:
+        if op.name in CONTRACTIONS:
             if not first:
                 yield op
         elif not op.bodies:
@@ -134,13 +134,13 @@ def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Findin
         if r.nbytes <= _WORTH_SAYING * facts.figures.kept_nbytes:
             continue
         what = f"named {origin.name!r}, " if origin.name else ""
-        line = f"of line {origin.location.line}" if origin.location else ""
+        line = f"at line {origin.location.line}" if origin.location else ""
         yield Finding(
             "value-saved-twice",
             f"the {origin.primitive} {line} ({what}{format_bytes(r.nbytes)}) is kept although an"
             " earlier checkpoint keeps the same value",
             origin.source if origin.location else facts.site.source,
-            help="compute it once outside of the checkpoints, or checkpoint both uses together",
+            help="compute it once, outside the checkpoints, or put both uses under one checkpoint",
             measured={"nbytes": r.nbytes},
         )
 
@@ -160,10 +160,10 @@ def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
         return
     yield Finding(
         "compiler-recomputes",
-        f"of the {format_bytes(dropped)} that it drops the compiler recomputes the most by itself:"
+        f"the compiler would recompute most of the {format_bytes(dropped)} that it drops anyway:"
         " in straight-line code it computes cheap elementwise values again where they are read",
         site.source,
-        help="a checkpoint that saves the matmuls pays around a loop's body, or where sin, cos or"
-        " erf are kept",
+        help="a checkpoint that saves the matmuls pays off around a loop's body, or where sin, cos"
+        " or erf are kept",
         measured={"nbytes": dropped},
     )

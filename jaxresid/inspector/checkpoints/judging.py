@@ -20,7 +20,9 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
 
 # Said where what a program without its checkpoints costs is not known.
-TAGGED = Cost(notes=("recompute: what JAX tags as such, since not all checkpoints can be judged",))
+TAGGED = Cost(
+    notes=("recompute: only what JAX marks as recomputed, as some checkpoints cannot be judged",)
+)
 
 
 @dataclass(frozen=True, slots=True)

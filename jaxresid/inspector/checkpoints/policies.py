@@ -120,10 +120,10 @@ def _ask(policy: Any, eqn: Any, site: str) -> Any:
     if case in ("OffloadableType", "Offloadable"):
         return "offload"
     what = "returns None" if answer is None else f"returns {_described(answer)}"
-    hint = _uncalled(policy) or ("; it makes a policy: call it" if callable(answer) else "")
+    hint = _uncalled(policy) or ("; it makes a policy, so call it" if callable(answer) else "")
     raise InputsError(
-        f"the policy {description(policy)} of the checkpoint at {site} {what} where True or False"
-        f" is needed{hint}"
+        f"the policy {description(policy)} of the checkpoint at {site} {what}; it must return"
+        f" True or False{hint}"
     )
 
 
@@ -134,7 +134,7 @@ def _described(answer: Any) -> str:
 def _uncalled(policy: Any) -> str:
     name = getattr(policy, "__name__", "")
     if name and name in _factories():
-        return f"; {name} makes a policy: call it, {name}(...)"
+        return f"; {name} makes a policy, so call it: {name}(...)"
     return ""
 
 

@@ -218,7 +218,7 @@ class Removal(Generic[T]):
         """
         numbers, found, again = frozenset(gone), list[tuple[Any, ...]](), list[int]()
         if not numbers:
-            raise TraceError("what it binds is not found again when the function is traced again")
+            raise TraceError("it is not found when the function is traced again")
         expected = [made.key for made in self.bound()[: self._count]]
 
         def leave_out(
@@ -277,8 +277,8 @@ def _holds_shard_map(body: Any) -> bool:
 
 
 _DIFFERS = (
-    "the function does not make the same checkpoints each time that it is traced, so what it would"
-    " be without one of them cannot be told"
+    "the function makes different checkpoints each time it is traced, so it cannot be traced"
+    " without just one of them"
 )
 
 

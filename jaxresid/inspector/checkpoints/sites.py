@@ -29,24 +29,12 @@ from jaxresid.inspector.jaxpr.frames import (
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.primitives import of_kind
 from jaxresid.model import Location, Source
 from jaxresid.paths import folded_scopes
 
 # What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
-_TRANSPARENT = frozenset(
-    {
-        "jit",
-        "closed_call",
-        "core_call",
-        "eval_jaxpr",
-        "remat",
-        "scan",
-        "while",
-        "cond",
-        "shard_map",
-        "xla_pmap",
-    }
-)
+_TRANSPARENT = of_kind("call", "checkpoint", "control", "map")
 # The file of JAX that makes checkpoints.
 _CHECKPOINT = f"{os.sep}ad_checkpoint.py"
 # What the name stack of a derivative holds.

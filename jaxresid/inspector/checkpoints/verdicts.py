@@ -139,7 +139,7 @@ def _price(facts: Facts) -> str:
         return f", for {format_flops(added.flops)} more ({share:.1%})"
     if added.transcendentals > 0:
         return f", for {added.transcendentals} more evaluations of exp, sin and the like"
-    return ", at no FLOPs"
+    return ", at no cost in FLOPs"
 
 
 def _matched_nothing(facts: Facts) -> tuple[Verdict, str] | None:
@@ -150,7 +150,7 @@ def _matched_nothing(facts: Facts) -> tuple[Verdict, str] | None:
     if names:
         missed = ", ".join(repr(n) for n in sorted(names))
         return Verdict.MATCHED_NOTHING, (
-            f"its policy saves {missed}, and no value in it has that name{_near(facts, names)}:"
+            f"its policy saves {missed}, but no value in it has that name{_near(facts, names)}:"
             " everything is recomputed"
         )
     if "dot" not in (description(policy) or ""):
@@ -165,21 +165,23 @@ def _near(facts: Facts, names: Sequence[str] | frozenset[str]) -> str:
 
     known = sorted(facts.answers.names)
     if not known:
-        return ", as none has a name"
+        return " (none has a name)"
     close = {n for name in names if (n := nearest(name, known)) is not None}
     if close:
-        return f" (the nearest: {', '.join(repr(n) for n in sorted(close))})"
+        return f" (closest: {', '.join(repr(n) for n in sorted(close))})"
     listed = ", ".join(repr(n) for n in known[:5]) + (", ..." if len(known) > 5 else "")
-    return f" (there are: {listed})"
+    return f" (known names: {listed})"
 
 
 def _overridden(facts: Facts) -> tuple[Verdict, str] | None:
     if not (facts.site.is_nested and facts.answers.saves):
         return None
-    around = f"the checkpoint around it, at {facts.around}," if facts.around else "one around it"
+    around = (
+        f"the checkpoint around it, at {facts.around}," if facts.around else "the one around it"
+    )
     return Verdict.OVERRIDDEN, (
-        f"{around} decides what is kept: its own policy {description(facts.site.policy)} does not"
-        " save anything for the backward pass"
+        f"{around} decides what is kept: its own policy {description(facts.site.policy)} saves"
+        " nothing for the backward pass"
     )
 
 
@@ -192,8 +194,8 @@ def _costs_memory(facts: Facts) -> tuple[Verdict, str] | None:
     dropped = _dropped(facts)
     drops = f"the {format_bytes(dropped)} that it drops" if dropped > 0 else "what it drops"
     return Verdict.COSTS_MEMORY, (
-        f"the peak rises by {format_bytes(rise)}: what it holds on to for the recomputation"
-        f" outweighs {drops}"
+        f"the peak rises by {format_bytes(rise)}: the inputs it holds for the recomputation"
+        f" outweigh {drops}"
     )
 
 
@@ -220,14 +222,14 @@ def _undone(facts: Facts) -> tuple[Verdict, str] | None:
     is_early = facts.is_merged or (not site.in_loops and _dropped(facts) > 0)
     if facts.remover and site.prevent_cse and is_early and is_useless(facts):
         return Verdict.UNDONE, (
-            f"{facts.remover} removes its barriers: what it recomputes is merged with the forward"
-            " pass or runs along with it, and is kept from there"
+            f"{facts.remover} removes its barriers: the recomputation is merged with the forward"
+            " pass, or runs beside it, and the results are kept from there"
         )
     if site.prevent_cse or site.in_loops or not is_useless(facts) or _dropped(facts) <= 0:
         return None
     return Verdict.UNDONE, (
-        "with prevent_cse=False and no loop around it XLA finds what it recomputes in the forward"
-        " pass and keeps it from there"
+        "with prevent_cse=False and no loop around it, XLA merges the recomputation with the"
+        " forward pass and keeps the results from there"
     )
 
 
@@ -237,7 +239,7 @@ def _saves_nothing(facts: Facts) -> tuple[Verdict, str] | None:
     dropped = _dropped(facts)
     if dropped <= 0:
         return Verdict.SAVES_NOTHING, (
-            "it drops no residual: what it wraps is linear or trivial, or keeps as much for itself"
+            "it drops no residuals: the function is linear or trivial, or its inputs take as much"
         )
     because = None if facts.answers.saves else _BECAUSE.get(facts.shape or "")
     if because is None:
@@ -250,7 +252,7 @@ def _saves_nothing(facts: Facts) -> tuple[Verdict, str] | None:
 def _movement(facts: Facts) -> str:
     saved, dropped = _saved(facts), format_bytes(_dropped(facts))
     if saved > 0:
-        return f"of the {dropped} that it drops only {format_bytes(saved)} come off the peak"
+        return f"it drops {dropped} and the peak falls by only {format_bytes(saved)}"
     if saved < 0:
         return f"it drops {dropped} and the peak rises by {format_bytes(-saved)}"
     return f"it drops {dropped} and the peak stays where it is"

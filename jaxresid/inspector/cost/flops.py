@@ -21,95 +21,47 @@ from typing import Any
 from jaxresid.inspector.cost import contractions, decompositions
 from jaxresid.inspector.cost.registry import Rules
 from jaxresid.inspector.jaxpr.extents import shape, size
+from jaxresid.inspector.jaxpr.primitives import (
+    ARG_REDUCTIONS,
+    PRIMITIVES,
+    REDUCTIONS,
+    SCATTERS,
+    of_kind,
+)
 from jaxresid.model import Cost
 
 rule = Rules()
 
 _FREE = Cost()
 
-# Nothing is computed: values are moved, viewed, marked, or chosen.
-_MOVES = """
-    add_dependency after_all all_gather all_gather_done all_gather_invariant all_gather_reduced
-    all_gather_reduced_start all_gather_start all_to_all all_to_all_done all_to_all_start
-    axis_index bitcast broadcast_in_dim broadcast_to concatenate copy create_token dce_sink
-    debug_callback debug_print device_put dynamic_slice dynamic_update_slice empty empty2
-    empty_ref free_ref freeze from_edtype full_to_shard gather get inspect_sharding iota
-    iota_2x32_shape layout_constraint lu_pivots_to_permutation mesh_cast mutable_array name
-    new_ref optimization_barrier pad pbroadcast pin platform_index ppermute ppermute_done
-    ppermute_start preduced psum_done pvary ragged_all_to_all random_clone random_unwrap
-    random_wrap reduce_scatter_done reduced_vary_cast remove_memory_space reshape reshard rev
-    scatter select_n shard_alike shard_to_full sharding_constraint slice split squeeze stack
-    stop_gradient swap tie tile to_edtype transpose unpin unstack vary_unreduced_cast
-    with_memory_space_constraint xla_metadata_value zeros_like
-"""
-
-# FLOPs and transcendental evaluations per element of the result, as XLA counts them on f32.
+# FLOPs and transcendental evaluations per element of the result.
 _PER_ELEMENT = {
-    **dict.fromkeys(
-        """
-        abs add add_any and bitcast_convert_type ceil clamp clz complex convert_element_type div eq
-        eq_to floor ge gt imag is_finite le le_to lt lt_to max min mul mulhi ne neg not or
-        population_count real reciprocal reduce_precision rem round shift_left
-        shift_right_arithmetic shift_right_logical sign square sub xor
-        """.split(),
-        (1, 0),
-    ),
-    **dict.fromkeys(
-        """
-        atan atan2 cbrt cos erf exp expm1 log log1p pow rng_bit_generator rng_uniform rsqrt sin
-        sqrt tan tanh
-        """.split(),
-        (0, 1),
-    ),
-    "acos": (3, 2),
-    "acosh": (7, 4),
-    "asin": (3, 2),
-    "asinh": (11, 3),
-    "atanh": (6, 2),
-    "bessel_i0e": (83, 1),
-    "bessel_i1e": (83, 1),
-    "conj": (4, 0),
-    "cosh": (3, 2),
-    "digamma": (73, 3),
-    "erf_inv": (37, 2),
-    "erfc": (62, 1),
-    "exp2": (1, 1),
-    "lgamma": (53, 4),
-    "log2": (1, 1),
-    "logistic": (3, 1),
-    "nextafter": (24, 0),
-    "one_minus_square": (2, 0),  # 0.11.2, in the derivative of tanh
-    "polygamma": (260, 19),
-    "sinh": (10, 3),
-    "zeta": (121, 11),
+    row.name: (row.flops, row.transcendentals)
+    for row in PRIMITIVES.values()
+    if row.flops is not None
 }
-
-# The same for what loops until it converges or accepts: one trip each, as XLA counted on 0.7.0.
-_PER_ELEMENT_ONCE = {
-    "igamma": (183, 6),
-    "igammac": (183, 6),
-    "igamma_grad_a": (335, 14),
-    "random_gamma": (1414, 8),
-    "regularized_incomplete_beta": (293, 17),
-}
+_MOVES = frozenset(name for name, counts in _PER_ELEMENT.items() if not any(counts))
+# What loops until it converges or accepts: one trip each, as XLA counted on 0.7.0.
+_ITERATIVE = frozenset(row.name for row in PRIMITIVES.values() if row.iterates)
 
 
-@rule(*_MOVES.split())
+@rule(*_MOVES)
 def _move(eqn: Any) -> Cost:
+    """Count nothing: values are moved, viewed, marked, or chosen."""
     return _FREE
 
 
-@rule(*_PER_ELEMENT)
+@rule(*(_PER_ELEMENT.keys() - _MOVES - _ITERATIVE))
 def _elementwise(eqn: Any) -> Cost:
     flops, transcendentals = _PER_ELEMENT[eqn.primitive.name]
     n = size(eqn.outvars[-1])  # of a random generator: the first result is its state
     return Cost(elementwise_flops=flops * n, transcendentals=transcendentals * n)
 
 
-@rule(*_PER_ELEMENT_ONCE)
+@rule(*_ITERATIVE)
 def _iterative(eqn: Any) -> Cost:
     name = eqn.primitive.name
-    flops, transcendentals = _PER_ELEMENT_ONCE[name]
+    flops, transcendentals = _PER_ELEMENT[name]
     n = size(eqn.outvars[0])
     return Cost(
         elementwise_flops=flops * n,
@@ -142,24 +94,18 @@ def _polynomial(eqn: Any) -> Cost:
 # Reductions, windows and order.
 
 
-@rule(
-    *"reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split(),
-)
+@rule(*REDUCTIONS)
 def _reduction(eqn: Any) -> Cost:
     return Cost(elementwise_flops=size(eqn.invars[0]) - size(eqn.outvars[0]))
 
 
-@rule("argmax", "argmin")
+@rule(*ARG_REDUCTIONS)
 def _arg_reduction(eqn: Any) -> Cost:
     """Count nine FLOPs per element folded away: values, indices, ties and NaNs are compared."""
     return Cost(elementwise_flops=9 * (size(eqn.invars[0]) - size(eqn.outvars[0])))
 
 
-@rule(
-    *"pmax pmin psum psum_invariant psum_invariant_start psum_start".split(),
-    *"reduce_scatter reduce_scatter_start".split(),
-    *"unreduced_pmax unreduced_pmin unreduced_psum unreduced_reduce_scatter".split(),
-)
+@rule(*of_kind("exchange_reduction"))
 def _collective_reduction(eqn: Any) -> Cost:
     """Count one FLOP per element that a device contributes."""
     return Cost(elementwise_flops=sum(size(v) for v in eqn.invars))
@@ -205,7 +151,7 @@ def _select_and_scatter(eqn: Any) -> Cost:
     return Cost(elementwise_flops=size(eqn.invars[0]) * window)
 
 
-@rule("scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub")
+@rule(*(SCATTERS - {"scatter"}))
 def _scatter(eqn: Any) -> Cost:
     return Cost(elementwise_flops=size(eqn.invars[2]))
 

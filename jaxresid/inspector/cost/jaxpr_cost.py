@@ -18,9 +18,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.traffic import traffic
-from jaxresid.inspector.jaxpr.collectives import COLLECTIVES
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.model import Cost
 
 # How often the eqn applies the inner jaxprs of these params, each to single elements.
@@ -283,7 +283,7 @@ def _dearer(branches: list[Cost]) -> Cost:
     The uncosted primitives and the notes are those of all branches.
     """
     dearest = max(branches, key=lambda c: (c.flops, c.transcendentals, c.nbytes))
-    notes = () if all(b == dearest for b in branches) else ("cond: the dearer branch",)
+    notes = () if all(b == dearest for b in branches) else ("cond: the more expensive branch",)
     return dearest + Cost(
         uncosted=tuple(name for b in branches for name in b.uncosted),
         notes=(*notes, *(note for b in branches for note in b.notes)),

@@ -6,14 +6,14 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.extents import nbytes
+from jaxresid.inspector.jaxpr.primitives import SCATTERS, VIEWS, of_kind
 
-# Results that are their operand seen otherwise.
-_VIEWS = frozenset(
-    """
-    bitcast bitcast_convert_type mesh_cast name optimization_barrier pbroadcast preduced pvary
-    random_clone random_unwrap random_wrap reduced_vary_cast reshape shard_alike sharding_constraint
-    squeeze stop_gradient tie vary_unreduced_cast freeze new_ref mutable_array add_dependency
-    """.split()
+# Results that are their operand seen otherwise. A transposition is a copy; a mutable array takes
+# over its first value, and gives up its last.
+_VIEWS = (
+    of_kind("mark", "sharding", "dependency", "key")
+    | (VIEWS - {"transpose"})
+    | {"freeze", "mutable_array", "new_ref", "pbroadcast"}
 )
 
 # Read and written is what is taken of an operand, or put into it, and not the whole of it.
@@ -24,7 +24,7 @@ PUTS = {  # which operand is put
     "swap": 1,
 }
 ADDS = {
-    **{f"scatter-{word}": 2 for word in ("add", "max", "min", "mul", "sub")},
+    **dict.fromkeys(SCATTERS - {"scatter"}, 2),
     "addupdate": 1,
     "accum_grad_in_ref": 1,
 }

@@ -71,11 +71,11 @@ def _free(report: Report) -> Iterator[Finding]:
         assert isinstance(origin, Computed)
         yield Finding(
             "free-residual",
-            f"{format_bytes(nbytes)} of a {origin.primitive} that is made of constants alone are"
-            f" kept for the backward loop, {nbytes / kept:.0%} of what is kept: it is cheaper to"
-            " make again than to keep",
+            f"{format_bytes(nbytes)} computed by {origin.primitive} from constants alone are kept"
+            f" for the backward loop, {nbytes / kept:.0%} of what is kept: recomputing them is"
+            " cheaper than keeping them",
             origin.source,
-            help="make it in a checkpointed body, with a policy that saves what is dear",
+            help="compute it in a checkpointed body, with a policy that saves what is expensive",
             measured={"nbytes": nbytes, "share": nbytes / kept},
         )
 
@@ -99,9 +99,9 @@ def _widened(report: Report, traced: Trace) -> Iterator[Finding]:
         more = lost[made, dtype]
         yield Finding(
             "widened-residual",
-            f"{format_bytes(total)} of {dtype} are kept of what was {made.dtype} until {made.by}"
-            f" widened it: {format_bytes(more)} more than in {made.dtype}, {more / kept:.0%} of"
-            " what is kept",
+            f"{format_bytes(total)} are kept as {dtype} because {made.by} widened {made.dtype}"
+            f" values: {format_bytes(more)} more than in {made.dtype}, {more / kept:.0%} of what"
+            " is kept",
             made.source,
             help=f"compute it in {made.dtype}, or checkpoint it so that it is recomputed",
             measured={

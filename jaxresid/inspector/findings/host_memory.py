@@ -15,7 +15,7 @@ from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import Places
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
-from jaxresid.inspector.program.transfers import PARTS, moves
+from jaxresid.inspector.program.transfers import IN_PLACE, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
 from jaxresid.units import format_bytes
 
@@ -73,12 +73,11 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
         because = (
             "it stays in device memory"
             if staying
-            else "the backward pass does not need that value, or it leaves the checkpoint as its"
-            " output"
+            else "the backward pass does not need that value, or it is an output of the checkpoint"
         )
         yield Finding(
             WITHOUT_EFFECT,
-            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, and {which}"
+            f"the policy of the checkpoint of `{offer.site.function}` offloads {what}, but {which}"
             f" is in host memory: {because}",
             offer.site.source,
             help=f"{better} 'pinned_host'",
@@ -121,7 +120,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
         for line in lines.values():
             if any(v in line.reached for v in op.operands):
                 line.reached.update(op.results)
-                line.works = line.works or op.name not in PARTS
+                line.works = line.works or op.name not in IN_PLACE
         for move in moves(op, frozenset()):
             where = places.location(op)
             if move.to == "device" and move.before in sources and where is not None:
@@ -141,7 +140,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
             "unrolled-host-moves",
             f"{len(line.moved)} values are moved from host memory here one after the other,"
             f" {format_bytes(nbytes)} in all: in straight-line code a compiler starts the moves as"
-            " early as memory allows, so that they are on the device at once and not"
+            " early as memory allows, so all of them are on the device at once, not"
             f" {format_bytes(max(line.steps))} at a time",
             line.source,
             help="stack them and scan over them, with the move inside a checkpointed body",
@@ -162,7 +161,7 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
     for op in program.block.ops:
         if op.name == "transpose" and op.operands[0] in sources and _reorders(op):
             made[op.results[0]] = op
-        elif op.name in PARTS and op.operands[0] in made:
+        elif op.name in IN_PLACE and op.operands[0] in made:
             made.update(dict.fromkeys(op.results, made[op.operands[0]]))
         if op.name != "scan" or op.nest is None or op.phase in (BACKWARD, RECOMPUTE):
             continue
@@ -177,10 +176,10 @@ def _transposed(program: Program, places: Places) -> Iterator[Finding]:
         yield Finding(
             "transposed-host-scan",
             f"{', '.join(by_path)} ({format_bytes(nbytes)} in host memory) is transposed before a"
-            " loop takes it apart: what a trip moves to the device is no part of host memory in one"
-            " piece; a compiler transposes all of it first, or gathers each part",
+            " loop slices it, so the slice that a trip moves to the device is not contiguous in"
+            " host memory: a compiler transposes the whole array first, or gathers each slice",
             source,
-            help="keep it in host memory as the loop needs it, with the axis that it scans first",
+            help="store it in host memory in the loop's order, with the scanned axis first",
             measured={"nbytes": nbytes, "paths": list(by_path)},
         )
 
@@ -203,6 +202,6 @@ def _sources(program: Program) -> dict[Value, str]:
         if value.memory == "host"
     }
     for op in program.block.ops:
-        if op.name in PARTS and op.operands[0] in found:
+        if op.name in IN_PLACE and op.operands[0] in found:
             found.update(dict.fromkeys(op.results, found[op.operands[0]]))
     return found

@@ -10,7 +10,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD
-from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
+from jaxresid.inspector.jaxpr.primitives import MARKS, TRANSPARENT
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.leaves import is_inexact
@@ -141,7 +141,7 @@ def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None
             if i in nest.stacked and (nest.length or 1) > 1:
                 return level, eqn
             level, var = levels.enter(level, eqn, 0), nest.jaxpr.outvars[nest.results.index(i)]
-        elif jax_compat.primitive_name(eqn) in TRANSPARENT | {"name", "optimization_barrier"}:
+        elif jax_compat.primitive_name(eqn) in TRANSPARENT | MARKS | {"optimization_barrier"}:
             var = eqn.invars[i if len(eqn.outvars) > 1 else 0]
         else:
             return None

@@ -80,7 +80,7 @@ def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Findin
         listed = ", ".join(repr(n) for n in missing)
         yield Finding(
             "undefined-checkpoint-name",
-            f"the policy of the checkpoint of `{site.function}` saves {listed}, and no value in"
+            f"the policy of the checkpoint of `{site.function}` saves {listed}, but no value in"
             f" this program has that name{did_you_mean(missing[0], sorted(defined))}",
             site.source,
             help="correct the name, or name the value with checkpoint_name",

@@ -15,18 +15,14 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Source
 
 # How many eqns behind a residual are looked at; a normalisation is some ten long.
 _REACH = 64
 # Where a value of other elements than the operand's begins.
-_NEW_VALUES = frozenset(
-    {
-        *("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"),
-        *("gather", "sort", "while", "cond", "custom_call", "pallas_call"),
-    }
-)
+_NEW_VALUES = CONTRACTIONS | {"gather", "sort", "while", "cond", "pallas_call"}
 _DELIBERATE = re.compile(r"astype|float32|float64|\bf32\b|\bf64\b|convert_element_type|dtype")
 
 

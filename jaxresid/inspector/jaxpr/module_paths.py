@@ -20,14 +20,10 @@ from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, is_module_method
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, phase_of
+from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 
 # What hands a parameter on as another form of it.
-_FORMS = frozenset(
-    {
-        *("convert_element_type", "transpose", "reshape", "broadcast_in_dim", "squeeze", "copy"),
-        *("optimization_barrier", "reduce_precision", "device_put", "sharding_constraint", "pvary"),
-    }
-)
+_FORMS = TRANSPARENT | {"optimization_barrier"}
 _TOKENS = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\[([^\]]*)\]|\.?([^.\[\]]+)")
 
 Path = tuple[str, ...]  # `("model", "blocks", "[3]", "mlp")`

@@ -12,20 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.primitives import CALLS, PRIMITIVES
 
 # Results and operands line up one to one with the inner jaxpr's.
-_CALLS = {
-    "jit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "eval_jaxpr": "jaxpr",  # 0.12, in place of closed_call
-    "remat": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "shard_map": "jaxpr",
-    "custom_lin": "call_jaxpr",
-    "xla_pmap": "call_jaxpr",  # until pmap became jit of shard_map
-}
+_BODIES = {row.name: row.body for row in PRIMITIVES.values() if row.body is not None}
 
 # Primitives seen without any jaxpr among their params: most, and asked for each of their eqns.
 _PLAIN: set[str] = set()
@@ -67,8 +57,8 @@ def nests(eqn: Any) -> tuple[Nest, ...]:
         return (_while(eqn, params),)
     if name == "cond":
         return tuple(_branch(eqn, branch) for branch in params["branches"])
-    if name in _CALLS and _CALLS[name] in params:
-        return (_call(eqn, jax_compat.open_jaxpr(params[_CALLS[name]])),)
+    if name in _BODIES and _BODIES[name] in params:
+        return (_call(eqn, jax_compat.open_jaxpr(params[_BODIES[name]])),)
     return () if eqn.primitive.name in _PLAIN else tuple(_unknown(eqn, params))
 
 
@@ -193,8 +183,8 @@ def label(eqn: Any) -> str | None:
         return f"scan ×{params['length']}"
     if name == "jit":
         return f"jit {params.get('name', '')}".rstrip()
-    if name in ("custom_vjp_call", "custom_vjp_call_jaxpr"):
+    if name == "custom_vjp_call":
         return "custom_vjp"
-    if name in ("closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_lin"):
+    if name in CALLS or name in ("custom_jvp_call", "custom_lin"):
         return None
     return name

@@ -56,8 +56,8 @@ def not_measured(jaxlib: str) -> str | None:
     if numbers(row.jaxlib) == numbers(jaxlib):
         return None
     return (
-        f"whether XLA:CPU undoes checkpoints was measured with jaxlib {row.jaxlib}, this is"
-        f" {jaxlib}: taken to do the same"
+        f"whether XLA:CPU undoes checkpoints was measured with jaxlib {row.jaxlib}; jaxlib"
+        f" {jaxlib} is assumed to do the same"
     )
 
 

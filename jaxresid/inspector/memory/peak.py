@@ -10,7 +10,7 @@ from dataclasses import replace
 from jaxresid import jax_compat, words
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
-from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
+from jaxresid.inspector.jaxpr.primitives import TRANSPARENT, of_kind
 from jaxresid.inspector.memory.compiler_versions import cpu_compiler
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.liveness import Buffer, Timeline, timeline
@@ -27,20 +27,7 @@ from jaxresid.paths import folded_scopes, pattern
 _CURVE = 200
 _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 # What these take while they run is between them and the device.
-_OPAQUE = frozenset(
-    {
-        "ffi_call",
-        "pallas_call",
-        "custom_call",
-        "tpu_custom_call",
-        "io_callback",
-        # cuDNN's
-        "dot_product_attention_fwd_wrapper",
-        "dot_product_attention_bwd_wrapper",
-        "dot_product_attention_fp8_fwd_wrapper",
-        "dot_product_attention_fp8_bwd_wrapper",
-    }
-)
+_OPAQUE = of_kind("foreign") | {"io_callback"}
 
 
 class Places:

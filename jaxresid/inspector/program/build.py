@@ -16,6 +16,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
+from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
 from jaxresid.inspector.program.ops import Block, Context, Op, Value
 from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
@@ -27,7 +28,7 @@ _SIBLINGS = 8
 
 
 # Results that are their operand, under another name.
-_SAME = frozenset({"name", "stop_gradient", "pvary", "pcast", "mesh_cast", "sharding_constraint"})
+_SAME = MARKS | SHARDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +446,6 @@ _MAYBE_SAME: dict[str, Callable[[Any], bool]] = {
     "convert_element_type": _same_type,
     "reshape": _same_type,
     "copy": _same_type,
-    "copy_p": _same_type,
 }
 
 

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jaxresid.inspector.jaxpr.primitives import ARG_REDUCTIONS, REDUCTIONS, SCATTERS
 from jaxresid.inspector.program.ops import Op, Value
 
 Dim = tuple[Value, int]
@@ -37,8 +38,6 @@ def links(op: Op) -> Links:
         pairs = zip(op.operands, op.results, strict=True)
         return Links(_one_by_one(itertools.chain.from_iterable([[p] for p in pairs])), True)
     rule = _RULES.get(op.name)
-    if rule is None and op.name.startswith(("reduce_", "arg")) and "axes" in op.params:
-        rule = _reduce
     if rule is not None:
         return Links(tuple(g for g in rule(op) if len(g) > 1))
     arrays = [*op.operands, *op.results]
@@ -195,11 +194,9 @@ _RULES: dict[str, Callable[[Op], list[tuple[Dim, ...]]]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _reshape,
-    "expand_dims": _reshape,
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
     "gather": _gather,
-    **dict.fromkeys(
-        ("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _scatter
-    ),
+    **dict.fromkeys(SCATTERS, _scatter),
+    **dict.fromkeys(REDUCTIONS | ARG_REDUCTIONS, _reduce),
 }

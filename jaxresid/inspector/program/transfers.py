@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
+from jaxresid.inspector.jaxpr.primitives import PARTS, VIEWS
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.model import Transfers
 
 # Results that are parts of their operand, or it in another shape, where it lies.
-PARTS = frozenset(
-    {
-        *("slice", "dynamic_slice", "split", "unstack"),
-        *("squeeze", "reshape", "transpose", "expand_dims"),
-    }
-)
+IN_PLACE = PARTS | VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ def follow(op: Op, known: set[Value]) -> None:
     """Add to `known` the results of an op that are known values, or parts of them, not copied."""
     if op.name == "barrier":
         known.update(b for a, b in zip(op.operands, op.results, strict=False) if a in known)
-    elif op.name in PARTS and op.operands[0] in known:
+    elif op.name in IN_PLACE and op.operands[0] in known:
         known.update(op.results)
 
 

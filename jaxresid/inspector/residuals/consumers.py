@@ -8,10 +8,14 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
 from jaxresid.model import Consumer
 
-# Eqns that hand a value on as it is; who reads what they hand on is the consumer.
-_HANDS_ON = frozenset({"optimization_barrier", "device_put", "copy", "copy_p", "name", "pvary"})
+# Eqns that hand a value on as it is; who reads what they hand on is the consumer. A
+# sharding_constraint is one itself: it may move the value between devices.
+_HANDS_ON = (
+    MARKS | (SHARDINGS - {"sharding_constraint"}) | {"optimization_barrier", "device_put", "copy"}
+)
 
 
 # A level and a variable of it -> the eqns that read it, each with the operand.

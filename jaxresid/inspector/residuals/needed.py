@@ -27,7 +27,8 @@ class _Part:
 class Needed:
     """The eqns that what the top level returns depends on.
 
-    A checkpoint's body is needed as a whole: JAX keeps all that a checkpoint is called with.
+    The body of a checkpoint, and of an eqn that this JAX does not prune, is needed as a whole: JAX
+    keeps all that it is called with.
     """
 
     def __init__(self, levels: Levels) -> None:
@@ -46,7 +47,7 @@ class Needed:
         jaxpr = level.jaxpr
         if level.parent is None or level.nest is None:
             found = self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
-        elif _in_checkpoint(level):
+        elif _is_kept_whole(level):
             found = _whole(jaxpr)
         else:
             found = self._body(level.eqn, level.nest, self._of(level.parent).variables)
@@ -54,9 +55,9 @@ class Needed:
         return found
 
     def _body(self, eqn: Any, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
-        """Return the needed part of an eqn's body, given the variables needed around the eqn."""
+        """Return the needed part of a pruned eqn's body, given those variables needed around it."""
         jaxpr = nest.jaxpr
-        if eqn.effects or not jax_compat.is_pruned(eqn):
+        if eqn.effects:
             return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
         wanted = _asked(eqn, nest) | {
             i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
@@ -86,8 +87,7 @@ class Needed:
     def _operands(self, eqn: Any, variables: set[Any]) -> list[Any]:
         """Return the operands that the needed results of an eqn depend on."""
         needed = dict.fromkeys(range(len(eqn.invars)), True)
-        is_open = jax_compat.is_pruned(eqn) and jax_compat.primitive_name(eqn) != "remat"
-        bodies = self._levels.nests(eqn) if is_open else ()
+        bodies = self._levels.nests(eqn) if _is_opened(eqn) else ()
         needed.update({i: False for nest in bodies for i in nest.operands})
         for nest in bodies:
             inside = self._body(eqn, nest, variables).variables
@@ -102,9 +102,13 @@ def _whole(jaxpr: Any) -> _Part:
     return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *made)))
 
 
-def _in_checkpoint(level: Level) -> bool:
+def _is_opened(eqn: Any) -> bool:
+    return jax_compat.is_pruned(eqn) and jax_compat.primitive_name(eqn) != "remat"
+
+
+def _is_kept_whole(level: Level) -> bool:
     while level.parent is not None:
-        if jax_compat.primitive_name(level.eqn) == "remat":
+        if not _is_opened(level.eqn):
             return True
         level = level.parent
     return False

@@ -8,17 +8,21 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, VIEWS
 
-# Results that equal their operand, bit for bit.
-_SAME = frozenset({"name", "copy", "copy_p", "stop_gradient", "reduce_precision"})
-# Operations that a compiler folds into the consumer of their result.
-_CHEAP = frozenset(
-    {
-        *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "iota"),
-        *("convert_element_type", "reduce_precision", "copy", "copy_p", "name", "stop_gradient"),
+# Results that equal their operand, bit for bit. One that devices share otherwise is another array.
+_SAME = MARKS | {"copy", "reduce_precision"}
+# Operations that a compiler folds into the consumer of their result. Of the elementwise ones they
+# are those that masks and fills are made of.
+_CHEAP = (
+    VIEWS
+    | CASTS
+    | MARKS
+    | FILLS
+    | {
+        "copy",
         *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n"),
         *("add", "sub", "mul", "neg", "max", "min"),
-        *("full", "empty", "empty2", "zeros_like"),
     }
 )
 # How far back a value is followed; causal masks are some ten operations deep.

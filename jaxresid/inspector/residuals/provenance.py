@@ -15,12 +15,12 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, source_of
-from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
+from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, TRANSPARENT
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
-# Of these, those whose result is the very same value in the same memory space.
-_ALIASES = frozenset({"copy", "copy_p", "device_put", "stop_gradient", "sharding_constraint"})
-_FILLS = frozenset({"broadcast_in_dim", "empty", "empty2", "full", "zeros_like"})
+# Of these, those whose result is the very same value in the same memory space, laid out and shared
+# by devices as it was.
+_ALIASES = MARKS | (COPIES - {"reshard", "layout_constraint"}) | {"sharding_constraint"}
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ def _emptiness(jaxpr: Any, i: int) -> int:
         return 2
     for eqn in reversed(jaxpr.eqns):
         if var in eqn.outvars:
-            is_fill = jax_compat.primitive_name(eqn) in _FILLS
+            is_fill = jax_compat.primitive_name(eqn) in FILLS - {"iota"}
             return 2 * (is_fill and not any(_size(v) > 1 for v in eqn.invars))
     return 1
 

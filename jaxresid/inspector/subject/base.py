@@ -169,8 +169,7 @@ def uncollected() -> Iterator[None]:
 def dead_gradients(name: str) -> str:
     """Return the message for a function that does nothing with its gradients."""
     return (
-        f"nothing that {name} returns or changes depends on its gradients: they are computed and"
-        " thrown away, and compilers leave the whole backward pass out; return the updated"
-        " parameters and optimizer state (or the gradients) as well; to differentiate it all the"
-        " same, give mode function"
+        f"nothing that {name} returns or changes depends on its gradients, so compilers remove the"
+        " whole backward pass; also return the updated parameters and optimizer state (or the"
+        " gradients), or use mode function to differentiate it as it is"
     )

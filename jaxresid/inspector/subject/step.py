@@ -76,7 +76,7 @@ class StepSubject(Subject):
           InputsError: always.
         """
         raise InputsError(
-            f"{self.name} is a training step, whose one jaxpr holds both passes; split the"
-            " loss function that it takes the gradient of instead (`jaxresid report` shows what the"
-            " step keeps), or differentiate it with mode function"
+            f"{self.name} is a training step, with both passes in one jaxpr; split the"
+            " loss function that it differentiates instead (`jaxresid report` shows what the step"
+            " keeps), or use mode function to differentiate the step itself"
         )

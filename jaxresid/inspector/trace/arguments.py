@@ -16,7 +16,7 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.sharding import Sharding
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
-CONCRETE = "--concrete-inputs calls it plainly instead (its arrays are then really made)"
+CONCRETE = "--concrete-inputs calls it without tracing (its arrays are then allocated)"
 
 
 class Static:

@@ -55,7 +55,7 @@ def called_with_changes(
             result = fun(*args, **kwargs)
         except SystemExit as e:
             raise InputsError(
-                f"the target ends the program while it is traced, as by sys.exit({e.code!r:.40})"
+                f"the target exits the program while it is traced: sys.exit({e.code!r:.40})"
             ) from e
         if owners:  # the result may hold what is put back
             result = jax.tree.map(lambda leaf: leaf, result)

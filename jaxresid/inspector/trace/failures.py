@@ -94,11 +94,11 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
     if needs_static(error):
         traced = [arguments.paths[i] for i in arguments.dynamic]
         return [
-            "  a traced argument was used where Python needs its value; give that argument as a"
+            "  a traced argument was used where Python needs its value; pass that argument as a"
             f" Python literal, which stays static (traced here: {_some(traced)})"
         ]
     if type(error).__name__ == "UnexpectedTracerError":
-        left = "an inputs function may leave traced arrays behind, in a global for example"
+        left = "an inputs function may have left traced arrays behind, for example in a global"
         return [f"  {left}; {CONCRETE}"]
     static = [
         f"{arguments.paths[i]} = {arguments.leaves[i]!r:.40}"

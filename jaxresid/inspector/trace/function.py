@@ -399,8 +399,8 @@ def _without_refs(traced: Any, arguments: Arguments) -> Any:
 
 
 _UNFOUND = (
-    "the target reads a jax.Ref that is no argument of its and is not found in what it closes over;"
-    " pass it as an argument"
+    "the target reads a jax.Ref that is neither one of its arguments nor found in its closure; pass"
+    " it as an argument"
 )
 
 
@@ -418,8 +418,8 @@ def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
     listed = ", ".join(v.aval.str_short() for v in foreign[:3])
     more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
     raise InputsError(
-        f"the target reads what leaked from another trace ({listed}{more}); the inputs function may"
-        f" leave traced arrays behind, in a global for example\n  {CONCRETE}"
+        f"the target reads values leaked from another trace ({listed}{more}); the inputs function"
+        f" may have left traced arrays behind, for example in a global\n  {CONCRETE}"
     )
 
 
@@ -440,7 +440,7 @@ def _check_differentiable(y: Any) -> None:
     if any(is_inexact(leaf) for leaf in leaves):
         return
     if not leaves:
-        raise InputsError("the function returns no array, so there is nothing to differentiate")
+        raise InputsError("the function returns no arrays, so there is nothing to differentiate")
     dtypes = ", ".join(sorted({str(leaf.dtype) for leaf in leaves}))
     raise InputsError(
         f"the function returns only {dtypes}, which has no gradient; return a float or complex one"

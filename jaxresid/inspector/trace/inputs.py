@@ -134,9 +134,7 @@ def _called(make: Callable[[], Any], name: str) -> Any:
 
 
 def _exits(name: str, error: SystemExit) -> str:
-    return (
-        f"{name}() ends the program, as by sys.exit({error.code!r:.40}); let it return the inputs"
-    )
+    return f"{name}() exits the program: sys.exit({error.code!r:.40}); it must return the inputs"
 
 
 def _parts(result: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -184,7 +182,7 @@ def _struct(spec: ArraySpec, mesh: Any, warnings: list[str]) -> Any:
     canonical = jax.dtypes.canonicalize_dtype(dtype)
     if canonical != dtype:
         warnings.append(
-            f"{dtype} inputs are {canonical} here, since jax_enable_x64 is off"
+            f"{dtype} inputs become {canonical} here, as jax_enable_x64 is off"
             " (set JAX_ENABLE_X64=1)"
         )
     return jax.ShapeDtypeStruct(spec.shape, canonical, sharding=sharding)

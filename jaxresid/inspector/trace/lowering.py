@@ -84,11 +84,11 @@ def _module(what: Lowerable, platform: str, mesh: Any) -> Module:
 
 def _reason(error: Exception) -> str:
     if "cuDNN is not detected" in str(error) or "dot_product_attention_" in str(error):
-        return "it calls cuDNN's attention (implementation='cudnn'), which is for NVIDIA GPUs alone"
+        return "it calls cuDNN's attention (implementation='cudnn'), which needs an NVIDIA GPU"
     if "is different from the lowering platform" in str(error):
         return (
             "it calls back into Python (jax.debug.print, pure_callback, io_callback), which JAX"
-            " lowers only where such a device is; leave those calls out"
+            " lowers only where the device is present; leave those calls out"
         )
     return summary(error)
 

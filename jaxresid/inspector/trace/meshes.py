@@ -80,8 +80,8 @@ def undecided(call: Arguments, given: Sequence[Any]) -> str | None:
     largest = max(bare, key=sizes.__getitem__)
     which = largest if len(bare) == 1 else f"{len(bare)} leaves, the largest {largest}"
     return (
-        f"{format_bytes(nbytes)} of the arguments have no sharding ({which}) and count as whole on"
-        " each device; jax.jit leaves their split to the compiler"
+        f"{format_bytes(nbytes)} of the arguments have no sharding ({which}) and are counted whole"
+        " on each device; jax.jit leaves their split to the compiler"
     )
 
 
@@ -115,7 +115,7 @@ def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | 
     ((_, found),) = compiled([job], cache=cache)
     shards = found.output_shards
     if found.error is not None or shards is None:
-        return traced, _unsplit(found.error or "the compiler does not say")
+        return traced, _unsplit(found.error or "the compiler does not report it")
     kept = zip(traced.kept, shards[traced.num_outputs :], strict=False)
     # To the compiler a PRNG key is an array of integers, with a dim more than its aval.
     pieces = tuple(piece and piece[: len(getattr(v.aval, "shape", ()))] for v, piece in kept)
@@ -124,6 +124,6 @@ def split_by_compiler(traced: Trace, cache: Cache | None) -> tuple[Trace, str | 
 
 def _unsplit(reason: object) -> str:
     return (
-        "how the compiler splits the residuals over the mesh is not known, and was worked out from"
-        f" the arguments: {' '.join(str(reason).split())}"
+        "the compiler's split of the residuals over the mesh is not known; it was derived from"
+        f" those of the arguments: {' '.join(str(reason).split())}"
     )

@@ -50,14 +50,16 @@ class Question:
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
-            raise InputsError(f"a function is needed, not a value of type {_type_name(self.fun)}")
+            raise InputsError(
+                f"the target must be a function, not a value of type {_type_name(self.fun)}"
+            )
         _check_word("mode", self.mode, get_args(Mode))
         _check_word("profile", self.profile, get_args(Profile))
         object.__setattr__(self, "argnums", _normalised(self.argnums))
         if self.mode == "step" and (self.has_aux or self.argnums is not None):
             given = "has_aux" if self.has_aux else "argnums"
             raise InputsError(
-                f"a training step differentiates by itself: {given} goes with functions"
+                f"a training step takes its own gradients: {given} is for functions only"
             )
 
     @property
@@ -107,12 +109,12 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
         if len(args) > 1 or (foreign and not (near := did_you_mean(foreign[0], known))):
             kept = ["fun", *(f"{option}=..." for option in options if option in known)]
             raise InputsError(
-                f"{name} takes a function and options; the function's arguments go into a second"
+                f"{name} takes a function and options; pass the function's arguments in a second"
                 f" call: {name}({', '.join(kept)})(*args, **kwargs)"
             )
         if foreign:
             raise InputsError(
-                f"{name} has no option {foreign[0]!r}{near}; arguments of the function go into a"
+                f"{name} has no option {foreign[0]!r}{near}; pass the function's arguments in a"
                 f" second call: {name}(fun)(*args, **kwargs)"
             )
         second = function(*args, **options)
@@ -127,7 +129,7 @@ def _dressed(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
     second.__module__ = "jaxresid"
     second.__name__ = f"{by}({name.rpartition('.')[2]})"
     second.__qualname__ = f"{by}({name})"
-    second.__doc__ = f"What `jaxresid.{by}` says of `{name}` called with these arguments."
+    second.__doc__ = f"Return the result of `jaxresid.{by}` for `{name}` with these arguments."
     try:
         signature = inspect.signature(fun)
     except Exception:  # a callable's own __getattr__ or __signature__ may raise anything
@@ -170,11 +172,11 @@ def _normalised(argnums: Any) -> tuple[int, ...] | None:
         found = tuple(map(operator.index, each))
     except TypeError:
         raise InputsError(
-            f"argnums takes a position or several, such as 0 or (0, 2), not {argnums!r:.60}"
+            f"argnums must be one position or several, such as 0 or (0, 2), not {argnums!r:.60}"
         ) from None
     if not found:
         raise InputsError(
-            "argnums selects no argument; leave it out to differentiate all, or write e.g. 0"
+            "argnums selects no arguments; leave it out to differentiate all, or write e.g. 0"
         )
     return found
 

@@ -256,7 +256,7 @@ def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: Place) -> Non
     known = eqns.setdefault(id(eqn), what)
     if known is not what:
         raise InputsError(
-            f"the calls of {place} are one call of a jitted function: they cannot be told apart"
+            f"the calls at {place} go through one jitted function, so they cannot be told apart"
         )
 
 

@@ -19,16 +19,16 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, characters, inside
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
+from jaxresid.inspector.jaxpr.primitives import CONTROL, TRANSPARENT, of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.model import Expression
 
-# Calls that a policy looks into and that differentiation leaves as they are: not the bodies of
-# custom_jvp and custom_vjp, whose rules replace them, nor loops.
-ENTERED = frozenset({"jit", "closed_call", "core_call", "eval_jaxpr"})
-# And what else holds values that are named along with those that a policy is to see.
-_EVERYWHERE = ENTERED | {"remat", "scan", "while", "cond"}
+# What holds values that a policy sees: not the bodies of custom_jvp and custom_vjp, whose rules
+# replace them, nor loops.
+_SEEN = of_kind("call", "checkpoint")
+# And what else holds values that are named along with them.
+_EVERYWHERE = _SEEN | CONTROL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ def expressed(body: Any, frames: Frames, *, loops: bool = False) -> tuple[Nameab
         see.
     """
     levels = Levels(frames)
-    entered = _EVERYWHERE if loops else ENTERED | {"remat"}
+    entered = _EVERYWHERE if loops else _SEEN
     return tuple(_levels(levels, Level(body), entered, set()))
 
 

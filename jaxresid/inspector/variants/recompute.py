@@ -14,9 +14,10 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.leaves import is_inexact
-from jaxresid.inspector.variants.naming import ENTERED, nameable, named
+from jaxresid.inspector.variants.naming import nameable, named
 from jaxresid.model import Expression
 
 _LABEL = "jaxresid value "
@@ -187,7 +188,7 @@ class _Flat:
         for eqn in jaxpr.eqns:
             operands = [None if jax_compat.is_literal(v) else made.get(v) for v in eqn.invars]
             name = jax_compat.primitive_name(eqn)
-            if name in ENTERED or name == "custom_jvp_call":
+            if name in CALLS or name == "custom_jvp_call":
                 (nest,) = nests(eqn)
                 results = self._inline(nest.jaxpr, [operands[i] for i in nest.operands])
                 made |= zip(eqn.outvars, results, strict=True)

@@ -272,8 +272,8 @@ class StepVariants:
         traced = self._traced(checkpoint, scan)
         if found != expected:
             raise TraceError(
-                f"{self._name} is not the same each time it is traced, so its checkpoints cannot"
-                " be told apart"
+                f"{self._name} changes each time it is traced, so its checkpoints cannot be told"
+                " apart"
             )
         return traced
 

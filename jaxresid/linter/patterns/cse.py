@@ -46,7 +46,7 @@ def drop(facts: Facts, site: Site, value: ast.expr) -> Fix | None:
         if found is None:
             return None
         edit = found
-    return Fix("Let `prevent_cse` be True", (edit,), "unsafe")
+    return Fix("Leave `prevent_cse` at True", (edit,), "unsafe")
 
 
 def loop_at(facts: Facts, node: ast.AST) -> Loop | None:

@@ -16,20 +16,20 @@ _CONSTANT = {"nothing_saveable": "False", "everything_saveable": "True"}
 
 
 class CalledPolicy(Rule):
-    """A policy is called where it should be given.
+    """A policy is called instead of being passed.
 
     ## What it does
     Finds a call without arguments of a plain policy: `nothing_saveable()`, `dots_saveable()`.
 
     ## Why is this bad?
-    The plain policies are no factories. `nothing_saveable()` is `False`, which JAX takes for no
+    The plain policies are not factories. `nothing_saveable()` is `False`, which JAX takes as no
     policy (and the implementation behind `jax_remat3` raises); `everything_saveable()` is `True`,
     which raises once it is differentiated; the others raise at once, as they need a primitive.
 
     ## Use instead
     The function itself: `policy=jax.checkpoint_policies.nothing_saveable`.
 
-    ## When it is right after all
+    ## When is this fine?
     With arguments, inside a policy of your own: `dots_saveable(prim, *args, **params)`.
 
     ## Is the fix safe?
@@ -40,7 +40,7 @@ class CalledPolicy(Rule):
     code = "JXR202"
     name = "called-policy"
     severity = "error"
-    why = "A plain policy is what jax.checkpoint calls, not something that makes one."
+    why = "A plain policy is the function that jax.checkpoint calls, not one that makes it."
     help = "remove the empty brackets"
     fixes = "safe"
     bad = (
@@ -238,7 +238,7 @@ class CalledPolicy(Rule):
                 continue
             what = policies.written(facts, call)
             result = f"gives {_CONSTANT[name]}" if name in _CONSTANT else "raises"
-            message = f"`{what}` calls the policy, which {result}, instead of naming it"
+            message = f"`{what}` calls the policy, which {result}, instead of passing it"
             yield self.report(facts, call, message, fix=_uncall(facts, call))
 
 

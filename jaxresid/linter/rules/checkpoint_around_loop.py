@@ -31,7 +31,7 @@ class CheckpointAroundLoop(Rule):
     Checkpoint the body: `lax.scan(jax.checkpoint(step, prevent_cse=False), carry, xs)`,
     `nn.scan(nn.remat(Block, prevent_cse=False))`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the loop is one of several stages, each wrapped (the wrapping then bounds the peak to one
     stage), inside another loop (one wrap per level), or with a policy. The rule is silent there.
 

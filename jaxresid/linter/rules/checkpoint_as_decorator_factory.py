@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 class CheckpointAsDecoratorFactory(Rule):
-    """A checkpoint that needs its function is called with options alone.
+    """A checkpoint that needs its function is called with options only.
 
     ## What it does
     Finds `@jax.checkpoint(policy=...)`, `@jax.remat()` and `jax.checkpoint(policy=...)(f)`, of
     JAX, flax.linen and haiku.
 
     ## Why is this bad?
-    These take the function as their first argument and give no decorator without it: this raises
+    These take the function as their first argument and return no decorator without it: this raises
     a TypeError as soon as the module is imported. (`flax.nnx.remat` and
-    `equinox.filter_checkpoint` do give one.)
+    `equinox.filter_checkpoint` do return one.)
 
     ## Use instead
     `@functools.partial(jax.checkpoint, policy=...)`, `@jax.checkpoint` where there are no
     options, and `jax.checkpoint(f, policy=...)` for a call.
 
-    ## When it is right after all
+    ## When is this fine?
     Never; code inside `pytest.raises` or a `try` that catches the error is not reported.
 
     ## Is the fix safe?
-    Yes: the code as it is raises, and there is one way to mean it.
+    Yes: the code raises as it is, and can mean only one thing.
     """
 
     code = "JXR501"
     name = "checkpoint-as-decorator-factory"
     severity = "error"
-    why = "It takes the function as its first argument and gives no decorator without it."
+    why = "It takes the function as its first argument and returns no decorator without it."
     help = "use `functools.partial`"
     fixes = "safe"
     bad = (
@@ -318,7 +318,7 @@ class CheckpointAsDecoratorFactory(Rule):
                 yield self.report(
                     facts,
                     call,
-                    f"`{name}` is called without a function and raises: it is no decorator factory",
+                    f"`{name}` is called without a function and raises: it is not a decorator factory",
                     fix=_fix(facts, call),
                 )
 

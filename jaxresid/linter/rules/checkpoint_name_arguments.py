@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class CheckpointNameArguments(Rule):
-    """The arguments of checkpoint_name are swapped, or the name is missing or no string.
+    """The arguments of checkpoint_name are swapped, or the name is missing or not a string.
 
     ## What it does
     Finds `checkpoint_name("a", y)`, `checkpoint_name(y)` and `checkpoint_name(y, 3)`.
 
     ## Why is this bad?
-    Without a name, and with a string as the value, the call raises `TypeError`. A name that is no
-    string is accepted, or fails when the function is differentiated; policies are given strings,
-    and none of them is equal to it.
+    Without a name, or with a string as the value, the call raises `TypeError`. A name that is not a
+    string is accepted, or fails when the function is differentiated; policies list strings, and
+    none of them equals it.
 
     ## Use instead
     `checkpoint_name(y, "a")`: the value first, then the name, a string.
 
-    ## When it is right after all
+    ## When is this fine?
     In a test of the error.
 
     ## Is the fix safe?
-    Yes: the swapped call always raises. Where the name is missing or no string there is no fix.
+    Yes: the swapped call always raises. If the name is missing or not a string there is no fix.
     """
 
     code = "JXR307"
@@ -203,7 +203,7 @@ def _message(facts: Facts, named: Named) -> str | None:
         return f"`{callee}` is given the string {ast.unparse(named.value)} as the value to name"
     if argument is ... or isinstance(argument, str):
         return None
-    return f"the name given to `{callee}` is `{ast.unparse(named.argument)}`, which is no string"
+    return f"the name given to `{callee}` is `{ast.unparse(named.argument)}`, which is not a string"
 
 
 def _is_string(facts: Facts, node: ast.expr | None) -> bool:

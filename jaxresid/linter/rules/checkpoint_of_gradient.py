@@ -18,7 +18,7 @@ _UPDATES = frozenset({"apply_updates", "apply_gradients", "apply_if_finite"})
 
 
 class CheckpointOfGradient(Rule):
-    """A checkpoint wraps a function that differentiates inside.
+    """A checkpoint wraps a function that takes a gradient inside.
 
     ## What it does
     Finds `jax.checkpoint(jax.grad(f))`, and a checkpointed function whose own body takes the
@@ -31,7 +31,7 @@ class CheckpointOfGradient(Rule):
     ## Use instead
     Checkpoint inside the function that is differentiated: its layers, or its scan's body.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the gradient is differentiated again: Hessian-vector products, implicit differentiation,
     meta-learning, force matching, or a training step unrolled under a hyper-gradient.
 

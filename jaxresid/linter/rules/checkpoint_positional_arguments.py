@@ -29,7 +29,7 @@ class CheckpointPositionalArguments(Rule):
     `jax.checkpoint(f(x))`, where `f` visibly computes an array.
 
     ## Why is this bad?
-    JAX takes the function alone by position and raises a TypeError otherwise; the function's own
+    JAX takes only the function by position and raises a TypeError otherwise; the function's own
     arguments go to what checkpoint returns (PyTorch's `checkpoint(f, x)` calls it at once). Around
     a result there is nothing left to checkpoint: it was computed before, with all its residuals,
     and calling what checkpoint returns raises.
@@ -37,18 +37,18 @@ class CheckpointPositionalArguments(Rule):
     ## Use instead
     `jax.checkpoint(f, policy=policy)` and `jax.checkpoint(f)(x)`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the call that is checkpointed returns a function: that is not reported.
 
     ## Is the fix safe?
-    Naming a policy by its keyword is: the call raises as it is. Moving the arguments of the inner
-    call behind the checkpoint is not, because it is a guess at what was meant.
+    Passing a policy by keyword is: the call raises as it is. Moving the arguments of the inner
+    call behind the checkpoint is not, because it guesses what was meant.
     """
 
     code = "JXR502"
     name = "checkpoint-positional-arguments"
     severity = "error"
-    why = "checkpoint takes the function alone by position, and returns one to call."
+    why = "checkpoint takes only the function by position, and returns one to call."
     help = "give options by keyword, and the function's arguments to what checkpoint returns"
     fixes = "safe"
     bad = (

@@ -23,12 +23,12 @@ class CheckpointedLastStage(Rule):
 
     ## Why is this bad?
     The backward pass begins with the last stage: what the checkpoint dropped is recomputed at once,
-    while nothing has been freed yet. The peak stays, the stage is computed twice.
+    while nothing has been freed yet. The peak stays, and the stage is computed twice.
 
     ## Use instead
     Leave the last stage plain and checkpoint the stages before it.
 
-    ## When it is right after all
+    ## When is this fine?
     With a policy. Where the function is itself a part of a larger one, a loop's body or mapped.
 
     ## Is the fix safe?

@@ -31,9 +31,9 @@ class CheckpointedLoss(Rule):
 
     ## Use instead
     Checkpoint the parts: each layer, or the body of the scan over layers. Or keep the outer
-    checkpoint and give it a policy that saves what is dear to recompute.
+    checkpoint and give it a policy that saves what is expensive to recompute.
 
-    ## When it is right after all
+    ## When is this fine?
     With a policy. Inside a staged loop, a `lax.map` or another derivative, where the function is
     one of many; in a rule of `custom_vjp`. The compiler's scheduling can still move the peak by
     some 10 %, and on sharded models the barrier also keeps gathered weights from being shared

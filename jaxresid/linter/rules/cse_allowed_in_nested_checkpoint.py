@@ -29,7 +29,7 @@ class CseAllowedInNestedCheckpoint(Rule):
     ## Use instead
     The default, `prevent_cse=True`, for the inner ones; False at most for the outer one.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the inner function is the body of a loop inside the outer one: the rule is silent there.
     Where `jax_remat3` is on.
 
@@ -40,7 +40,7 @@ class CseAllowedInNestedCheckpoint(Rule):
     code = "JXR403"
     name = "cse-allowed-in-nested-checkpoint"
     severity = "warning"
-    why = "XLA merges the inner recomputation with the outer one, which runs beside it."
+    why = "XLA merges the inner recomputation with the outer one, as both are in one computation."
     help = "leave `prevent_cse` out for the inner checkpoint"
     fixes = "unsafe"
     bad = (

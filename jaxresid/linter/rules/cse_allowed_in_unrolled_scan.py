@@ -28,8 +28,8 @@ class CseAllowedInUnrolledScan(Rule):
     ## Use instead
     The default, `prevent_cse=True`, or an unrolling that leaves a loop: `unroll=2`.
 
-    ## When it is right after all
-    Where an outer loop that the rule does not see runs the whole.
+    ## When is this fine?
+    Where all of it runs in an outer loop that the rule does not see.
 
     ## Is the fix safe?
     No: it removes the argument, so that the compiled program recomputes, as was meant.
@@ -38,7 +38,7 @@ class CseAllowedInUnrolledScan(Rule):
     code = "JXR402"
     name = "cse-allowed-in-unrolled-scan"
     severity = "warning"
-    why = "Nothing is left of the loop that keeps the recomputation apart from the forward pass."
+    why = "The loop that keeps the recomputation apart from the forward pass is gone."
     help = "leave `prevent_cse` out, or unroll less"
     fixes = "unsafe"
     bad = (

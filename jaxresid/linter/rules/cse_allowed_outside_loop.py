@@ -28,7 +28,7 @@ class CseAllowedOutsideLoop(Rule):
     ## Use instead
     The default, `prevent_cse=True`; or a `lax.scan` over the layers, where False is right.
 
-    ## When it is right after all
+    ## When is this fine?
     In the body of a staged loop that the rule does not see, such as a function that another project
     gives to `lax.scan`; and where nothing is ever jitted, where it makes no difference.
 
@@ -40,7 +40,7 @@ class CseAllowedOutsideLoop(Rule):
     name = "cse-allowed-outside-loop"
     severity = "warning"
     why = "Under `jax.jit` XLA merges the recomputation with the forward pass."
-    help = "leave `prevent_cse` out, or run the layers by `jax.lax.scan`"
+    help = "leave `prevent_cse` out, or run the layers with `jax.lax.scan`"
     fixes = "unsafe"
     bad = (
         Example(

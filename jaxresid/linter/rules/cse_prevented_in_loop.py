@@ -29,11 +29,11 @@ class CsePreventedInLoop(Rule):
     ## Use instead
     `jax.checkpoint(step, prevent_cse=False)`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the loop may be unrolled completely, or the function is also called outside it.
 
     ## Is the fix safe?
-    No: the results are the same, but the compiled program is another.
+    No: the results are the same, but the compiled program differs.
     """
 
     code = "JXR404"
@@ -337,4 +337,4 @@ def _fix(facts: Facts, site: Site) -> Fix | None:
     if not isinstance(site.node, ast.Call):
         return None
     edit = edits.set_keyword(facts.source, site.node, "prevent_cse", "False")
-    return Fix("Let `prevent_cse` be False", (edit,), "unsafe") if edit is not None else None
+    return Fix("Set `prevent_cse=False`", (edit,), "unsafe") if edit is not None else None

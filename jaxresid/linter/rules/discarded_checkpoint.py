@@ -19,15 +19,15 @@ class DiscardedCheckpoint(Rule):
     Finds `jax.checkpoint(f)` as a statement of its own.
 
     ## Why is this bad?
-    `jax.checkpoint` does not change `f`; it returns a new function. Where nobody calls that one,
-    the calls of `f` keep all their residuals.
+    `jax.checkpoint` does not change `f`; it returns a new function. If nothing calls that one, the
+    calls of `f` keep all their residuals.
 
     ## Use instead
     Bind the result, `f = jax.checkpoint(f)`, or call it at once: `jax.checkpoint(f)(x)`.
 
-    ## When it is right after all
-    Never; a call that only has to show that the arguments are accepted belongs into a test with
-    an `assert`.
+    ## When is this fine?
+    Never; a call that only shows that the arguments are accepted belongs in a test with an
+    `assert`.
 
     ## Is the fix safe?
     No: it binds the result to the name that was checkpointed, so that later calls recompute.

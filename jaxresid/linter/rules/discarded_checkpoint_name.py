@@ -26,7 +26,7 @@ class DiscardedCheckpointName(Rule):
     Bind the result to the same name, so that all later code uses it:
     `y = checkpoint_name(y, "a")`.
 
-    ## When it is right after all
+    ## When is this fine?
     Never; the statement has no effect.
 
     ## Is the fix safe?

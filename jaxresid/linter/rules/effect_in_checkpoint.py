@@ -38,7 +38,7 @@ class EffectInCheckpoint(Rule):
     ## Use instead
     Call back outside of the checkpointed function, on a value that it returns.
 
-    ## When it is right after all
+    ## When is this fine?
     Where a second call does no harm, such as in debugging, or where nothing is differentiated.
     """
 

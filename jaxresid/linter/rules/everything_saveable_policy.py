@@ -23,15 +23,15 @@ class EverythingSaveablePolicy(Rule):
     checkpointed.
 
     ## Why is this bad?
-    The backward pass keeps the residuals that it keeps without the checkpoint, and the optimization
-    barrier remains. Around other checkpoints it even cancels what they save.
+    The backward pass keeps the same residuals as without the checkpoint, and the optimization
+    barrier remains. Around other checkpoints it even undoes what they save.
 
     ## Use instead
     The function without a checkpoint, or a policy that leaves something to recompute.
 
-    ## When it is right after all
-    As one choice of several: in a table, as a default, or in a branch beside other policies, where
-    there is no violation. Where the barrier itself is wanted.
+    ## When is this fine?
+    As one choice of several: in a table, as a default, or in a branch beside other policies; these
+    are not reported. Where the barrier itself is wanted.
 
     ## Is the fix safe?
     No: values stay the same, but without the barrier the compiler may schedule differently.
@@ -41,7 +41,7 @@ class EverythingSaveablePolicy(Rule):
     name = "everything-saveable-policy"
     severity = "warning"
     lenient_in_tests = True
-    why = "It keeps what would be kept without a checkpoint, and adds an optimization barrier."
+    why = "It keeps the same residuals as no checkpoint, and adds an optimization barrier."
     help = "remove the checkpoint, or choose a policy that leaves something to recompute"
     fixes = "unsafe"
     bad = (
@@ -238,7 +238,7 @@ class EverythingSaveablePolicy(Rule):
                 or _is_choice(facts, site)
             ):
                 continue
-            message = f"`{policies.written(facts, node)}` keeps what is kept without the checkpoint"
+            message = f"`{policies.written(facts, node)}` keeps the same residuals as no checkpoint"
             yield self.report(facts, node, message, fix=_removal(facts, site))
 
 

@@ -26,7 +26,7 @@ class IgnoredStaticArgnames(Rule):
 
     ## Why is this bad?
     `jax.checkpoint` has the parameter since 0.10.2, but its default implementation ignores it
-    without a word: the arguments are traced, and `if flag:` raises a TracerBoolConversionError.
+    silently: the arguments are traced, and `if flag:` raises a TracerBoolConversionError.
     Before 0.10.2, and always on `jax.remat`, `flax.linen.remat`, `flax.nnx.remat` and
     `equinox.filter_checkpoint`, it raises a TypeError.
 
@@ -34,19 +34,19 @@ class IgnoredStaticArgnames(Rule):
     `static_argnums`, with the arguments passed by position; or bind them beforehand:
     `jax.checkpoint(functools.partial(f, flag=True))`.
 
-    ## When it is right after all
+    ## When is this fine?
     On `jax.checkpoint` with the configuration option `jax_remat3` on, which honours it.
 
     ## Is the fix safe?
-    No: it writes the positions down instead of the names, which is the same only where the callers
-    pass these arguments by position.
+    No: it writes positions instead of names, which means the same only if the callers pass these
+    arguments by position.
     """
 
     code = "JXR503"
     name = "ignored-static-argnames"
     severity = "error"
     why = "Arguments that are not static are traced, and Python cannot branch on them."
-    help = "use `static_argnums`, or bind the arguments by `functools.partial`"
+    help = "use `static_argnums`, or bind the arguments with `functools.partial`"
     fixes = "unsafe"
     bad = (
         Example(

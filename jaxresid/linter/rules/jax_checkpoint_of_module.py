@@ -32,7 +32,7 @@ class JaxCheckpointOfModule(Rule):
     method, and `nnx.remat` of a bound method.
 
     ## Why is this bad?
-    Each raises. `jax.checkpoint` takes arrays, and a linen module is none; it hashes the function,
+    Each raises. `jax.checkpoint` takes arrays, not linen modules; it hashes the function,
     and a module that holds arrays has no hash; `nn.remat` wants the class, or a function whose first
     argument is the module; `nnx.remat` wants the unbound method.
 
@@ -40,9 +40,9 @@ class JaxCheckpointOfModule(Rule):
     linen: `nn.remat(Block)()(x)`, or `@nn.remat` on the method. Equinox:
     `eqx.filter_checkpoint(module)`. nnx: `nnx.remat(Block.__call__)(block, x)`.
 
-    ## When it is right after all
-    An Equinox module without arrays is accepted, as is `@jax.checkpoint` on a method of one with
-    arrays alone, and `jax.checkpoint(self.method)` in a linen module; the rule is silent there.
+    ## When is this fine?
+    An Equinox module without arrays is accepted, as is `@jax.checkpoint` on a method of one that
+    has only arrays, and `jax.checkpoint(self.method)` in a linen module; the rule is silent there.
 
     ## Is the fix safe?
     No: it calls the library's own checkpoint, so that code that raised now runs.

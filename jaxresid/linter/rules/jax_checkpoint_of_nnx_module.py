@@ -25,13 +25,13 @@ class JaxCheckpointOfNnxModule(Rule):
 
     ## Why is this bad?
     `jax.checkpoint` gives the function a copy of the module. What it changes there (running
-    statistics, counters of random keys, sown values) is dropped without a word. A bound method or
+    statistics, counters of random keys, sown values) is silently dropped. A bound method or
     an instance is not an argument at all, and raises `TraceContextError`.
 
     ## Use instead
     `nnx.remat`, of a function or an unbound method that takes the module: it carries the updates.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the module does not change: with inference settings, or with parameters alone. The rule is
     silent where it sees no update, and where the function returns the module or its state.
 

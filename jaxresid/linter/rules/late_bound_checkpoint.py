@@ -31,7 +31,7 @@ class LateBoundCheckpoint(Rule):
     Pass the value as an argument, `block(w, x)`, with one checkpointed function for all layers;
     or bind it: `jax.checkpoint(functools.partial(layer, w))`, `lambda x, w=w: x @ w`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the function is called before the loop goes on: that is not reported.
 
     ## Is the fix safe?

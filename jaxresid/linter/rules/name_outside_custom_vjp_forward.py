@@ -29,7 +29,7 @@ _RULES = frozenset({"jax.custom_vjp", "jax.custom_derivatives.custom_vjp"})
 
 
 class NameOutsideCustomVjpForward(Rule):
-    """A name in the primal of a custom_vjp whose forward rule does not have it.
+    """A name is given in a custom_vjp function, but not in its forward rule.
 
     ## What it does
     Finds `checkpoint_name` in a `jax.custom_vjp` function whose forward rule, with the functions
@@ -37,7 +37,7 @@ class NameOutsideCustomVjpForward(Rule):
     `custom_vjp` function itself.
 
     ## Why is this bad?
-    Under differentiation the forward rule runs instead of the function. A policy that has the
+    Under differentiation the forward rule runs instead of the function. A policy that saves the
     name finds nothing to save.
 
     ## Use instead
@@ -45,14 +45,14 @@ class NameOutsideCustomVjpForward(Rule):
     call the plain implementation rather than the `custom_vjp` function. (With `jax_remat3` names
     in forward rules are ignored too, unless `jax_custom_vjp3` is on.)
 
-    ## When it is right after all
-    If the function is never differentiated, and then the name has no effect.
+    ## When is this fine?
+    If the function is never differentiated; then the name has no effect anyway.
     """
 
     code = "JXR308"
     name = "name-outside-custom-vjp-forward"
     severity = "warning"
-    why = "Under differentiation the forward rule replaces the function, and with it its names."
+    why = "Under differentiation the forward rule replaces the function and the names in it."
     help = "name the residual in the forward rule"
     bad = (
         Example(
@@ -339,7 +339,7 @@ class NameOutsideCustomVjpForward(Rule):
             yield self.report(
                 facts,
                 named.node,
-                f"`{named.name}` is named in `{what}` alone: {it}, which runs instead of it under "
+                f"`{named.name}` is named only in `{what}`: {it}, which runs instead of it under "
                 f"differentiation, {how}",
                 related=(
                     Related("the forward rule", facts.source.path, facts.source.span(forward)),

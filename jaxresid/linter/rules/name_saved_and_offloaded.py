@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NameSavedAndOffloaded(Rule):
-    """A name is listed to be saved and to be offloaded.
+    """A name is listed both to be saved and to be offloaded.
 
     ## What it does
     Finds `save_and_offload_only_these_names` with the same literal name in both lists.
@@ -22,9 +22,9 @@ class NameSavedAndOffloaded(Rule):
     The call raises a `ValueError`: a value is kept either on the device or on the host.
 
     ## Use instead
-    The name in one of the lists.
+    List the name only once.
 
-    ## When it is right after all
+    ## When is this fine?
     Never.
     """
 

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class NamedCarryOutput(Rule):
-    """The name is given to the output of a checkpointed function, where its policy cannot save it.
+    """A name is given to the output of a checkpointed function, where its policy cannot save it.
 
     ## What it does
     Finds a checkpointed function whose policy saves or offloads a name that is given to what the
     function returns, and to nothing that is used before: the carry of a scan's body, above all.
 
     ## Why is this bad?
-    A policy chooses among the values that the function's backward pass needs. The output is none
-    of them: it leaves the function, and is kept, or not, by what comes after. The policy saves
-    nothing, and an offloaded carry stays on the device.
+    A policy chooses among the values that the function's backward pass needs. The output is not one
+    of them: it leaves the function, and the code after it decides whether it is kept. The policy
+    saves nothing, and an offloaded carry stays on the device.
 
     ## Use instead
     Name the carry at the start of the body, `c = checkpoint_name(c, "carry")`: there it is what
     the body needs for its recomputation. Elsewhere name a value inside the function.
 
-    ## When it is right after all
+    ## When is this fine?
     If the function also runs inside another checkpoint whose policy has the name. The rule is
     silent where it sees one, and where the function is also called without a checkpoint.
     """
@@ -38,7 +38,7 @@ class NamedCarryOutput(Rule):
     code = "JXR306"
     name = "named-carry-output"
     severity = "warning"
-    why = "What a checkpointed function returns is no residual of it."
+    why = "What a checkpointed function returns is not one of its residuals."
     help = "name the carry at the start of the body, or a value that the function itself needs"
     bad = (
         Example(

@@ -56,24 +56,24 @@ class NamedNonlinearityOutput(Rule):
     own: an elementwise nonlinearity (or a softmax) of something that is visibly a matmul.
 
     ## Why is this bad?
-    The backward pass of the nonlinearity needs what it keeps itself, not the value with the name.
-    To get that, the matmul runs again although its output's successor is saved: as much memory as
-    for saving the matmul, and as much compute as for saving nothing.
+    The backward pass of the nonlinearity needs the nonlinearity's own residual, not the named
+    value. To compute it the matmul runs again: this takes as much memory as saving the matmul, and
+    as much compute as saving nothing.
 
     ## Use instead
     Name the input of the nonlinearity: `jax.nn.relu(checkpoint_name(x @ w, "a"))`. Only the
     elementwise part is recomputed then.
 
-    ## When it is right after all
+    ## When is this fine?
     Where another policy saves the matmul already, and the nonlinearity is expensive. The rule is
-    silent in projects that join policies by `save_from_both_policies`, and for names that a
+    silent in projects that join policies with `save_from_both_policies`, and for names that a
     policy leaves out.
     """
 
     code = "JXR305"
     name = "named-nonlinearity-output"
     severity = "warning"
-    why = "The nonlinearity's own residual is needed as well, and that takes the matmul."
+    why = "The nonlinearity's own residual is needed too, and recomputing it takes the matmul."
     help = "name the input of the nonlinearity instead"
     bad = (
         Example(

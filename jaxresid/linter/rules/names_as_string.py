@@ -23,13 +23,13 @@ class NamesAsString(Rule):
     Finds `names_which_can_be_saved="hidden"` and `names_which_can_be_offloaded="hidden"`.
 
     ## Why is this bad?
-    A string is taken for the list of its letters. Values named `h`, `i`, `d` match, `hidden` does
-    not, and nobody says so.
+    A string is taken as the list of its letters. Values named `h`, `i`, `d` match, `hidden` does
+    not, and there is no warning.
 
     ## Use instead
     A list of one name: `names_which_can_be_offloaded=["hidden"]`.
 
-    ## When it is right after all
+    ## When is this fine?
     A string of one letter is the list of that letter, so it is left alone.
 
     ## Is the fix safe?
@@ -40,7 +40,7 @@ class NamesAsString(Rule):
     code = "JXR204"
     name = "names-as-string"
     severity = "error"
-    why = "A string is taken for the list of its letters, and nothing of the name itself matches."
+    why = "A string is taken as the list of its letters, and the name itself does not match."
     help = "put it in a list"
     fixes = "unsafe"
     bad = (
@@ -197,7 +197,9 @@ class NamesAsString(Rule):
                 if node is None or not isinstance(value, str) or len(value) < 2:
                     continue
                 what = policies.written(facts, node)
-                message = f"`{keyword}` gets the string `{what}`, which counts as its letters"
+                message = (
+                    f"`{keyword}` gets the string `{what}`, which counts as a list of its letters"
+                )
                 yield self.report(facts, node, message, fix=_in_list(facts, node, value))
 
 

@@ -23,13 +23,13 @@ class NamesInOneCollection(Rule):
     `save_any_names_but_these` and `save_anything_except_these_names`.
 
     ## Why is this bad?
-    These take the names one by one. A tuple counts as one name, which no value has: silently
-    nothing matches. A list or a set raises a `TypeError`, as it has no hash.
+    These take each name as an argument. A tuple counts as one name, which no value has, so nothing
+    matches, silently. A list or a set raises a `TypeError`, as it has no hash.
 
     ## Use instead
     `save_only_these_names("a", "b")`, or `save_only_these_names(*NAMES)`.
 
-    ## When it is right after all
+    ## When is this fine?
     Never: a name is a string. `save_and_offload_only_these_names` does take lists.
 
     ## Is the fix safe?

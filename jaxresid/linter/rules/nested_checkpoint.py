@@ -25,15 +25,15 @@ class NestedCheckpoint(Rule):
     inner one adds a barrier, and a policy of its own is ignored.
 
     ## Use instead
-    One checkpoint, with the policy that is meant.
+    One checkpoint, with the intended policy.
 
-    ## When it is right after all
-    Where each stands at another level: a block that is checkpointed in a function that is
-    checkpointed too (recursive checkpointing). The rule is silent there, and where one of the two
-    depends on a condition.
+    ## When is this fine?
+    Where the two are at different levels: a checkpointed block in a function that is checkpointed
+    too (recursive checkpointing). The rule is silent there, and where one of the two depends on a
+    condition.
 
     ## Is the fix safe?
-    Yes, where neither has a policy: the same residuals are kept. Otherwise there is none.
+    Yes, if neither has a policy: the same residuals are kept. Otherwise there is no fix.
     """
 
     code = "JXR106"
@@ -41,7 +41,7 @@ class NestedCheckpoint(Rule):
     severity = "warning"
     lenient_in_tests = True
     why = "The outer checkpoint alone decides what is kept; the inner one only adds a barrier."
-    help = "keep one of them, with the policy that is meant"
+    help = "keep one of them, with the intended policy"
     fixes = "safe"
     bad = (
         Example(
@@ -158,7 +158,7 @@ class NestedCheckpoint(Rule):
             plain = all(p.kind == "none" for p in both)
             message = f"{stages.spelled(facts, site)} checkpoints what is already checkpointed"
             if not plain:
-                message += ": the inner policy has no say in what is kept"
+                message += ": the inner policy does not affect what is kept"
             yield self.report(
                 facts,
                 site.node,

@@ -18,25 +18,25 @@ _RIGHT = {"offload_src": "device", "offload_dst": "pinned_host"}
 
 
 class OffloadMemoryKind(Rule):
-    """A policy offloads from or to a memory kind that is not one.
+    """A policy offloads from or to a memory kind that does not exist.
 
     ## What it does
     Finds `offload_dst` other than `"pinned_host"` and `offload_src` other than `"device"`, in
     `save_and_offload_only_these_names` and `offload_dot_with_no_batch_dims`.
 
     ## Why is this bad?
-    Since jax 0.7.1 every kind but `pinned_host` means device memory, misspelt ones too: the values
-    stay on the device and nobody says so. Offloading *from* `pinned_host` raises.
+    Since jax 0.7.1 every kind but `pinned_host` means device memory, even misspelt ones: the values
+    silently stay on the device. Offloading *from* `pinned_host` raises.
 
     ## Use instead
     `offload_src="device", offload_dst="pinned_host"`.
 
-    ## When it is right after all
+    ## When is this fine?
     Before jax 0.7.1 backends had kinds of their own, such as `unpinned_host`.
 
     ## Is the fix safe?
-    For a source that is taken for the device anyway, yes. For a destination no: it begins to
-    offload.
+    For a source, yes: it is taken for the device anyway. For a destination, no: the value is then
+    offloaded.
     """
 
     code = "JXR211"
@@ -243,7 +243,7 @@ def _message(what: str, keyword: str, value: str) -> str:
         return f"`offload_dst` is `{what}`, which JAX takes for the device: nothing is offloaded"
     if value == "pinned_host":
         return f"`offload_src` is `{what}`, and a policy cannot offload from there"
-    return f"`offload_src` is `{what}`, which is no memory kind: JAX takes it for the device"
+    return f"`offload_src` is `{what}`, which is not a memory kind: JAX takes it for the device"
 
 
 def _argument(made: Made, keyword: str) -> ast.expr | None:

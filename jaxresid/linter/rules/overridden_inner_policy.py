@@ -25,15 +25,15 @@ class OverriddenInnerPolicy(Rule):
 
     ## Why is this bad?
     The outer checkpoint decides what is kept from the forward pass for the backward pass. What the
-    inner policy saves is recomputed with the rest; it has a say in that recomputation only, and
-    none at all in the implementation behind `jax_remat3`.
+    inner policy saves is recomputed with the rest; it affects only that recomputation, and nothing
+    at all in the implementation behind `jax_remat3`.
 
     ## Use instead
     One policy, on the outer checkpoint. A policy over names there reaches the values named inside.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the recomputation itself is too large, as in a loop of checkpointed layers inside a
-    checkpoint: no violation then.
+    checkpoint; that is not reported.
     """
 
     code = "JXR206"
@@ -292,7 +292,7 @@ class OverriddenInnerPolicy(Rule):
                 yield self.report(
                     facts,
                     node,
-                    f"`{policies.written(facts, node)}` has no say in what is kept for the backward pass: "
+                    f"`{policies.written(facts, node)}` does not affect what is kept for the backward pass: "
                     "the checkpoint around this one decides",
                     related=(around,),
                 )

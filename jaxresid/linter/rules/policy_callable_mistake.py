@@ -18,23 +18,23 @@ _IN = (ast.In, ast.NotIn)
 
 
 class PolicyCallableMistake(Rule):
-    """A policy of one's own that raises, or never saves what it means to.
+    """A custom policy raises, or never saves what it is meant to.
 
     ## What it does
     Looks at the functions and lambdas given as `policy=`: whether they accept what JAX calls them
-    with, compare the primitive with a string, or return something that is no answer.
+    with, compare the primitive with a string, or return something other than a bool.
 
     ## Why is this bad?
     JAX calls `policy(prim, *avals, **params)`. The primitive is an object, which equals no string:
-    such a comparison is false for all of them, and silently nothing is saved. Without `**params`,
+    the comparison is always false, and nothing is saved, silently. Without `**params`,
     or with a result that is not a bool, differentiation raises.
 
     ## Use instead
     `lambda prim, *avals, **params: prim.name == "dot_general"`, or one of JAX's own policies:
     writing callables is considered internal.
 
-    ## When it is right after all
-    Never; a function that is a policy under a condition that cannot be seen is left alone.
+    ## When is this fine?
+    Never; a function that may or may not be used as a policy is not reported.
 
     ## Is the fix safe?
     No: it compares `prim.name`, so values begin to be saved.

@@ -17,7 +17,7 @@ class PreventCseType(Rule):
     """`prevent_cse` is given something that is not a bool.
 
     ## What it does
-    Finds `prevent_cse=None`, numbers, strings, and tuples or lists with elements that are no
+    Finds `prevent_cse=None`, numbers, strings, and tuples or lists with elements that are not
     bools.
 
     ## Why is this bad?
@@ -28,18 +28,18 @@ class PreventCseType(Rule):
     ## Use instead
     `True`, `False`, or a tuple of them, one for each argument.
 
-    ## When it is right after all
-    Never; values that are computed are not looked at.
+    ## When is this fine?
+    Never; values that are computed are not checked.
 
     ## Is the fix safe?
-    Yes: it writes `False` for 0 and `True` for 1, which jax took for the same before it refused
-    them (0.7.2).
+    Yes: it writes `False` for 0 and `True` for 1, which meant the same to jax until it refused them
+    (0.7.2).
     """
 
     code = "JXR405"
     name = "prevent-cse-type"
     severity = "error"
-    why = "jax takes a bool here, or a tuple of bools, and refuses what only looks like one."
+    why = "jax takes a bool or a tuple of bools here, and refuses anything else."
     help = "write `True` or `False`"
     fixes = "safe"
     jax = ">=0.7.2"

@@ -28,20 +28,20 @@ _PUBLIC = {
 
 
 class PrivateCheckpointImport(Rule):
-    """A public part of the checkpoint API is taken from jax's private modules.
+    """A public part of the checkpoint API is imported from jax's private modules.
 
     ## What it does
     Finds `jax._src.ad_checkpoint.checkpoint`, `checkpoint_name`, `checkpoint_policies` and the
     like, where the same thing has a public name.
 
     ## Why is this bad?
-    `jax._src` may change in any release and without notice.
+    `jax._src` may change in any release without notice.
 
     ## Use instead
     `jax.checkpoint`, `jax.remat`, `jax.checkpoint_policies`, `jax.ad_checkpoint.checkpoint_name`
     and `jax.ad_checkpoint.print_saved_residuals`.
 
-    ## When it is right after all
+    ## When is this fine?
     For what has no public name (`saved_residuals`, `remat_p`): that is not reported.
 
     ## Is the fix safe?
@@ -51,7 +51,7 @@ class PrivateCheckpointImport(Rule):
     code = "JXR506"
     name = "private-checkpoint-import"
     severity = "warning"
-    why = "Private modules of jax change in any release and without notice."
+    why = "Private modules of jax may change in any release without notice."
     help = "use the public name"
     fixes = "safe"
     bad = (

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class Remat3CallablePolicy(Rule):
-    """A policy that is a function of one's own, which `jax_remat3` rarely asks.
+    """A custom policy function, which `jax_remat3` asks about few operations.
 
     ## What it does
     Finds checkpoints whose policy is a lambda or a function that is defined here and does more than
-    hand on to a policy of `jax.checkpoint_policies`.
+    call a policy of `jax.checkpoint_policies`.
 
     ## Why is this bad?
     The present implementation asks the policy about every primitive. The one behind the flag
-    `jax_remat3`, which is on its way to becoming the default, asks about matrix products,
-    convolutions and `checkpoint_name` alone (jax 0.12; in 0.10.2 not even about all of these). What
-    the policy would save of other operations is then recomputed, without a word. Its documentation
-    leaves functions of one's own to "older versions".
+    `jax_remat3`, which is on its way to becoming the default, asks only about matrix products,
+    convolutions and `checkpoint_name` (jax 0.12; in 0.10.2 not even about all of these). Results of
+    other operations that the policy would save are then silently recomputed. Its documentation
+    leaves custom functions to "older versions".
 
     ## Use instead
     A policy of `jax.checkpoint_policies`; `checkpoint_name` on the values to keep, with
     `save_only_these_names`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the function looks only at matrix products and names, or `jax_remat3` stays off.
     """
 
@@ -39,7 +39,7 @@ class Remat3CallablePolicy(Rule):
     severity = "info"
     jax = ">=0.10.2"
     why = "With `jax_remat3` a policy is asked about matrix products, convolutions and names only."
-    help = "name the values with `checkpoint_name` and save them by `save_only_these_names`"
+    help = "name the values with `checkpoint_name` and save them with `save_only_these_names`"
     bad = (
         Example(
             """

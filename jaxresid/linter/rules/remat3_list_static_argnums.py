@@ -28,7 +28,7 @@ class Remat3ListStaticArgnums(Rule):
     ## Use instead
     A tuple, `static_argnums=(1,)`: both accept it.
 
-    ## When it is right after all
+    ## When is this fine?
     Where `jax_remat3` is always on.
 
     ## Is the fix safe?
@@ -155,8 +155,8 @@ class Remat3ListStaticArgnums(Rule):
             yield self.report(
                 facts,
                 site.node,
-                f"`static_argnums={ast.unparse(value)}` is accepted by `jax_remat3` alone: "
-                "without it a TypeError",
+                f"`static_argnums={ast.unparse(value)}` is accepted only with `jax_remat3`: "
+                "without it, a TypeError",
                 fix=_fix(facts, site, value),
             )
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Remat3PreventCseSequence(Rule):
-    """`prevent_cse` per argument together with static arguments, which `jax_remat3` refuses.
+    """`prevent_cse` per argument is combined with static arguments, which `jax_remat3` refuses.
 
     ## What it does
     Finds `prevent_cse=(True, False)`, a tuple or a list, where `static_argnums` or
@@ -26,7 +26,7 @@ class Remat3PreventCseSequence(Rule):
     ## Use instead
     One bool for `prevent_cse`; or close over the static arguments instead of passing them.
 
-    ## When it is right after all
+    ## When is this fine?
     Where `jax_remat3` stays off.
     """
 

@@ -25,7 +25,7 @@ _MISSING: dict[str, tuple[str, str | None]] = {
     "jax.new_remat": (_GONE, "jax.remat"),
     "jax.api.checkpoint": (_GONE, "jax.checkpoint"),
     "jax.api.remat": (_GONE, "jax.remat"),
-    "jax.custom_remat": ("was in jax 0.11.0 alone", None),
+    "jax.custom_remat": ("was in jax 0.11.0 only", None),
     "jax.checkpoint_name": (_NEVER, "jax.ad_checkpoint.checkpoint_name"),
     "jax.ad_checkpoint.saved_residuals": (_NEVER, None),
 }
@@ -37,7 +37,7 @@ class RemovedCheckpointApi(Rule):
     ## What it does
     Finds `jax.ad_checkpoint.checkpoint` and `remat`, `jax.new_checkpoint`, `jax.custom_remat`,
     imports of `checkpoint_name` from `jax` and of `saved_residuals` from `jax.ad_checkpoint`, and the
-    option `concrete=`. Unknown policies are unknown-policy's.
+    option `concrete=`. Unknown policies are left to the rule unknown-policy.
 
     ## Why is this bad?
     It raises: an ImportError or AttributeError for the names; for `concrete=`, whatever its value,
@@ -47,9 +47,9 @@ class RemovedCheckpointApi(Rule):
     ## Use instead
     `jax.checkpoint`, `jax.remat`, `jax.ad_checkpoint.checkpoint_name`, and `static_argnums` in the place of `concrete=True`.
 
-    ## When it is right after all
-    Under an older jax: tell `target-jax`. What stands in a `try` that catches the error, or under
-    a question about the version, is not reported.
+    ## When is this fine?
+    With an older jax: set `target-jax`. Code in a `try` that catches the error, or under a check of
+    the version, is not reported.
 
     ## Is the fix safe?
     Yes: the names mean the same functions, and `concrete=False` was the default.
@@ -59,7 +59,7 @@ class RemovedCheckpointApi(Rule):
     name = "removed-checkpoint-api"
     severity = "error"
     why = "The jax that this code is written for does not have it: it raises."
-    help = "use the public name of today"
+    help = "use the current public name"
     fixes = "safe"
     jax = ">=0.10 for jax.ad_checkpoint and concrete=False"
     bad = (

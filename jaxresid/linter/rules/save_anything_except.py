@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 class SaveAnythingExcept(Rule):
-    """The policy that should save anything except some names saves these as well.
+    """A policy meant to save everything except some names saves those too.
 
     ## What it does
     Finds calls of `save_anything_except_these_names`.
 
     ## Why is this bad?
-    The value is saved before it gets its name, so the exception changes nothing: what is kept is
+    The value is saved before it gets its name, so the exception changes nothing: the policy keeps
     what `everything_saveable` keeps, and what is kept without a checkpoint. Since jax 0.10.2 the
-    names are not even looked at.
+    names are not even read.
 
     ## Use instead
-    `save_only_these_names` with the names that are worth their memory, or
+    `save_only_these_names` with the names that should be saved, or
     `save_any_names_but_these`, which saves named values only.
 
-    ## When it is right after all
-    No version of JAX from 0.7 to 0.12 makes an exception.
+    ## When is this fine?
+    Never: no version of JAX from 0.7 to 0.12 respects the exception.
     """
 
     code = "JXR208"
@@ -128,5 +128,5 @@ class SaveAnythingExcept(Rule):
             if made.name == "save_anything_except_these_names":
                 what = policies.written(facts, made.call)
                 yield self.report(
-                    facts, made.call, f"`{what}` saves everything, what it excepts included"
+                    facts, made.call, f"`{what}` saves everything, including the names it excludes"
                 )

@@ -35,13 +35,13 @@ class StaleValueAfterNaming(Rule):
     keeps no residual of it.
 
     ## Why is this bad?
-    Only `z` has the name. What reads `y` makes JAX recompute `y`, even if `z` is saved: memory is
-    spent and the recomputation stays. If nothing reads `z`, the name does nothing at all.
+    Only `z` has the name. Code that reads `y` makes JAX recompute `y`, even if `z` is saved: memory
+    is spent and the recomputation stays. If nothing reads `z`, the name does nothing at all.
 
     ## Use instead
     Bind the result to the same name, `y = checkpoint_name(y, "a")`, or read `z`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where one path is meant to be recomputed and the other is not; then silence the line.
     """
 

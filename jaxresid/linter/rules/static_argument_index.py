@@ -35,11 +35,11 @@ class StaticArgumentIndex(Rule):
     ## Use instead
     A tuple of the positions, with these arguments passed by position in every call.
 
-    ## When it is right after all
+    ## When is this fine?
     A list and a default that is left out are accepted with the configuration option `jax_remat3`.
 
     ## Is the fix safe?
-    Writing a tuple is: the code as it is raises. Counting `self` is not, because other arguments
+    Writing a tuple is: the code raises as it is. Counting `self` is not, because other arguments
     become static.
     """
 
@@ -631,7 +631,7 @@ def _type_problem(static: Static) -> str | None:
     what = f"`static_argnums={ast.unparse(static.node)}`"
     elements = value if isinstance(value, (tuple, list, set)) else (value,)
     if any(isinstance(v, bool) for v in elements):
-        return f"{what}: a bool is no position"
+        return f"{what}: a bool is not a position"
     if any(isinstance(v, (float, str)) for v in elements):
         return f"{what}: positions are integers"
     if library == "partitioning":
@@ -657,7 +657,7 @@ def _negative(facts: Facts, static: Static) -> str | None:
     index = next((i for i in static.indices if i < 0), None)
     name = checkpoint_calls.callee(facts, static.site.node)
     if index is not None and static.site.api.library == "linen":
-        return f"index {index} of `{name}` marks the argument before the one that it counts to"
+        return f"index {index} of `{name}` marks the argument before the intended one"
     if index is not None and static.site.api.library == "partitioning":
         return f"index {index} of `{name}` marks nothing: it takes no negative positions"
     return None

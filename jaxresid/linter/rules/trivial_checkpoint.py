@@ -43,7 +43,7 @@ _LINEAR_LAYERS = frozenset(
 
 
 class TrivialCheckpoint(Rule):
-    """What is checkpointed has nothing to drop: one cheap operation, or a linear one.
+    """A checkpointed function has nothing to drop: it is one cheap operation, or linear.
 
     ## What it does
     Finds a checkpoint of a single elementwise operation (`jnp.sin`), of a linear expression
@@ -55,9 +55,9 @@ class TrivialCheckpoint(Rule):
     twice.
 
     ## Use instead
-    Checkpoint a whole block, so that what is computed inside of it can be dropped.
+    Checkpoint a whole block, so that the values computed inside it can be dropped.
 
-    ## When it is right after all
+    ## When is this fine?
     Around a nonlinearity of several operations (`gelu`, `softmax`), whose intermediate values it
     does drop; the rule knows those and is silent. Where the barrier itself is wanted.
 
@@ -69,7 +69,7 @@ class TrivialCheckpoint(Rule):
     name = "trivial-checkpoint"
     severity = "warning"
     lenient_in_tests = True
-    why = "The backward pass of this needs its inputs (or one array as large) with or without it."
+    why = "Its backward pass needs its inputs (or one array as large) with or without a checkpoint."
     help = "checkpoint a whole block instead"
     fixes = "unsafe"
     bad = (

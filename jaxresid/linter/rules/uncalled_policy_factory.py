@@ -25,14 +25,14 @@ class UncalledPolicyFactory(Rule):
     ## Why is this bad?
     JAX calls it as if it were the policy. The forward pass works; differentiation raises a
     `TypeError` about an unexpected keyword argument. The implementation behind `jax_remat3` may
-    not raise and save nothing.
+    save nothing instead of raising.
 
     ## Use instead
     Call it: `policy=jax.checkpoint_policies.save_only_these_names("attention")`.
 
-    ## When it is right after all
-    In a table whose entries are called later, as where all of them are factories, and where it is
-    handed to something that calls it, such as `functools.partial`: no violation then.
+    ## When is this fine?
+    In a table whose entries are called later (all of them are factories), and where it is passed to
+    something that calls it, such as `functools.partial`; these are not reported.
     """
 
     code = "JXR201"

@@ -18,26 +18,26 @@ class UndefinedCheckpointName(Rule):
     ## What it does
     Finds literal names in `save_only_these_names`, `save_any_names_but_these` and
     `save_and_offload_only_these_names` that nothing in the project could define: no
-    `checkpoint_name` has it, and the string occurs nowhere but in policies. Says nothing where
-    only a part of the project is known, or where some `checkpoint_name` computes its name.
+    `checkpoint_name` has it, and the string occurs nowhere but in policies. The rule is silent if
+    only a part of the project is known, or if some `checkpoint_name` computes its name.
 
     ## Why is this bad?
-    A policy that matches no name is no error: everything is recomputed, as if the policy were
-    `nothing_saveable`, and the program is only slower than it was meant to be.
+    A policy that matches no name is not an error: everything is recomputed, as if the policy were
+    `nothing_saveable`, and the program is slower than it was meant to be.
 
     ## Use instead
     The name as it is spelled in `checkpoint_name`, or `checkpoint_name` on the value that the
     policy was meant for.
 
-    ## When it is right after all
+    ## When is this fine?
     A library that the project calls may name values inside itself. The well-known ones are
-    exempt; for others silence the line.
+    exempt; for others, silence the line.
     """
 
     code = "JXR301"
     name = "undefined-checkpoint-name"
     severity = "warning"
-    why = "A policy ignores names that do not exist, without a word."
+    why = "A policy silently ignores names that do not exist."
     help = "spell the name as the `checkpoint_name` call does, or remove it"
     project = True
     bad = (

@@ -30,7 +30,7 @@ class UndifferentiatedCheckpoint(Rule):
     ## Use instead
     The function itself.
 
-    ## When it is right after all
+    ## When is this fine?
     Where a rule takes a `jax.vjp` of the checkpointed function itself, or where the function is
     used elsewhere too. The rule is silent there.
 

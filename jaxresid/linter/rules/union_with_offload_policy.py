@@ -18,7 +18,7 @@ _TRIVIAL = frozenset({"nothing_saveable", "everything_saveable"})
 
 
 class UnionWithOffloadPolicy(Rule):
-    """Policies are united that cannot be.
+    """`save_from_both_policies` is given policies that it cannot combine.
 
     ## What it does
     Finds `save_from_both_policies` with a policy that offloads, or with other than two policies.
@@ -31,14 +31,14 @@ class UnionWithOffloadPolicy(Rule):
     `save_and_offload_only_these_names` with the names to save and those to offload; for three
     policies, the union of a union.
 
-    ## When it is right after all
-    Since jax 0.12 the union with `nothing_saveable` is the other policy: no violation there.
+    ## When is this fine?
+    Since jax 0.12 the union with `nothing_saveable` is the other policy; that is not reported.
     """
 
     code = "JXR209"
     name = "union-with-offload-policy"
     severity = "error"
-    why = "The union asks both policies for a bool, and one that offloads does not give it."
+    why = "The union needs a bool from both policies, and one that offloads does not return it."
     help = "list the names to save and to offload in one save_and_offload_only_these_names"
     bad = (
         Example(
@@ -230,7 +230,7 @@ class UnionWithOffloadPolicy(Rule):
             if policy.kind == "factory" and policy.name in apis.OFFLOAD_FACTORIES:
                 what = policies.written(facts, node) if isinstance(node, ast.Name) else policy.name
                 yield self.report(
-                    facts, node, f"`{what}` offloads, and cannot be united with another policy"
+                    facts, node, f"`{what}` offloads, and cannot be combined with another policy"
                 )
 
 

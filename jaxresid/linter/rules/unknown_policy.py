@@ -26,7 +26,7 @@ class UnknownPolicy(Rule):
 
     ## What it does
     Finds attributes of `jax.checkpoint_policies` that do not exist in the targeted version, and
-    imports from it, as it is no module.
+    imports from it, as it is not a module.
 
     ## Why is this bad?
     An unknown attribute raises an `AttributeError` where it is read; an import from
@@ -34,20 +34,21 @@ class UnknownPolicy(Rule):
 
     ## Use instead
     An existing policy, read from `jax.checkpoint_policies`. The classes `SaveOnlyTheseNames`,
-    `SaveAnyNamesButThese` and `SaveAndOffloadOnlyTheseNames` are there in jax 0.11 alone.
+    `SaveAnyNamesButThese` and `SaveAndOffloadOnlyTheseNames` exist only in jax 0.11.
 
-    ## When it is right after all
-    Under `hasattr`, a test of the version, or a `try` that catches the error: no violation there.
+    ## When is this fine?
+    Under `hasattr`, a check of the version, or a `try` that catches the error; that is not
+    reported.
 
     ## Is the fix safe?
-    No: it writes the name that comes closest.
+    No: it writes the closest name.
     """
 
     code = "JXR212"
     name = "unknown-policy"
     severity = "error"
     why = "Reading it raises."
-    help = "see jax.checkpoint_policies for those there are"
+    help = "see jax.checkpoint_policies for the existing ones"
     fixes = "unsafe"
     bad = (
         Example(
@@ -261,7 +262,7 @@ class UnknownPolicy(Rule):
                 yield self.report(
                     facts,
                     statement,
-                    f"`{module}` is no module, so nothing can be imported from it",
+                    f"`{module}` is not a module, so nothing can be imported from it",
                     help=f"import {module.rpartition('.')[0]} and read the attribute",
                 )
         added = {a.attr for a in facts.names.attributes if isinstance(a.ctx, ast.Store)}

@@ -22,15 +22,15 @@ class UnnamedLinenRemat(Rule):
     under some condition and `Block` otherwise, where no `name=` is given.
 
     ## Why is this bad?
-    A submodule without a name is called after its class, and the checkpointed class is another:
-    `CheckpointBlock_0` instead of `Block_0`. Parameters that were saved with one setting do not load
-    with the other.
+    A submodule without a name is named after its class, and the checkpointed class has another
+    name: `CheckpointBlock_0` instead of `Block_0`. Parameters that were saved with one setting do
+    not load with the other.
 
     ## Use instead
-    A name: `Layer(name=f"block_{i}")(x)`. Assigned in `setup` a submodule is called after the
-    attribute, so nothing is needed there.
+    A name: `Layer(name=f"block_{i}")(x)`. A submodule that is assigned in `setup` is named after
+    the attribute, so nothing is needed there.
 
-    ## When it is right after all
+    ## When is this fine?
     Where parameters are never saved, or never loaded under the other setting. For parameters that
     exist already, give the name that they have.
     """

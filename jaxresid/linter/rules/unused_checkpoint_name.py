@@ -24,9 +24,9 @@ class UnusedCheckpointName(Rule):
     is recomputed.
 
     ## Use instead
-    Put the name into the policy, or remove the call.
+    Add the name to the policy, or remove the call.
 
-    ## When it is right after all
+    ## When is this fine?
     In a library whose users write the policies, and for names that are kept ready for an
     experiment.
     """

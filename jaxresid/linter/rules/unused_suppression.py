@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class UnusedSuppression(Rule):
-    """A comment silences a rule that has nothing to say there.
+    """A comment silences a rule that reports nothing there.
 
     ## What it does
     Finds `# jaxresid: ignore[...]` and the JXR codes of `# noqa: ...` that silence nothing, and
@@ -24,7 +24,7 @@ class UnusedSuppression(Rule):
     ## Use instead
     Nothing; remove the comment.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the finding depends on the version of JAX that is targeted, and both are linted:
     `# jaxresid: ignore[JXR501, JXR001]`.
 

@@ -30,7 +30,7 @@ class UnwrappedLoopBody(Rule):
     `lax.scan(jax.checkpoint(body, prevent_cse=False), carry, xs)`, at the cost of computing each
     step twice.
 
-    ## When it is right after all
+    ## When is this fine?
     Often: where memory is not short, where the body is small or linear, or where what it keeps
     would be outputs anyway. That is why the rule is off unless it is selected.
 

@@ -359,7 +359,7 @@ class Lint:
                     process.terminate()
                 if isinstance(e, BrokenProcessPool):
                     raise JaxresidError(
-                        "a process that lints was killed (out of memory?); --jobs 1 lints in one"
+                        "a linting process was killed (out of memory?); --jobs 1 uses only one"
                     ) from None
                 raise
 

@@ -424,7 +424,7 @@ def read(raw: bytes) -> Notebook:
         raise ValueError(reason)
     cells = top["cells"].value
     if not isinstance(cells, list):
-        raise ValueError("`cells` is no list")
+        raise ValueError("`cells` is not a list")
     if not _is_python(top):
         return Notebook("", (), text)
     found: list[Cell] = []
@@ -444,7 +444,7 @@ def read(raw: bytes) -> Notebook:
 def _cell(number: int, members: dict[str, _Value] | None, row: int) -> Cell | None:
     """Return a cell before its magics are looked for, None if it holds no Python."""
     if members is None:
-        raise ValueError(f"cell {number} is no object")
+        raise ValueError(f"cell {number} is not an object")
     if _get(members, "cell_type") != "code" or not _is_python_cell(members):
         return None
     source = members.get("source")

@@ -111,7 +111,7 @@ def _ours(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> Iterator[S
         if word not in {"ignore", "file-ignore"}:
             if not brackets:
                 continue
-            problem = f"`{word}` is no suppression that jaxresid knows; {_FORMS}"
+            problem = f"`{word}` is not a suppression that jaxresid knows; {_FORMS}"
         elif not brackets and _UNBRACKETED.match(rest):
             problem = f"the codes are not in brackets; {_FORMS}"
         elif word == "file-ignore" and not comment.alone:
@@ -336,7 +336,7 @@ def _reason(
         if not item.is_ours and not _LIKE_OURS.fullmatch(text):
             return None
         guess = did_you_mean(text, [word for pair in known.items() for word in pair])
-        return f"`{text}` is no rule of jaxresid{guess}"
+        return f"`{text}` is not a rule of jaxresid{guess}"
     rules = targets - {CODE}
     if rules and not any(enabled(c) for c in rules):
         return None

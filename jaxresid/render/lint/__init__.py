@@ -104,7 +104,7 @@ def statistics(
 
     if format not in STATISTICS_FORMATS:
         raise ValueError(
-            f"statistics are {', '.join(STATISTICS_FORMATS)} only, there are none as {format!r}"
+            f"statistics need one of the formats {', '.join(STATISTICS_FORMATS)}, not {format!r}"
         )
     counted = counts(results, rules, unsafe_fixes=unsafe_fixes)
     return inert(counts_json(counted) if format == "json" else counts_text(counted))

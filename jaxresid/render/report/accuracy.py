@@ -63,7 +63,7 @@ def accuracy_text(profile: str, compilers: Mapping[str, str]) -> str:
     which = " or ".join(_versions(row.compilers) for row in rows)
     others = _versions({name: compilers.get(name, "") for name in _others(last, compilers)})
     runs = f" with {others}, which is installed here" if "jaxlib" in compilers else " with this one"
-    return f"How far the peak is off was measured {last.text[0]} ({which}), not{runs}."
+    return f"The accuracy of the peak was measured {last.text[0]} ({which}), not{runs}."
 
 
 def _others(row: Accuracy, compilers: Mapping[str, str]) -> Sequence[str]:

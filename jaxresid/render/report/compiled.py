@@ -41,15 +41,15 @@ def verdict_text(compiled: Compiled) -> str:
     if compiled.error is not None:
         return "could not be compiled"
     if peak is None:
-        return "does not fit" if compiled.fits is False else "XLA gives no peak"
+        return "does not fit" if compiled.fits is False else "XLA reports no peak"
     if capacity is None:
-        known = "how much memory there is, is not known"
+        known = "the available memory is not known"
         return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {known}"
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
     if compiled.fits:
         return f"fits: {of}, {format_bytes(capacity - peak)} to spare"
     if compiled.fits is None:
-        return f"takes {of} without the backward pass, so that says nothing"
+        return f"takes {of} without the backward pass, so whether it fits is not known"
     # XLA can refuse a program by a figure that it rounds to what the device has.
     return f"does not fit: needs {of}, {format_bytes(max(peak - capacity, 0))} too much"
 
@@ -105,7 +105,7 @@ def remarks(compiled: Sequence[Compiled], profile: str) -> tuple[str, ...]:
         return ()
     each = "each device" if any(c.devices > 1 for c in told) else "one device"
     found = [
-        f"Compiled, not run: figures are XLA's, of {each}; the estimate is of the trace.",
+        f"Compiled, not run: figures are XLA's, for {each}; the estimate is from the trace.",
         "The peak is argument + output + temp - alias.",
     ]
     if any(c.on == "cpu" for c in told) and profile != "cpu":
@@ -132,7 +132,7 @@ def buffers_title(compiled: Compiled) -> str:
     An example is `largest live at XLA's peak; 64.1% of 12.66 GiB matched to residuals, arguments
     and outputs`.
     """
-    title = "largest live at XLA's peak"
+    title = "largest buffers at XLA's peak"
     if compiled.live_nbytes and compiled.matched_nbytes is not None:
         share = percent(compiled.matched_nbytes, compiled.live_nbytes)
         title += f"; {share} of {format_bytes(compiled.live_nbytes)} matched to"
@@ -186,7 +186,7 @@ def _figures(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
     if figures:
         yield Flow(figures, indent=2)
     elif compiled.fits is False:
-        yield Text("XLA gives no other figures for what does not fit", style="dim")
+        yield Text("XLA reports no other figures for a program that does not fit", style="dim")
     host = _parts(compiled, _HOST_FIGURES[: 4 if compiled.host_alias_nbytes else 3])
     if host:
         yield Flow([f"host {host[0]}", *host[1:]], indent=2)

@@ -11,9 +11,9 @@ from jaxresid.model import JaxInfo, Mesh, Target
 
 STEP = "training step: its own gradients are reported"
 _SOURCES = {
-    "types": "split as the types say",
+    "types": "split as the types specify",
     "compiler": "residuals split as XLA splits the compiled forward pass",
-    "propagated": "splits worked out from those of the arguments; XLA may decide otherwise",
+    "propagated": "splits derived from those of the arguments; XLA may choose others",
 }
 _DEFAULT_ON = "jax_use_direct_linearize"
 

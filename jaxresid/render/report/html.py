@@ -53,7 +53,7 @@ def _heading(report: Report) -> Iterable[str]:
     yield (
         f"<p><b>{escape(report.target.name)}</b> · jax {escape(report.jax.version)} · "
         f"<b>{format_bytes(totals.computed_nbytes)}</b> kept for the backward pass · "
-        f"{format_bytes(totals.arguments_nbytes)} arguments alive anyway · "
+        f"{format_bytes(totals.arguments_nbytes)} arguments already in memory · "
         f"{format_bytes(totals.host_nbytes)} host · "
         f"{format_bytes(totals.constants_nbytes)} constants</p>"
     )
@@ -63,7 +63,7 @@ def _heading(report: Report) -> Iterable[str]:
 
 def _cost(report: Report) -> Iterable[str]:
     yield _table(
-        ("work", "phase", "of it"),
+        ("work", "phase", "detail"),
         ((row.figure, row.phase, row.detail) for row in cost_rows(report)),
     )
     yield from map(_paragraph, cost_remarks(report))

@@ -81,7 +81,7 @@ def _lines(found: Offloading) -> Iterator[tuple[int, str]]:
         yield found.refetched_nbytes, "fetched again from arguments in host memory"
     yield found.kept_nbytes, "kept in device memory"
     if found.added_nbytes:
-        yield found.added_nbytes, "of these only kept because of the checkpoints"
+        yield found.added_nbytes, "of these, kept only because of the checkpoints"
     for kind, nbytes in found.host_arguments:
         yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
     yield found.transfers.to_host_nbytes, "moved to the host in each step"

@@ -82,7 +82,7 @@ def top_live(peak: Peak) -> Top:
 def live_text(live: Live) -> str:
     """Return a live value as text, without the count: `bf16[8,1024]  residual, exp, forward`."""
     if live.aval is None and live.primitive is not None:
-        return f"what {live.primitive} needs while it runs"
+        return f"scratch memory of {live.primitive}"
     shape = f"{aval_text(live.aval)}  " if live.aval else ""
     kind = kind_text(live.kind)
     if live.primitive is None:
@@ -121,11 +121,11 @@ def peak_remarks(peak: Peak, jax: JaxInfo) -> tuple[str, ...]:
     remarks = []
     if peak.aliased_nbytes:
         nbytes = format_bytes(peak.aliased_nbytes)
-        remarks.append(f"{nbytes} of outputs take over donated arguments and count once.")
+        remarks.append(f"{nbytes} of outputs reuse donated arguments and are counted once.")
     if peak.host_nbytes:
-        remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory besides.")
+        remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory in addition.")
     if peak.uncounted:
-        remarks.append(f"not counted: what {', '.join(peak.uncounted)} may take while running")
+        remarks.append(f"not counted: scratch memory of {', '.join(peak.uncounted)}")
     return (*remarks, accuracy_text(peak.profile, jax.compilers))
 
 

@@ -117,7 +117,7 @@ def _kind(residual: Residual) -> str:
         "argument": "(arguments)",
         "constant": "(constants)",
         "literal": "(literals)",
-        "computed": "(no line known)",
+        "computed": "(line unknown)",
     }[residual.origin.kind]
 
 
@@ -137,7 +137,7 @@ def _function(residual: Residual) -> str:
 
 def _name(residual: Residual) -> str:
     name = getattr(residual.origin, "name", None)
-    return f"named {name!r}" if name else "(without a name)"
+    return f"named {name!r}" if name else "(unnamed)"
 
 
 def _primitive(residual: Residual) -> str:

@@ -88,12 +88,17 @@ def _headline(report: Report) -> Table:
     table.add_column(overflow="fold")
     lines = [
         (totals.computed_nbytes, "kept for the backward pass", "device computed", "bold"),
-        (totals.arguments_nbytes, "arguments that it needs, alive anyway", "device argument", ""),
+        (
+            totals.arguments_nbytes,
+            "arguments the backward pass reads (already in memory)",
+            "device argument",
+            "",
+        ),
         (totals.host_nbytes, "kept in host memory", "host computed", ""),
         (totals.constants_nbytes, "constants", "device constant", ""),
     ]
     if totals.host_arguments_nbytes:
-        needed = "arguments that it needs, in host memory"
+        needed = "arguments the backward pass reads, in host memory"
         lines.insert(2, (totals.host_arguments_nbytes, needed, "host argument", ""))
     for nbytes, what, kind, style in lines:
         n = count[kind]

@@ -138,13 +138,13 @@ def _fitting(on: str, found: Sequence[Entry]) -> str | None:
     fitting = [(e, c) for e, c in judged if c.fits]
     if not fitting:
         e, c = min(judged, key=lambda pair: pair[1].peak_nbytes or 0)
-        return f"{on}: nothing fits; the least is {e.name}: {verdict_text(c)}"
+        return f"{on}: nothing fits; the smallest is {e.name}: {verdict_text(c)}"
     e, c = min(fitting, key=lambda pair: (_costs(pair[0].row)[1], pair[1].peak_nbytes or 0))
     if len(fitting) == len(judged) == 1:
         return f"{on}: {e.name} {verdict_text(c)}"
     how_many = "everything" if len(fitting) == len(judged) else f"{len(fitting)} of {len(judged)}"
     verb = "fits" if how_many == "everything" or len(fitting) == 1 else "fit"
-    least = "" if len(fitting) == 1 else ", with the least to recompute"
+    least = "" if len(fitting) == 1 else ", with the least recompute"
     return f"{on}: {how_many} {verb}{least}: {e.name}, {verdict_text(c).removeprefix('fits: ')}"
 
 
@@ -160,7 +160,7 @@ def compiled_for(on: str, row: Row) -> Compiled | None:
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """Return remarks on what the figures are, and on the measured accuracy of the estimates."""
-    found = ["Peak, FLOPs and time est. are estimates: the time from the chip's published figures."]
+    found = ["Peak, FLOPs and time are estimates, the time from the chip's published figures."]
     if comparison.measured_on is not None:
         rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]
         times = f", {max(rounds)} rounds: median (lowest-highest)" if rounds else ""
@@ -168,8 +168,8 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
     uncosted = sorted({name for row in comparison.rows for name in row.uncosted})
     if uncosted:
         found.append(
-            f"No FLOPs known for {', '.join(uncosted)}: recompute is at least what stands there,"
-            " shares and times are about that."
+            f"No FLOPs known for {', '.join(uncosted)}: recompute is a lower bound, shares and"
+            " times are approximate."
         )
     found += _compiled_remarks(comparison)
     accuracy = accuracy_text(comparison.profile, comparison.jax.compilers)
@@ -185,7 +185,7 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
         of = "one device" if each == 1 else f"each of {each} devices"
         compilers = ", ".join(dict.fromkeys(c.compiler for c in told if c.compiler))
         by = f" by {compilers}" if compilers else ""
-        yield f"{on}: XLA's peak, of {of}, compiled{by}; what does not fit: what it needs."
+        yield f"{on}: XLA's peak on {of}, compiled{by}; if it does not fit, the memory it needs."
         yield from dict.fromkeys(f"{on}: {note}." for c in told for note in c.notes)
 
 
@@ -203,7 +203,7 @@ def gradients_text(comparison: Comparison) -> str:
     if unknown and is_referred:
         return (
             f"cannot tell whether the gradients agree in {unknown} of {len(timings)} that ran: they"
-            " have NaNs, or nothing but zeros and infinities"
+            " contain NaNs, or only zeros and infinities"
         )
     if not compared:
         return ""
@@ -320,12 +320,12 @@ def _where(comparison: Comparison) -> Iterator[RenderableType]:
 
 
 def _legend(found: Sequence[Entry]) -> list[str]:
-    without_host = "without host memory " * any(e.row.host_nbytes for e in found)
+    without_host = " without host memory" * any(e.row.host_nbytes for e in found)
     legend = ["no checkpoint and as written first, then by peak, highest first"]
     if any(e.pareto for e in found):
-        legend.append(f"* no other {without_host}has a lower peak for less recompute")
+        legend.append(f"* Pareto-optimal{without_host}")
     if any(e.knee for e in found):
-        legend.append("[ ] the knee: saving more gets dear")
+        legend.append("[ ] knee: beyond it, saving more memory gets expensive")
     return legend
 
 
@@ -387,9 +387,9 @@ class _Plot:
         )
         yield Text(f"peak, {self.unit.name}", style="cyan")
         yield from drawn
-        under = ["recompute, % of the FLOPs without checkpoint"]
+        under = ["recompute, % of the FLOPs without checkpoints"]
         if hidden:
-            under.append(f"behind others: {' '.join(hidden)}")
+            under.append(f"hidden behind others: {' '.join(hidden)}")
         yield Flow(under, separator="; ", style="dim")
 
 

@@ -21,10 +21,10 @@ from jaxresid.shown import shown
 from jaxresid.units import format_bytes, format_flops
 
 _KINDS = {
-    "checkpoint": "checkpointed already",
+    "checkpoint": "already checkpointed",
     "scan": "loop body",
     "call": "called",
-    "whole": "the whole of it",
+    "whole": "whole function",
 }
 
 
@@ -116,10 +116,10 @@ def search_text(plan: Plan) -> str:
     """Return a sentence on whether the search may have missed something cheaper."""
     tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
     if not plan.fits:
-        return f"{tried}; {'proven: none fits' if plan.proven else 'not every choice was'}."
+        return f"{tried}; {'proven: none fits' if plan.proven else 'not all choices were tried'}."
     if plan.proven:
         return f"Proven: nothing cheaper among these choices fits ({tried})."
-    return f"{tried}, not every choice: something cheaper may fit."
+    return f"{tried}, but not all choices: something cheaper may fit."
 
 
 def verified_text(plan: Plan) -> str:
@@ -127,14 +127,14 @@ def verified_text(plan: Plan) -> str:
     if plan.doubt is not None:
         return f"Not verified: {plan.doubt}"
     if plan.code:
-        return "Verified: this code, traced, gives these figures."
-    return "The figures are those of the code as it is."
+        return "Verified: tracing this code gives these figures."
+    return "The figures are those of the code as it is written."
 
 
 def helps(plan: Plan) -> str:
     """Return what else lowers the peak where no checkpoint lowers it enough."""
-    offload = "" if plan.offload else "--offload, which moves values to the host; "
-    return f"What may help: {offload}a smaller batch; more devices to shard over."
+    offload = "" if plan.offload else "--offload, which moves values to the host, "
+    return f"What may help: {offload}a smaller batch, or more devices to shard over."
 
 
 def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
@@ -153,7 +153,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         parts.append(Text(helps(plan)))
     parts += [Text(), *_sites(plan)]
     if plan.code:
-        title = "code that is not verified" if plan.is_untraced else "code to write"
+        title = "unverified code" if plan.is_untraced else "code to write"
         parts += [Text(), Text(title, style="bold")]
         # Not wrapped: it is there to be copied.
         parts += [Text(b, "green", no_wrap=True, overflow="ignore") for b in plan.code]
@@ -241,6 +241,6 @@ def _remarks(plan: Plan) -> Iterator[str]:
     yield verified_text(plan)
     yield search_text(plan)
     if plan.uncosted:
-        yield f"No FLOPs known for {', '.join(plan.uncosted)}: the recompute is at least that."
+        yield f"No FLOPs known for {', '.join(plan.uncosted)}: recompute is a lower bound."
     accuracy = accuracy_text(plan.profile, plan.jax.compilers)
     yield f"Peaks are estimates, profile {plan.profile}. {accuracy}"

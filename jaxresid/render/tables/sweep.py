@@ -65,7 +65,7 @@ def _place(on: str, found: Table) -> Text:
     text = Text.assemble((on, "bold"))
     capacities = {c.capacity_nbytes for c in _compiled(found)} - {None}
     if len(capacities) == 1:
-        text.append(f"  {format_bytes(capacities.pop() or 0)} a device")
+        text.append(f"  {format_bytes(capacities.pop() or 0)} per device")
     devices = sorted({c.devices for c in _compiled(found)})
     if devices and devices[-1] > 1:
         text.append(f"  split over {' or '.join(map(str, devices))}")
@@ -79,7 +79,7 @@ def _remarks(found: Table) -> Iterator[RenderableType]:
     if any(c.fits is False for c in _compiled(found)):
         legend.append(f"{_TOO_MUCH} does not fit")
     if all(c.fits is None for c in _compiled(found)):
-        legend.append("how much there is is not known")
+        legend.append("the available memory is not known")
     legend += dict.fromkeys(c.compiler for c in _compiled(found) if c.compiler)
     yield Flow(legend, style="dim", indent=2)
     for note in dict.fromkeys(note for c in _compiled(found) for note in c.notes):
@@ -105,7 +105,7 @@ def _counts(sweep: Sweep) -> str:
     resumed = sum(row.resumed for row in sweep.rows if row.error is None)
     counts = (
         (len(sweep.rows) - failed - resumed, "compiled"),
-        (resumed, "there already"),
+        (resumed, "already in the file"),
         (failed, "failed"),
     )
     listed = ", ".join(f"{n} {words}" for n, words in counts if n)

@@ -67,7 +67,7 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> Live:
       platform: `cpu`, `cuda`, `tpu`.
     """
     if not assignment:
-        return Live(notes=("this compiler does not say which buffers it needs",))
+        return Live(notes=("this compiler does not report its buffers",))
     try:
         return _live(hlo.module(module), Message.read(assignment), _DEVICE[platform])
     except (ValueError, IndexError, KeyError, StopIteration, RecursionError):

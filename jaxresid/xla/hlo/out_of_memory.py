@@ -82,7 +82,7 @@ def refined(found: Exhausted, live: Live) -> Exhausted:
 
 
 def _rounded(figure: str) -> tuple[str, ...]:
-    return (f"XLA's message rounds what the program needs, {figure}",)
+    return (f"XLA's message rounds the memory that the program needs, {figure}",)
 
 
 def _nbytes(number: str, unit: str) -> int:

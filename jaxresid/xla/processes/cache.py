@@ -160,7 +160,8 @@ class Cache:
     def _fail(self, what: str, error: OSError) -> None:
         reason = error.strerror or type(error).__name__
         self._unusable = (
-            f"the compile cache cannot be {what} ({reason}: {self.directory}); going on without it"
+            f"the compile cache cannot be {what} ({reason}: {self.directory}); continuing without"
+            " it"
         )
 
     def _prepare(self) -> None:

@@ -171,7 +171,7 @@ class Child:
         if -code in (signal.SIGKILL, signal.SIGTERM):
             by = "killed (out of memory?)" if -code == signal.SIGKILL else "killed (SIGTERM)"
             return DiedError(by, killed=True)
-        how = f"its process ended with {code}" if code >= 0 else signal.Signals(-code).name
+        how = f"its process exited with code {code}" if code >= 0 else signal.Signals(-code).name
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _LOG_TAIL_NBYTES))
         said = last_words(self._log.read().decode(errors="replace"))

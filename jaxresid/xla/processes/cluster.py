@@ -59,7 +59,7 @@ class _Cluster(Executor):
 
     def __init__(self, client: Any, address: str) -> None:
         self._client = client
-        self._gone = f"the Dask scheduler at {address} is gone"
+        self._gone = f"the connection to the Dask scheduler at {address} was lost"
         # pure: what failed is to be tried again, not remembered.
         self._executor = client.get_executor(pure=False)
 

@@ -247,16 +247,16 @@ def _result(future: Future[Compilation]) -> Compilation:
     try:
         error = future.exception()
     except CancelledError:
-        return Compilation(error="cancelled by its executor", transient=True)
+        return Compilation(error="cancelled by the executor", transient=True)
     if isinstance(error, BrokenExecutor):
         raise error
     if error is not None:
-        return Compilation(error=f"lost by its executor: {one_line(error)}", transient=True)
+        return Compilation(error=f"lost by the executor: {one_line(error)}", transient=True)
     return future.result()
 
 
 def _on_this_machine(error: Exception) -> str:
-    return f"compiled on this machine: the executor broke ({one_line(error)})"
+    return f"compiled on this machine, as the executor failed ({one_line(error)})"
 
 
 def _said(flights: Iterable[_Flight], n_done: int, total: int) -> str:
@@ -269,5 +269,5 @@ def _said(flights: Iterable[_Flight], n_done: int, total: int) -> str:
         what = f"compiling {first.job.label or first.job.on}"
         what += f" and {len(running) - 1} more" if len(running) > 1 else ""
     else:
-        what = f"{len(flights)} to be compiled"
+        what = f"{len(flights)} to compile"
     return f"{what}, {n_done}{f' of {total}' if total else ''} done, {seconds:.0f} s"

@@ -46,7 +46,7 @@ def execute(
         with tempfile.TemporaryDirectory(prefix="jaxresid-", ignore_cleanup_errors=True) as scratch:
             return _executed(job, compiler, stop, scratch)
     except OSError as e:
-        error = f"there is no room for the compiler's files: {e.strerror or e}"
+        error = f"the compiler's files cannot be written: {e.strerror or e}"
         return Compilation(error=error, transient=True)
 
 
@@ -79,7 +79,7 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
     finally:
         child.close()
     if not isinstance(found, Compilation):
-        return Compilation(error=f"{compiler} gave {type(found).__name__}, no Compilation")
+        return Compilation(error=f"{compiler} returned {type(found).__name__}, not a Compilation")
     return found
 
 
@@ -144,7 +144,7 @@ def _watch(job: Job, start: float, stop: threading.Event | None) -> Callable[[in
             taken = _memory(psutil, pid)
             if taken > job.memory_nbytes:
                 limit = format_bytes(job.memory_nbytes)
-                raise _StopError(f"took {format_bytes(taken)} of memory, more than its {limit}")
+                raise _StopError(f"took {format_bytes(taken)} of memory, over its limit of {limit}")
 
     return watch
 

@@ -361,7 +361,7 @@ def test_a_policy_that_matches_nothing_says_which_names_and_what_is_near():
     site = only_checkpoint(chain(jax.checkpoint(block(jnp.sin, "hidden"), policy=policy)), WS, X)
     assert site.verdict == Verdict.MATCHED_NOTHING
     assert "'hiden', 'other'" in site.reason
-    assert "the nearest: 'hidden'" in site.reason
+    assert "closest: 'hidden'" in site.reason
     site = only_checkpoint(chain(jax.checkpoint(block(jnp.sin), policy=policy)), WS, X)
     assert site.verdict == Verdict.MATCHED_NOTHING
     assert "none has a name" in site.reason
@@ -431,8 +431,8 @@ def raises(*args, **params):
     ("policy", "words"),
     [
         (raises, "policy raises of the checkpoint at .* fails: ValueError: no"),
-        (lambda *_, **__: None, "policy lambda .* returns None where True or False is needed"),
-        (cp.save_only_these_names, r"save_only_these_names makes a policy: call it"),
+        (lambda *_, **__: None, "policy lambda .* returns None; it must return True or False"),
+        (cp.save_only_these_names, r"save_only_these_names makes a policy, so call it"),
     ],
 )
 def test_a_policy_that_is_none_is_named_with_its_site(policy, words):

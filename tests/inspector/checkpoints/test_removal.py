@@ -223,7 +223,7 @@ def test_where_nothing_is_known_without_them_recompute_is_what_is_tagged(monkeyp
     report = jaxresid.inspect(loss)(H, W)
     assert report.cost.total.flops == known.cost.total.flops
     assert report.cost.recompute.matmul_flops == known.cost.recompute.matmul_flops
-    assert any("tags" in note for note in report.cost.recompute.notes)
+    assert any("JAX marks" in note for note in report.cost.recompute.notes)
 
 
 def test_a_step_that_makes_others_each_time_is_not_judged():

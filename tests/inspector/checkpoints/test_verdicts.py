@@ -102,9 +102,9 @@ def test_matched_nothing_is_of_policies_that_want_something():
     named = replace(SITE, policy=cp.save_only_these_names("hiden"))
     found = judge(facts(0, 1000, 5000, 10_000, site=named, names=["hidden", "out"]))
     assert found.verdict == Verdict.MATCHED_NOTHING
-    assert "(the nearest: 'hidden')" in found.reason
+    assert "(closest: 'hidden')" in found.reason
     far = judge(facts(0, 1000, 5000, 10_000, site=named, names=["q", "k"]))
-    assert "(there are: 'k', 'q')" in far.reason
+    assert "(known names: 'k', 'q')" in far.reason
     for policy in (None, cp.nothing_saveable, lambda *_, **__: False):
         assert verdict(0, 1000, 5000, 10_000, site=replace(SITE, policy=policy)) == Verdict.EARNS
 

@@ -823,7 +823,7 @@ class TestNesting:
 
         found = cost(fun, jax.ShapeDtypeStruct((), bool), f32(8, 64), f32(64, 64))
         assert (found.matmul_flops, found.transcendentals) == (2 * 8 * 64 * 64, 0)
-        assert found.notes == ("cond: the dearer branch",)
+        assert found.notes == ("cond: the more expensive branch",)
 
     def test_cond_of_equal_branches_needs_no_note(self):
         found = cost(

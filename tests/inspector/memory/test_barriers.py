@@ -188,13 +188,13 @@ def test_a_version_that_was_not_measured_is_like_the_one_before_it(version, row)
         assert remark is None
     else:
         assert remark is not None
-        assert f"jaxlib {row}, this is {version}" in remark
+        assert f"jaxlib {row}; jaxlib {version} is assumed" in remark
 
 
 def test_a_version_that_was_not_measured_is_said(jaxlib):
     jaxlib("0.13.0")
     warnings = jaxresid.inspect(plain, profile="cpu")(WS, X).warnings
-    assert any("jaxlib 0.12.0.1, this is 0.13.0" in warning for warning in warnings)
+    assert any("jaxlib 0.12.0.1; jaxlib 0.13.0 is assumed" in warning for warning in warnings)
     assert not jaxresid.inspect(plain)(WS, X).warnings
     jaxlib(KEEPS)
     assert not jaxresid.inspect(plain, profile="cpu")(WS, X).warnings

@@ -338,7 +338,7 @@ def both_in_a_loop(params, other, x):
 def test_one_dead_gradient_beside_a_live_one_is_said(fun):
     args = (W, W, X)
     (warning,) = jaxresid.inspect(fun)(*args).warnings
-    assert "takes gradients of other['w'] (of what begins at " in warning
+    assert "computes gradients of other['w'] (of the code that begins at " in warning
     # It is no more than a warning: the other gradient is real.
     assert any("other['w']" in w for w in jaxresid.plan(fun, budget="1GiB")(*args).warnings)
 

@@ -325,7 +325,7 @@ def test_an_offload_of_products_without_effect_is_said(last, nbytes, because, ja
 
     (finding,) = jaxresid.inspect(loss)(f32(N, N), f32(B, N)).findings
     assert finding.measured == {"names": [], "device_nbytes": nbytes}
-    assert f"what it matches, and none of it is in host memory: {because}" in finding.message
+    assert f"what it matches, but none of it is in host memory: {because}" in finding.message
 
 
 def test_a_comparison_says_which_policies_offload_nothing(capsys):
@@ -422,7 +422,7 @@ def test_a_layer_of_many_weights_is_one_step_of_the_loop(host):
     (finding,) = jaxresid.inspect(loss)(layers, f32(B, N)).findings
     assert (finding.name, finding.measured["count"]) == ("unrolled-host-moves", 2 * LAYERS)
     assert finding.measured["largest_nbytes"] == 2 * WIDTH
-    assert finding.message.endswith("and not 64.00 KiB at a time")
+    assert finding.message.endswith("at once, not 64.00 KiB at a time")
 
 
 def test_parameters_and_then_the_state_moved_by_one_helper_are_no_loop(host):

@@ -269,6 +269,22 @@ def _dead_carry_of_a_scan_in_it(s, c, e, ct):
     return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c, e))[1]
 
 
+def _read_by_nothing(s, c, e, ct):
+    def body(carry):
+        e * s
+        return carry[0] + 1, carry[1] * c
+
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c))[1]
+
+
+def _read_by_nothing_in_a_scan(s, c, e, ct):
+    def body(carry):
+        inner = lambda g, _: ((g[0] * c, g[1] + e * s), None)
+        return carry[0] + 1, lax.scan(inner, (carry[1], e), None, length=2)[0][0]
+
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c))[1]
+
+
 def _carry_of_a_carry(s, c, e, ct):
     body = lambda carry: (carry[0] + 1, carry[1] * carry[2], carry[2] + c, carry[3] + e * s)
     return lax.while_loop(lambda carry: carry[0] < 3, body, (0, ct * c, c, e))[1]
@@ -288,6 +304,8 @@ def _result_of_a_branch(s, c, e, ct):
     [
         (_dead_carry, ["cos"]),
         (_dead_carry_of_a_scan_in_it, ["cos"]),
+        (_read_by_nothing, ["cos"]),
+        (_read_by_nothing_in_a_scan, ["cos"]),
         (_carry_of_a_carry, ["cos"]),
         (_carry_of_the_condition, ["cos", "exp", "sin"]),
         (_result_of_a_branch, ["cos"]),

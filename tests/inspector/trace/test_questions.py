@@ -115,7 +115,7 @@ def test_a_sweep_without_batches_takes_the_arguments(no_compiler):
 
 @every
 def test_the_old_shape_says_the_new_one(name):
-    shape = re.escape(f"into a second call: jaxresid.{name}(fun")
+    shape = re.escape(f"in a second call: jaxresid.{name}(fun")
     with pytest.raises(InputsError, match=shape) as caught:
         getattr(jaxresid, name)(loss, X, X, **FUNCTIONS[name])
     assert "\n" not in str(caught.value)
@@ -133,13 +133,16 @@ def test_the_old_shape_says_the_new_one(name):
         ({"mode": []}, r"mode must be one of .* not \[\]"),
         ({"profile": "gpu"}, "profile must be one of accelerator, cpu, not 'gpu'"),
         ({"profile": "cpus"}, r"not 'cpus'; did you mean `cpu`\?"),
-        ({"argnums": "w"}, r"argnums takes a position or several, such as 0 or \(0, 2\), not 'w'"),
-        ({"argnums": 1.0}, "argnums takes a position"),
-        ({"argnums": True}, "argnums takes a position"),
-        ({"argnums": (0, "x")}, "argnums takes a position"),
+        (
+            {"argnums": "w"},
+            r"argnums must be one position or several, such as 0 or \(0, 2\), not 'w'",
+        ),
+        ({"argnums": 1.0}, "argnums must be one position"),
+        ({"argnums": True}, "argnums must be one position"),
+        ({"argnums": (0, "x")}, "argnums must be one position"),
         ({"argnums": ()}, "argnums selects no argument"),
-        ({"argnums": 0, "mode": "step"}, "a training step .* argnums goes with functions"),
-        ({"has_aux": True, "mode": "step"}, "a training step .* has_aux goes with functions"),
+        ({"argnums": 0, "mode": "step"}, "a training step .* argnums is for functions only"),
+        ({"has_aux": True, "mode": "step"}, "a training step .* has_aux is for functions only"),
     ],
 )
 def test_an_option_is_refused_in_the_first_call(name, options, said):
@@ -150,7 +153,7 @@ def test_an_option_is_refused_in_the_first_call(name, options, said):
 
 @every
 def test_what_is_no_function_is_refused(name):
-    with pytest.raises(InputsError, match="a function is needed, not a value of type int"):
+    with pytest.raises(InputsError, match="the target must be a function, not a value of type int"):
         first(name, 3)
 
 

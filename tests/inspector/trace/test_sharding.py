@@ -236,8 +236,8 @@ def test_arguments_without_a_sharding_are_said(mesh, state, is_said):
     args = (w, adam, x)
     said = meshes.undecided(arguments(Question(step, args), mesh), jax.tree.leaves(args))
     assert said == (
-        "20.00 KiB of the arguments have no sharding (3 leaves, the largest state['nu']) and count"
-        " as whole on each device; jax.jit leaves their split to the compiler"
+        "20.00 KiB of the arguments have no sharding (3 leaves, the largest state['nu']) and are"
+        " counted whole on each device; jax.jit leaves their split to the compiler"
         if is_said
         else None
     )
@@ -396,7 +396,7 @@ def test_something_else_is_no_mesh():
         (["--mesh", "data=4", "--arg", "f32[8]@dta"], "did you mean `data`?"),
         (["--mesh", "data=4", "--arg", "f32[6]@data"], "cannot be split evenly over data=4"),
         (["--mesh", "data", "--arg", "f32[8]"], "is not AXIS=SIZE"),
-        (["--mesh-mode", "explicit", "--arg", "f32[8]"], "--mesh-mode is that of --mesh"),
+        (["--mesh-mode", "explicit", "--arg", "f32[8]"], "--mesh-mode needs --mesh"),
     ],
 )
 def test_mistakes_are_said(options, said, capsys):
@@ -536,14 +536,14 @@ def test_a_report_says_that_arguments_have_no_sharding(tmp_path):
     (tmp_path / "model.py").write_text(bare.format(mode="Auto"))
     command = ["-m", "jaxresid", "report", "model:loss", "--mesh", "data=8", "-f", "json"]
     (warning,) = valid(run(command, tmp_path))["warnings"]
-    assert warning.startswith("256 B of the arguments have no sharding (w) and count")
+    assert warning.startswith("256 B of the arguments have no sharding (w) and are")
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--mesh", "data=4,model=2"], "is not the mesh that the inputs are split over, data=8;"),
+        (["--mesh", "data=4,model=2"], "differs from the mesh of the inputs, data=8;"),
         ([], "JAX_NUM_CPU_DEVICES=8"),
     ],
 )
@@ -591,7 +591,7 @@ def test_a_mesh_of_more_devices_than_there_are(model, target, tmp_path):
     *_, said, helps = done.stderr.splitlines()
     assert "umber of devices" in said
     assert helps.endswith(
-        "as --mesh data=4,model=2, or set JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
+        "add --mesh data=4,model=2, or set JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
     )
     done = subprocess.run(
         [*command, "--mesh", "data=8"], capture_output=True, check=False, **options

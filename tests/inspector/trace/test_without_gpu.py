@@ -12,7 +12,7 @@ B, T, N, H = 2, 256, 4, 64
 W = jax.ShapeDtypeStruct((N * H, N * H), jnp.bfloat16)
 LAYERS = [{"q": W, "k": W, "v": W, "o": W}] * 2
 X = jax.ShapeDtypeStruct((B, T, N * H), jnp.bfloat16)
-ASSUMED = "traced as for an NVIDIA H100 with cuDNN"
+ASSUMED = "traced as if on an NVIDIA H100 with cuDNN"
 
 pytestmark = pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
 

@@ -602,9 +602,9 @@ def test_other_threads_and_handlers_are_not_heard():
 
 def test_a_factory_as_policy():
     found = variants(training(unrolled(jax.checkpoint)), WS, X)
-    with pytest.raises(InputsError, match="makes a policy: call it"):
+    with pytest.raises(InputsError, match="makes a policy, so call it"):
         changed(found, only(found), Choice(cp.save_only_these_names))
-    with pytest.raises(InputsError, match="returns None where True or False is needed"):
+    with pytest.raises(InputsError, match="returns None; it must return True or False"):
         changed(found, only(found), Choice(lambda *_, **__: None))
 
 
@@ -623,7 +623,7 @@ def test_a_step_that_changes():
 
     found = variants(training(loss), WS, X)
     place = only(found)
-    with pytest.raises(TraceError, match="not the same each time"):
+    with pytest.raises(TraceError, match="changes each time"):
         changed_twice(found, place)
 
 

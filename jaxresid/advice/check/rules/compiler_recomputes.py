@@ -7,7 +7,7 @@ from jaxresid.linter.rule import Example
 
 
 class CompilerRecomputes(TracedRule):
-    """A policy has recomputed what the compiler recomputes without being told.
+    """A checkpoint recomputes what the compiler would recompute anyway.
 
     ## What it does
     Finds checkpoints with a policy that saves something, in straight-line code, without which the
@@ -18,12 +18,12 @@ class CompilerRecomputes(TracedRule):
     where they are read. A checkpoint adds its barriers, which keep each layer's inputs besides.
 
     ## Use instead
-    No checkpoint there, or one without a policy around more than a layer. Policies pay around the
-    body of a loop, which no compiler recomputes, and for sin, cos and erf, which are kept.
+    No checkpoint there, or one without a policy around more than a layer. Policies pay off around
+    the body of a loop, which no compiler recomputes, and for sin, cos and erf, which are kept.
 
-    ## When it is right after all
-    Where the passes are compiled apart, or not at all; and on XLA:CPU, which `--profile cpu` asks
-    about.
+    ## When is this fine?
+    Where the passes are compiled apart, or not at all; and on XLA:CPU, for which `--profile cpu`
+    estimates the peak.
     """
 
     code = "JXR808"

@@ -7,7 +7,7 @@ from jaxresid.linter.rule import Example
 
 
 class CostlyCheckpoint(TracedRule):
-    """A checkpoint with which the program takes more memory than without it.
+    """The program takes more memory with a checkpoint than without it.
 
     ## What it does
     Takes each checkpoint out of the traced program, by itself, and compares the estimated peak
@@ -15,14 +15,13 @@ class CostlyCheckpoint(TracedRule):
 
     ## Why is this bad?
     A checkpoint keeps its inputs. Where they are larger than what its function keeps otherwise, as
-    after a broadcast, a gather or a one-hot, it keeps more than it drops; and then it computes
-    again.
+    after a broadcast, a gather or a one-hot, it keeps more than it drops, and recomputes as well.
 
     ## Use instead
-    Move what makes the inputs large inside the checkpoint, or remove it.
+    Move the code that makes the inputs large inside the checkpoint, or remove the checkpoint.
 
-    ## When it is right after all
-    Where the estimate is for another compiler than yours: `--profile cpu` asks about XLA:CPU.
+    ## When is this fine?
+    Where the estimate is for another compiler than yours: `--profile cpu` is for XLA:CPU.
     """
 
     code = "JXR802"

@@ -36,13 +36,14 @@ class FreeResidual(TracedRule):
     straight-line code it is silent: compilers fold such values into what reads them.
 
     ## Why is this bad?
-    A comparison of two iotas costs next to nothing, its result as many bytes as it has elements.
+    A comparison of two iotas costs next to nothing to compute, but its result takes a byte for each
+    element.
 
     ## Use instead
-    Make it in a checkpointed body, with a policy that saves what is dear; the backward pass then
-    makes it again.
+    Compute it in a checkpointed body, with a policy that saves what is expensive; the backward pass
+    then recomputes it.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the mask is small.
     """
 

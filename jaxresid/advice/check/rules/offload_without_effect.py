@@ -32,22 +32,22 @@ def loss_inputs():
 
 
 class OffloadWithoutEffect(TracedRule):
-    """A policy offloads a value to host memory, and the value is not moved there.
+    """A policy offloads a value to host memory, but the value is not moved there.
 
     ## What it does
-    Finds checkpoints whose policy answers that something is to be offloaded while no residual of
-    the traced function is in host memory for it.
+    Finds checkpoints whose policy offloads something, although no residual of the traced function
+    is in host memory because of it.
 
     ## Why is this bad?
-    The value stays in device memory. A policy offloads residuals only: what leaves the checkpointed
-    function as its result (the carry of a loop, above all) is none, nor is a value that the
-    backward pass does not need. And since JAX 0.7.1 any `offload_dst` but `'pinned_host'` silently
-    means device memory.
+    The value stays in device memory. A policy offloads only residuals: a result of the checkpointed
+    function (above all the carry of a loop) is not one, nor is a value that the backward pass does
+    not need. And since JAX 0.7.1 any `offload_dst` but `'pinned_host'` silently means device
+    memory.
 
     ## Use instead
     Name the carry where it enters the body, and write `offload_dst='pinned_host'`.
 
-    ## When it is right after all
+    ## When is this fine?
     Where one policy serves many functions and some have nothing to offload.
     """
 

@@ -34,23 +34,23 @@ def loss_inputs():
 
 
 class TransposedHostScan(TracedRule):
-    """A loop scans over an axis of an argument in host memory that is not its first.
+    """A loop scans over an axis other than the first of an argument in host memory.
 
     ## What it does
-    Finds scans over arguments in host memory that are transposed for it: by `jnp.moveaxis`, or by
-    a library whose scan takes another axis than the first.
+    Finds scans over arguments in host memory that are transposed first: by `jnp.moveaxis`, or by a
+    library whose scan takes another axis than the first.
 
     ## Why is this bad?
-    Each trip moves its part to the device, and after the transpose that part is not in one piece.
+    Each trip moves a slice to the device, and after the transpose that slice is not contiguous.
     XLA:CPU writes a transposed copy of the whole array first: 38 MiB of temporaries where the
     leading axis takes 6, for 32 MiB of weights. The TPU compiler (libtpu 0.0.52) makes the
-    transpose a view, and each trip gathers its part from all over host memory.
+    transpose a view, and each trip gathers its slice from all over host memory.
 
     ## Use instead
-    Keep the array in host memory with the axis that the loop takes apart first.
+    Keep the array in host memory with the axis that the loop slices in front.
 
-    ## When it is right after all
-    Where another program needs the other order, and its moves matter more.
+    ## When is this fine?
+    Where another program needs the other axis order, and its transfers matter more.
     """
 
     code = "JXR810"

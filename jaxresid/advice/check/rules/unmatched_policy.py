@@ -7,7 +7,7 @@ from jaxresid.linter.rule import Example
 
 
 class UnmatchedPolicy(TracedRule):
-    """A checkpoint policy finds nothing to save in what it is given.
+    """A checkpoint policy finds nothing to save in its function.
 
     ## What it does
     Asks the policy of each checkpoint about everything that the checkpointed function computes,
@@ -23,8 +23,8 @@ class UnmatchedPolicy(TracedRule):
     `dots_saveable`, which saves batched products and convolutions as well, or names given with
     `checkpoint_name`.
 
-    ## When it is right after all
-    Where one policy serves all layers and some have nothing that it is for.
+    ## When is this fine?
+    Where one policy serves all layers and some have nothing that it could save.
     """
 
     code = "JXR804"

@@ -48,21 +48,21 @@ class UnrolledHostMoves(TracedRule):
 
     ## What it does
     Finds lines that move arguments from host memory to the device in three steps or more, with work
-    in between: a Python loop over the layers, above all. A checkpoint around each step changes
-    nothing about it.
+    in between: above all a Python loop over the layers. A checkpoint around each step does not
+    change that.
 
     ## Why is this bad?
-    What reads as one layer at a time is one program in which nothing waits: the compiler starts the
-    moves as early as memory allows, so that the arguments fill the device that they were to be kept
-    off. Compiled for a TPU v5e (libtpu 0.0.52), 14 of 16 weights of 1 GiB are on the device at
-    once, and as many of 32; in a scan it is one of them.
+    Code that looks like one layer at a time is one program in which nothing waits: the compiler
+    starts the moves as early as memory allows, so the arguments fill the device memory that they
+    were meant to spare. Compiled for a TPU v5e (libtpu 0.0.52), 14 of 16 weights of 1 GiB are on
+    the device at once, and also 14 of 32; in a scan it is one of them.
 
     ## Use instead
     Stack the arguments and scan over them, with the move inside the body, and the body checkpointed
     so that the copies are not kept for the backward pass.
 
-    ## When it is right after all
-    Where the device has room for all of them anyway, and the moves are to be ahead of the work.
+    ## When is this fine?
+    Where the device has room for all of them anyway, and the moves should overlap with the work.
     """
 
     code = "JXR809"

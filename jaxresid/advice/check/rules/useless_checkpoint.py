@@ -7,7 +7,7 @@ from jaxresid.linter.rule import Example
 
 
 class UselessCheckpoint(TracedRule):
-    """A checkpoint without which the peak would be as low, or nearly.
+    """The peak would be as low, or nearly, without a checkpoint.
 
     ## What it does
     Takes each checkpoint out of the traced program, by itself, and compares the estimated peak
@@ -16,13 +16,13 @@ class UselessCheckpoint(TracedRule):
     last stage or a loop, the linter's code for that is reported in its place.
 
     ## Why is this bad?
-    What it drops is computed again and the peak is elsewhere: compute is paid and no memory is
-    saved.
+    The peak is elsewhere, so recomputing what the checkpoint drops costs compute and saves no
+    memory.
 
     ## Use instead
     Checkpoint what is live at the peak, which `jaxresid report` lists with its lines; or nothing.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the barrier itself is wanted, as it keeps a compiler from sharing gathered weights between
     the passes. Where other inputs than those traced move the peak.
     """

@@ -7,21 +7,21 @@ from jaxresid.linter.rule import Example
 
 
 class ValueSavedTwice(TracedRule):
-    """Two checkpoints keep the same value, each for itself.
+    """Two checkpoints each keep a copy of the same value.
 
     ## What it does
     Finds values that a checkpoint keeps although an earlier checkpoint keeps an equal one: the same
     operations of the same inputs.
 
     ## Why is this bad?
-    The barriers around checkpoints keep a compiler from seeing that both are one, so that the value
+    The barriers around checkpoints keep a compiler from seeing that the two are equal, so the value
     is computed and stored twice.
 
     ## Use instead
-    Compute it once outside of the checkpoints and hand it to both, or put both uses under one
+    Compute it once outside the checkpoints and pass it to both, or put both uses under one
     checkpoint.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the function is called twice on purpose, as in a test of its determinism.
     """
 

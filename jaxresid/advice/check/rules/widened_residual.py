@@ -7,23 +7,24 @@ from jaxresid.linter.rule import Example
 
 
 class WidenedResidual(TracedRule):
-    """A value is kept in a wider type than it was computed from, and nobody asked for that.
+    """A value is kept in a wider type than it was computed from, without an explicit cast.
 
     ## What it does
-    Finds residuals in float32 or float64 that a function of JAX, or a meeting with a wider array,
-    made of something narrower: `jnp.var` of bfloat16 computes in float32 and keeps the centred
-    array so. Silent where the line casts by name (`astype`, `dtype=`), and in model libraries.
+    Finds residuals in float32 or float64 that a function of JAX, or an operation with a wider
+    array, made of something narrower: `jnp.var` of bfloat16 computes in float32 and keeps the
+    centred array in float32. Silent where the line casts explicitly (`astype`, `dtype=`), and in
+    model libraries.
 
     ## Why is this bad?
     It takes twice the bytes, and in a loop on every trip. `m * x` with a float32 mask makes all
     that follows float32 as well.
 
     ## Use instead
-    Cast the mask to the type of the array; write the statistic with what the model needs
+    Cast the mask to the type of the array; compute the statistic from narrow values
     (`jnp.mean(x * x) - mean * mean`), or checkpoint the normalisation, so that only its narrow
     input is kept.
 
-    ## When it is right after all
+    ## When is this fine?
     Where the precision is needed in the backward pass.
     """
 

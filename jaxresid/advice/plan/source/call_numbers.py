@@ -43,7 +43,7 @@ def numbered(file: Rewriting, call: ast.expr) -> str:
     loop = _loop(file, call)
     if loop is None:
         raise UnwritableError(
-            file.where(call.lineno), "which call it is cannot be told here: no loop is around it"
+            file.where(call.lineno), "cannot tell which call this is: there is no loop around it"
         )
     target, iterated = loop.target, loop.iter
     match iterated, target:
@@ -59,7 +59,7 @@ def numbered(file: Rewriting, call: ast.expr) -> str:
     used |= {a.arg for a in ast.walk(around) if isinstance(a, ast.arg)}
     free = next((name for name in _NAMES if name not in used), None)
     if free is None:
-        raise UnwritableError(file.where(call.lineno), "no name is left for the number of a call")
+        raise UnwritableError(file.where(call.lineno), "no unused name is left to number the calls")
     bare = isinstance(target, ast.Tuple) and not file.text(target).startswith("(")
     opening, closing = ("(", ")") if bare else ("", "")
     file.wrap(target, f"{free}, {opening}", closing)

@@ -44,7 +44,9 @@ def written_checkpoint(
       UnwritableError: No such checkpoint can be seen, or it may be one of several.
     """
     if location is None:
-        raise UnwritableError(function, "no line is known for this checkpoint; change it by hand")
+        raise UnwritableError(
+            function, "the line of this checkpoint is not known; change it by hand"
+        )
     where = f"{location.file}:{location.line}"
     file = files.at(location.file, location.line)
     at = defined and (os.path.realpath(files.path(defined.file)), defined.line)
@@ -63,10 +65,9 @@ def written_checkpoint(
             lines = ", ".join(f.where(s.node.lineno) for f, s in chosen[:4])
             raise UnwritableError(
                 where,
-                f"which checkpoint of {function} is meant cannot be told ({lines}); change it by"
-                " hand",
+                f"cannot tell which checkpoint of {function} is meant ({lines}); change it by hand",
             )
-    raise UnwritableError(where, f"no checkpoint of {function} is found; change it by hand")
+    raise UnwritableError(where, f"no checkpoint of {function} was found; change it by hand")
 
 
 def _defined_at(file: Rewriting, site: Site) -> tuple[str, int] | None:
@@ -121,14 +122,14 @@ def remove_checkpoint(file: Rewriting, site: Site) -> None:
     if site.api.loop or not (site.api.library in _UNWRAPPED or is_method):
         raise UnwritableError(
             file.where(site.node.lineno),
-            "without its checkpoint the module, and with it its parameters, would have another"
-            " name; remove it by hand and give the module the name that it has",
+            "without its checkpoint the module and its parameters would have other names; remove"
+            " it by hand and give the module its present name",
         )
     fix = edits.without_checkpoint(file.facts, site)
     if fix is None:
         raise UnwritableError(
             file.where(site.node.lineno),
-            "other text shares the line of this checkpoint; remove it by hand",
+            "other code shares the line of this checkpoint; remove it by hand",
         )
     for edit in fix.edits:
         file.edit(edit)
@@ -145,19 +146,19 @@ def set_policy(file: Rewriting, site: Site, policy: str | None) -> None:
         raise UnwritableError(where, f"{site.qualname} takes no policy; use jax.checkpoint")
     if site.arguments.dynamic or len(site.arguments.positional) > 1:
         raise UnwritableError(
-            where, f"the arguments of this checkpoint are not all visible; {_by_hand(policy)}"
+            where, f"not all arguments of this checkpoint are visible; {_by_hand(policy)}"
         )
     text = file.policy(policy, site.node)
     given = site.arguments.keywords.get("policy")
     owner = next((c for c in site.calls if given in c.keywords), None)
     if given is not None and owner is None:
-        raise UnwritableError(where, f"its policy comes out of a dictionary; {_by_hand(policy)}")
+        raise UnwritableError(where, f"its policy comes from a dictionary; {_by_hand(policy)}")
     own = site.node if isinstance(site.node, ast.Call) else None
     if owner is not None and owner is not own and _is_shared(file.facts, owner, site):
         if own is None:
             raise UnwritableError(
                 file.where(owner.lineno),
-                f"this policy is that of other checkpoints too; {_by_hand(policy)}",
+                f"other checkpoints share this policy; {_by_hand(policy)}",
             )
         owner, given, text = own, None, text or "None"
     if text is None:
@@ -202,9 +203,9 @@ def split_checkpoint(
         if c.func is made or made in there.facts.names.origins(c.func)
     ]
     if there is not file or len(calls) != 1 or not isinstance(made, ast.Call) or plain is None:
-        raise UnwritableError(where, "some calls only cannot be treated otherwise here")
+        raise UnwritableError(where, "cannot treat only some of the calls differently here")
     if site.api.library != "jax" or site.arguments.dynamic or len(site.arguments.positional) > 1:
-        raise UnwritableError(where, "some calls only cannot be treated otherwise here")
+        raise UnwritableError(where, "cannot treat only some of the calls differently here")
     (call,) = calls
     texts = []
     for part in parts:
@@ -233,7 +234,7 @@ def _with_policy(file: Rewriting, site: Site, made: ast.Call, policy: str | None
 
 
 def _by_hand(policy: str | None) -> str:
-    return f"give it policy={policy} by hand" if policy else "take its policy away by hand"
+    return f"give it policy={policy} by hand" if policy else "remove its policy by hand"
 
 
 def _is_shared(facts: Facts, owner: ast.Call, site: Site) -> bool:

@@ -123,7 +123,7 @@ class Rewriting:
         name = self.imports.spelled(qualname, imported, at, also)
         if name is None:
             raise UnwritableError(
-                self.where(at.lineno), f"{imported} cannot be named here; import it and use it here"
+                self.where(at.lineno), f"cannot import {imported} here; import and use it by hand"
             )
         return name
 
@@ -141,7 +141,7 @@ class Rewriting:
         if text is None:
             raise UnwritableError(
                 self.where(at.lineno),
-                f"the policy {policy} is no member of jax.checkpoint_policies; write it by hand",
+                f"the policy {policy} is not in jax.checkpoint_policies; write it by hand",
             )
         return text
 
@@ -181,9 +181,7 @@ class Rewriting:
                 raise ValueError(after.message)
             parse(after.source)
         except ValueError as e:
-            raise UnwritableError(
-                self.shown, f"the edits do not go together ({e}); make them by hand"
-            ) from e
+            raise UnwritableError(self.shown, f"the edits conflict ({e}); make them by hand") from e
         return new
 
 
@@ -232,15 +230,13 @@ class Rewritings:
 
     def _read(self, path: str, where: str) -> Rewriting:
         if path.endswith(".ipynb") or "ipykernel" in path or "ipython" in path:
-            raise UnwritableError(where, "notebooks are not written to; edit the cell by hand")
+            raise UnwritableError(where, "notebooks are not edited; edit the cell by hand")
         if os.path.basename(path).startswith("<"):
-            raise UnwritableError(where, "this code comes from no file; edit it by hand")
+            raise UnwritableError(where, "this code does not come from a file; edit it by hand")
         if not self.is_writable(path):
             library = library_of(path)
             hint = f"; {by_hand(library)}" if library else ""
-            raise UnwritableError(
-                where, f"this is code of a library, which is not written to{hint}"
-            )
+            raise UnwritableError(where, f"this is library code, which is not edited{hint}")
         shown = path.removeprefix(self._frames.cwd)
         try:
             raw = Path(path).read_bytes()

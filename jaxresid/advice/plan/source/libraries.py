@@ -42,5 +42,5 @@ def by_hand(library: str) -> str:
     """Return what to write in place of a checkpoint in a library's code, as far as it is known."""
     switch = SWITCHES.get(library)
     if switch is None:
-        return f"nothing can be written there, and no switch of {library}'s is known"
+        return f"no checkpoint option of {library} is known"
     return f"by hand: {switch}"

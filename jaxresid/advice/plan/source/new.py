@@ -37,7 +37,7 @@ def checkpoint_body(
     if len(ours) > 1:
         ours = [loop for loop in ours if is_called(file.facts, loop.bodies[0], function)]
     if len(ours) != 1:
-        what = "the loops on this line cannot be told apart" if len(ours) > 1 else "no jax.lax.scan"
+        what = "cannot tell the loops on this line apart" if len(ours) > 1 else "no jax.lax.scan"
         raise UnwritableError(
             file.where(location.line),
             f"{what}; checkpoint the body {function} of this loop by hand",
@@ -76,16 +76,14 @@ def checkpoint_call(
     if not ours and len(parts) == 1 and _wrap_argument(files, file, calls, function, policy):
         return
     if len(ours) != 1:
-        raise UnwritableError(
-            where, f"which call of {function} is meant cannot be told by its line"
-        )
+        raise UnwritableError(where, f"cannot tell from the line which call of {function} is meant")
     call = ours[0]
     library = _library(files, file, call, function)
     match library:
         case "jax":
             _wrap_function(file, call, function, parts, given)
         case "equinox" | "nnx" | "linen" if len(parts) > 1:
-            raise UnwritableError(where, f"some calls of {function} only cannot be checkpointed")
+            raise UnwritableError(where, f"cannot checkpoint only some of the calls of {function}")
         case "equinox":
             name = file.spelled("equinox.filter_checkpoint", "equinox", call)
             file.wrap(call.func, f"{name}(", _closing(file, call, policy))
@@ -94,7 +92,8 @@ def checkpoint_call(
         case _:
             raise UnwritableError(
                 where,
-                f"which library {function} is a module of cannot be told; use its own checkpoint",
+                f"cannot tell which library the module {function} is from; use that library's own"
+                " checkpoint",
             )
 
 
@@ -128,12 +127,14 @@ def checkpoint_whole(
       UnwritableError: It is no plain function.
     """
     if not isinstance(definition, ast.FunctionDef):
-        raise UnwritableError(file.shown, "the target is no plain function; checkpoint it by hand")
+        raise UnwritableError(
+            file.shown, "the target is not a plain function; checkpoint it by hand"
+        )
     facts = file.facts
     if facts.names.class_of(definition) is not None:
         raise UnwritableError(
             file.where(definition.lineno),
-            "the target is a method; checkpoint a function that takes arrays alone by hand",
+            "the target is a method; checkpoint by hand a function that takes only arrays",
         )
     source = file.source
     name = file.spelled("jax.checkpoint", "jax", definition, ("jax.remat",))
@@ -175,8 +176,8 @@ def _closing_over(
     if args.vararg or args.kwarg:
         raise UnwritableError(
             file.where(definition.lineno),
-            "the target takes any arguments, some of them no arrays; checkpoint by hand a function"
-            " of its arrays alone",
+            "the target takes *args or **kwargs that are not all arrays; checkpoint by hand a"
+            " function that takes only arrays",
         )
     kinds: dict[str, Kind] = {}
     for i, arg in enumerate(positional):
@@ -267,8 +268,8 @@ def _wrap_function(
         if len(parts) > 1:
             raise UnwritableError(
                 file.where(call.lineno),
-                f"some calls of {function} only, whose arguments are not arrays alone, are to be"
-                " checkpointed",
+                f"cannot checkpoint only some of the calls of {function}, as its arguments are not"
+                " all arrays",
             )
         _close_over(file, call, parts[0].policy, given, implicit)
         return
@@ -366,7 +367,7 @@ def _bind(file: Rewriting, call: ast.Call, keywords: Sequence[ast.keyword]) -> l
     if edit is None:
         raise UnwritableError(
             file.where(call.lineno),
-            f"bind {', '.join(bound)} by functools.partial and checkpoint that",
+            f"bind {', '.join(bound)} with functools.partial and checkpoint the result",
         )
     file.edit(edit)
     return bound
@@ -521,7 +522,8 @@ def _wrap_module(
     if keywords and remat == "flax.nnx.remat":
         raise UnwritableError(
             where,
-            f"nnx.remat takes constants by position: pass {keywords[0].arg} so, and plan again",
+            f"nnx.remat takes constants by position only: pass {keywords[0].arg} by position, and"
+            " plan again",
         )
     if keywords:
         partial = file.spelled("functools.partial", "functools", call)

@@ -128,11 +128,11 @@ def write(edits: Sequence[FileEdit]) -> None:
             try:
                 if not replace_content(edit.path, edit.old, edit.new):
                     raise JaxresidError(
-                        f"{edit.shown} changed while it was planned; nothing is written, run again"
+                        f"{edit.shown} changed during planning; nothing was written, run again"
                     )
             except OSError as e:
                 raise JaxresidError(
-                    f"cannot write {edit.shown}: {e.strerror or e}; nothing is written"
+                    f"cannot write {edit.shown}: {e.strerror or e}; nothing was written"
                 ) from e
             done.append(edit)
     except BaseException:
@@ -175,8 +175,8 @@ def _change(
         where = ", ".join(_where(site) for site in planned)
         raise UnwritableError(
             file.where(written.node.lineno),
-            f"this checkpoint is that of several calls, which are planned differently ({where});"
-            " give each its own by hand",
+            f"this checkpoint serves several calls, for which the plan differs ({where}); give each"
+            " its own by hand",
         )
     parts = wanted.pop()
     if len(parts) > 1:
@@ -196,7 +196,7 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
     what = "loop" if site.kind == "scan" else "function"
     return (
         f"{_where(site)}: the {what} {site.function} that runs here is code of {site.library},"
-        f" which is not written to; {by_hand(site.library)}"
+        f" which is not edited; {by_hand(site.library)}"
     )
 
 
@@ -208,17 +208,19 @@ def _make(files: Rewritings, site: PlannedSite, subject: Subject, calls: Calls) 
     if site.kind == "whole":
         location = definition(subject.fun)
         if location is None:
-            raise UnwritableError(site.function, "the target is no Python function")
+            raise UnwritableError(site.function, "the target is not a Python function")
         file = files.at(location.file, location.line)
         found = defined_at(file.facts, location)
         whole = found if isinstance(found, ast.stmt) else None
         checkpoint_whole(file, whole, parts[0].policy, calls.target)
         return
     if site.location is None:
-        raise UnwritableError(site.function, "no line is known where it is called")
+        raise UnwritableError(site.function, "the line where it is called is not known")
     if site.kind == "scan":
         if len(parts) > 1:
-            raise UnwritableError(_where(site), f"some loops of {site.function} only")
+            raise UnwritableError(
+                _where(site), f"cannot change only some of the loops of {site.function}"
+            )
         checkpoint_body(files, site.function, site.location, parts[0].policy)
         return
     path = files.path(site.location.file)
@@ -239,9 +241,7 @@ def _alike(site: PlannedSite) -> list[Part]:
     """
     parts = _parts(site)
     if len(parts) > 1:
-        raise UnwritableError(
-            _where(site), f"some calls of {site.function} are planned otherwise than others"
-        )
+        raise UnwritableError(_where(site), f"the plan differs between calls of {site.function}")
     return [Part(0, parts[0].checkpointed, parts[0].policy)]
 
 
@@ -303,7 +303,7 @@ def _expression(file: Rewriting, expression: Expression) -> ast.expr:
             return node
     raise UnwritableError(
         file.where(expression.line),
-        f"`{expression.code}` is not there as an expression of its own; name it by hand",
+        f"`{expression.code}` is not an expression of its own in the source; name it by hand",
     )
 
 

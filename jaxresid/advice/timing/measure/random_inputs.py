@@ -56,7 +56,7 @@ def draws(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[Draw, ...]:
         more = f" (nor can {len(unknown) - 1} more)" if len(unknown) > 1 else ""
         raise InputsError(
             f"{paths[first]}, {_described(leaves[first])}, cannot be drawn at random{more}: give"
-            " the inputs themselves, --inputs make_inputs --concrete-inputs with a function that"
+            " the inputs themselves with --inputs make_inputs --concrete-inputs, a function that"
             " returns them (from Python: pass arrays)"
         )
     return tuple(draw for draw in found if draw is not None)

@@ -96,7 +96,7 @@ def measured(
         isolated = jax_compat.import_jax().default_backend() == "cpu"
     if isolated and importlib.util.find_spec("flatbuffers") is None:
         raise JaxresidError(
-            "measuring needs flatbuffers to hand functions to another process:"
+            "measuring needs flatbuffers, to send functions to another process:"
             " pip install 'jaxresid[measure]'"
         )
     session = _Session(runs, baseline, made, seed, isolated, progress or (lambda _: None))
@@ -296,8 +296,8 @@ def exported(fun: Any, specs: Sequence[Any]) -> bytes:
         if "host_callbacks" not in str(e):
             raise
         raise JaxresidError(
-            "it calls back into Python (jax.debug.print, jax.pure_callback or the like), which a"
-            " process of its own cannot"
+            "it calls back into Python (jax.debug.print, jax.pure_callback or the like), which is"
+            " not possible from a separate process"
         ) from e
 
 

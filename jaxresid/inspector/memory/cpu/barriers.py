@@ -49,8 +49,8 @@ def undoing(profile: Profile) -> tuple[str, ...]:
     if not profile.removes_barriers:
         return ()
     return (
-        f"{profile.removes_barriers} undoes checkpoints outside of loops: the peaks are those that"
-        " it takes, as without them",
+        f"{profile.removes_barriers} undoes checkpoints outside loops: the peaks shown are those"
+        " that it reaches, as if they were not there",
     )
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.jaxpr.primitives import SCATTERS, VIEWS
 from jaxresid.inspector.memory.cpu.fusion import ELEMENTWISE, kernel
 from jaxresid.inspector.program.ops import Block, Op, Value
 
-_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "bitcast_convert_type"})
+# A transposition is a copy, if nothing takes it in.
+_VIEWS = VIEWS - {"transpose"}
 # These write over their first operand.
-_SCATTERS = frozenset({"scatter-add", "scatter_add"})
-OVERWRITING = _SCATTERS | {"scatter", "dynamic_update_slice"}
+OVERWRITING = SCATTERS | {"dynamic_update_slice"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ class _Writer:
             self._convolution(op, operands)
         elif name == "select_and_scatter_add":
             self._pooling_gradient(op, *operands)
-        elif name in _SCATTERS and self._adds_to_zeros(op, operands[0]):
+        elif name == "scatter-add" and self._adds_to_zeros(op, operands[0]):
             self._held[op.results[0]] = operands[1:]
         elif name in ("add", "add_any") and self._held.keys() & {*operands}:
             # Zeros, scattered to, added to an array: scattered to the array.

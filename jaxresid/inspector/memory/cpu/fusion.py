@@ -10,35 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from jaxresid.inspector.jaxpr import primitives
+from jaxresid.inspector.jaxpr.primitives import (
+    ARG_REDUCTIONS,
+    CASTS,
+    FILLS,
+    PARTS,
+    REDUCTIONS,
+    TRANSCENDENTAL,
+)
 from jaxresid.inspector.program.ops import Block, Op, Value
 
-_CHEAP = frozenset(
-    {
-        *("add", "add_any", "sub", "mul", "neg", "max", "min", "abs", "sign", "square"),
-        *("integer_pow", "floor", "ceil", "round", "clamp", "one_minus_square", "is_finite"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n"),
-        *("convert_element_type", "reduce_precision", "copy", "copy_p", "sin", "cos", "tan"),
-        *("real", "imag", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
-        *("population_count", "nextafter", "stop_gradient"),
-    }
-)
-_DEAR = frozenset(
-    {
-        *("div", "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"),
-        *("rsqrt", "sqrt", "cbrt", "pow", "atan2", "erf_inv", "rem", "sinh", "cosh", "asinh"),
-        *("acosh", "atanh", "asin", "acos", "atan"),
-    }
-)
-ELEMENTWISE = _CHEAP | _DEAR
-_MOVES = frozenset(
-    {
-        *("broadcast_in_dim", "iota", "slice", "pad", "rev", "dynamic_slice", "transpose"),
-        *("dynamic_update_slice", "reshape"),
-    }
-)
-_SUMS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
-_REDUCTIONS = _SUMS | {"reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin"}
+ELEMENTWISE = primitives.ELEMENTWISE | CASTS | {"copy"}
+# Read several times they are computed once. A sine is not: XLA:CPU computes it again.
+_EXPENSIVE = (TRANSCENDENTAL - {"sin", "cos", "tan"}) | {"div", "rem"}
+_MOVES = FILLS | PARTS | {"pad", "rev", "transpose", "reshape", "dynamic_update_slice"}
+_REDUCTIONS = REDUCTIONS | ARG_REDUCTIONS
 _LOOPS = ELEMENTWISE | _MOVES | _REDUCTIONS
+# What YNNPACK has: these reductions, and few of the elementwise.
+_SUMS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 _LIBRARY = frozenset(
     {
         *("abs", "ceil", "convert_element_type", "erf", "exp", "expm1", "floor", "log", "log1p"),
@@ -172,7 +162,7 @@ class _Graph:
             elsewhere = v in self._pinned or len(loops) < len(readers)
             if not loops or emitted[v] > _MOST_EMITTED:
                 self._stored.add(v)
-            elif _is_dear(op):
+            elif _is_expensive(op):
                 if elsewhere or len(loops) > 1 or loops[0].name == "broadcast_in_dim":
                     self._stored.add(v)
                 else:
@@ -291,14 +281,14 @@ def _emitted(readers: Sequence[Op], emitted: Mapping[Value, int]) -> int:
     return max(same, shifted)
 
 
-def _is_dear(op: Op) -> bool:
+def _is_expensive(op: Op) -> bool:
     if op.name == "div" and op.results[0].dtype != "bfloat16":
         # Division by what is broadcast is multiplication by what is broadcast.
         divisor = op.operands[1]
         return divisor.literal is None and divisor.size == op.results[0].size
     if op.results[0].dtype == "bfloat16" and op.name in ELEMENTWISE and op.name != "select_n":
         return True  # it is computed in float32, and rounding to bfloat16 is expensive
-    return op.name in _DEAR or op.name in _REDUCTIONS
+    return op.name in _EXPENSIVE or op.name in _REDUCTIONS
 
 
 def _reads_one(op: Op) -> bool:

@@ -11,36 +11,37 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from jaxresid.inspector.jaxpr.primitives import (
+    ARG_REDUCTIONS,
+    CASTS,
+    CONTRACTIONS,
+    ELEMENTWISE,
+    FILLS,
+    PARTS,
+    REDUCTIONS,
+    SCATTERS,
+    VIEWS,
+)
 from jaxresid.inspector.memory.tpu.layouts import cuts_tiles
 from jaxresid.inspector.program.ops import Block, Op, Value
 
-_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "bitcast_convert_type"})
-_ELEMENTWISE = frozenset(
+# Not measured: these are taken for kernels of their own, which nothing is fused with.
+_UNMEASURED = frozenset(
     {
-        *("add", "add_any", "sub", "mul", "div", "neg", "max", "min", "abs", "sign", "square"),
-        *("integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p"),
-        *("tanh", "logistic", "polynomial", "atan", "atan2", "floor", "ceil", "round", "rem"),
-        *("clamp", "one_minus_square", "is_finite", "nextafter", "erf_inv", "copy", "copy_p"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n"),
-        *("convert_element_type", "reduce_precision", "real", "imag"),
-        *("shift_left", "shift_right_logical", "shift_right_arithmetic", "population_count"),
-    }
-)
-_MOVES = frozenset(
-    {
-        *("broadcast_in_dim", "iota", "slice", "split", "unstack", "pad", "rev", "dynamic_slice"),
-        *("device_put", "full", "empty", "zeros_like"),
+        *("acosh", "asinh", "atanh"),
+        *("ragged_dot_general", "scaled_matmul", "scaled_matmul_wrapper"),
     }
 )
 # Too expensive to be computed twice.
-_DEAR = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
-MULTIPLIED = frozenset({"dot_general", "conv_general_dilated"})
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin"})
+_EXPENSIVE = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
+_ELEMENTWISE = (ELEMENTWISE | CASTS | {"copy"}) - _EXPENSIVE - _UNMEASURED
+_MOVES = FILLS | PARTS | {"pad", "rev", "device_put"}
+MULTIPLIED = CONTRACTIONS - _UNMEASURED
+_REDUCTIONS = REDUCTIONS | ARG_REDUCTIONS
 # What takes in an expensive value that nothing else reads.
 _READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
-SCATTERS = frozenset({"scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul"})
-# What a loop reads of these it makes itself, each trip.
-_SUNK = frozenset({"broadcast_in_dim", "iota", "full", "zeros_like", "empty"})
+# Calls into a library, which read arrays and write the type that they are asked for.
+LIBRARY = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve"})
 # No fusion has more ops than this between two ends.
 _FAR = 64
 # Of how many readers more is not asked.
@@ -120,7 +121,7 @@ def is_elementwise(op: Op) -> bool:
 
 def is_view(op: Op) -> bool:
     """Return whether the op only views its operand in another shape, order or type."""
-    return op.name in _VIEWS and op.operands[0].literal is None
+    return op.name in VIEWS and op.operands[0].literal is None
 
 
 def leads_on(op: Op) -> bool:
@@ -162,7 +163,7 @@ def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]]) -> Block:
             kind = _dot_kind(op)
         elif op.name in SCATTERS:
             kind = Elementwise if op.operands[0] in zeros and _is_one_per_row(op) else None
-        elif op.name in _DEAR:
+        elif op.name in _EXPENSIVE:
             reading = readers.get(op.results[0], ())
             kind = Elementwise if len(reading) == 1 and reading[0].name in _READING else None
         ops.append(op if kind is None else kind(*(getattr(op, f.name) for f in fields(op))))
@@ -198,7 +199,8 @@ def _held(block: Block) -> set[Value]:
             carried = {nest.operands[i] for i in nest.carries} if nest else set()
             for i, v in enumerate(op.operands):
                 maker = makers.get(v)
-                if not (maker and nest and i not in carried and maker.name in _SUNK):
+                # What a loop reads of these it makes itself, each trip.
+                if not (maker and nest and i not in carried and maker.name in FILLS):
                     held.add(v)
     for op in reversed(block.ops):
         if is_view(op) and op.results[0] in held:
@@ -256,7 +258,7 @@ def _epilogues(
     ready: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         at = i
-        if leads_on(op) or op.name in _DEAR:
+        if leads_on(op) or op.name in _EXPENSIVE:
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
     for i, op in enumerate(block.ops):
@@ -271,7 +273,7 @@ def _epilogues(
                 break
             if is_cast:
                 end = more if more.itemsize < end.itemsize else end
-            elif is_elementwise(after) or after.name in _DEAR:
+            elif is_elementwise(after) or after.name in _EXPENSIVE:
                 end = more
             elif not is_view(after):
                 break

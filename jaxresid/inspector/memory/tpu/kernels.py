@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.jaxpr.primitives import SCATTERS
 from jaxresid.inspector.memory.tpu.fusion import (
+    LIBRARY,
     MULTIPLIED,
-    SCATTERS,
     Fusions,
     fusions,
     is_multiplied,
@@ -25,8 +26,8 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 
 # These write over their first operand.
 _OVERWRITING = SCATTERS | {"dynamic_update_slice"}
-# Calls into a library, which read arrays.
-_CALLED = SCATTERS | {"gather", "sort", "fft", "cholesky", "triangular_solve"}
+# These read arrays.
+_CALLED = SCATTERS | LIBRARY
 
 
 @dataclass(frozen=True, slots=True, eq=False)

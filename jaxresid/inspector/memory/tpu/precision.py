@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxresid.inspector.memory.tpu.fusion import Fusions, is_multiplied
+from jaxresid.inspector.jaxpr.primitives import PARTS, REDUCTIONS, VIEWS
+from jaxresid.inspector.memory.tpu.fusion import LIBRARY, Fusions, is_multiplied
 from jaxresid.inspector.program.ops import Block, Op, Value
 
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
-_MOVES = frozenset(
-    {
-        *("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim"),
-        *("concatenate", "rev", "copy", "copy_p"),
-    }
-)
-
-_PIECES = frozenset({"split", "slice"})
-# Calls into a library and copies, which write the type they are asked for.
-_AS_GIVEN = frozenset(
-    {"gather", "sort", "fft", "cholesky", "triangular_solve", "while", "device_put"}
-)
+# The bits of a float32 are not those of the bfloat16 that it holds.
+_MOVES = (VIEWS - {"bitcast_convert_type"}) | {"broadcast_in_dim", "concatenate", "rev", "copy"}
+# A piece at a place that is not known, and all pieces with an axis less, were not measured.
+_PIECES = PARTS - {"dynamic_slice", "unstack"}
+# What writes the type that it is asked for.
+_AS_GIVEN = LIBRARY | {"while", "device_put"}
 
 
 def narrowed(block: Block, plan: Callable[[Block], Fusions]) -> frozenset[Value]:
@@ -89,7 +83,7 @@ def _find(
             # an array of its own, made of the whole in float32.
             if not all(v in multiplied for v in op.results):
                 wide.update(op.operands)
-        elif op.name in _REDUCTIONS:
+        elif op.name in REDUCTIONS:
             wide.update(v for v in op.operands if v not in written)
         elif not (is_multiplied(op) and _is_one_pass(op)):
             wide.update(op.operands)

@@ -219,7 +219,7 @@ class Traced(NamedTuple):
 
 def test_rows_stand_in_order_whatever_ends_first(pool, monkeypatch):
     monkeypatch.setattr(
-        compile_module, "lowered", lambda trace, platform: Module(trace.encode(), platform)
+        compile_module, "lowered", lambda trace, platform: Module(trace.name.encode(), platform)
     )
     fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.on}"))
     # What stands for a trace is handed to what stands for the lowering, and back to the row.

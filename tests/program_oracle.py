@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxresid.cli.main import run
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import Places, peak
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.report import subject
@@ -270,8 +271,8 @@ def _unjudged(source: str, name: str) -> _Unjudged:
     found = subject(Question(made.loss, tuple(made.loss_inputs()), mode="function"))
     assert isinstance(found.trace, Trace)
     program = value_and_gradients(found.trace)
-    held = residuals(found.trace, found.frames, program)
-    estimate = peak(program, found.profile, Places(found.frames, found.trace))
+    held = residuals(found.trace, program)
+    estimate = peak(lower(program, found.profile), Places(found.trace))
     return _Unjudged(held, totals_of(held).computed_nbytes, estimate.nbytes)
 
 

@@ -70,8 +70,8 @@ ALLOWED = {
 # The rooms of packages, lowest first: a room imports itself and those before it.
 ROOMS = {
     "inspector": (
-        *("jaxpr", "trace", "cost", "program", "memory", "subject", "residuals", "checkpoints"),
-        *("variants", "findings", "report"),
+        *("jaxpr", "trace", "cost", "program", "memory", "residuals", "checkpoints"),
+        *("variants", "findings", "subject", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("timing", "compile", "compare", "check", "plan", "sweep"),

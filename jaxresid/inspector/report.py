@@ -12,52 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.checkpoints.function import Worth, check_policies, worth
-from jaxresid.inspector.checkpoints.step import step_worth
-from jaxresid.inspector.cost.jaxpr_cost import passes_cost
-from jaxresid.inspector.cost.step import step_cost
+from jaxresid.inspector.checkpoints.function import check_policies
+from jaxresid.inspector.checkpoints.judging import Worth
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.compiler_versions import not_measured
-from jaxresid.inspector.memory.peak import Places, peak, profile_named
+from jaxresid.inspector.memory.peak import Places, profile_named
 from jaxresid.inspector.program.build import Program, value_and_gradients
-from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
-from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.subject import (
-    Inspection,
-    Subject,
-    dead_gradients,
-    differentiated_in,
-    uncollected,
-)
+from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, uncollected
+from jaxresid.inspector.subject.function import FunctionSubject
+from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
+from jaxresid.inspector.trace.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.trace.changes import changes, drops_gradients, made_by_function
 from jaxresid.inspector.trace.failures import needs_static, trace_error
-from jaxresid.inspector.trace.function import (
-    Arguments,
-    Trace,
-    arguments,
-    has_checkpoints,
-    primal_trace,
-    trace,
-    without_changed,
-)
+from jaxresid.inspector.trace.function import Trace, primal_trace, trace
 from jaxresid.inspector.trace.lost import Lost, lost
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
-    Cost,
     Finding,
-    Mesh,
     Offloading,
-    Peak,
-    Phases,
     Report,
     Residual,
-    Target,
 )
 from jaxresid.words import Mode, Profile
 
@@ -156,10 +136,12 @@ def _traced_subject(question: Question) -> Subject:
         f"traced as if on {jax_compat.ASSUMED_GPU}, as {found.name} asks for a GPU and there is"
         " none here"
     )
-    traced = found.trace
-    if isinstance(traced, Trace):
-        traced = replace(traced, primal=jax_compat.as_on_gpu()(traced.primal))
-    return replace(found, trace=traced, warnings=(*found.warnings, assumed), assumes_gpu=True)
+    return replace(
+        found,
+        trace=found.trace.tracing_in(jax_compat.as_on_gpu()),
+        warnings=(*found.warnings, assumed),
+        assumes_gpu=True,
+    )
 
 
 def _traced_here(question: Question) -> Subject:
@@ -182,7 +164,7 @@ def _traced_here(question: Question) -> Subject:
         step = _step_of(fun, call, name, frames, required=True)
     elif call.is_mutable:
         # What is changed in place is no parameter of a function, and may make it a step.
-        step, call = _with_changes(fun, call, may_be_step)
+        step, call = _with_changes(fun, call, may_be_step, frames)
     if step is None:
         if call.changing is None:
             call = replace(call, changing=frozenset())
@@ -207,13 +189,13 @@ def _traced_here(question: Question) -> Subject:
                 f"{name} takes no gradient itself, so it is not a training step; leave out --mode"
                 " step to differentiate it as a function"
             )
-        is_dead = steps.is_dead(step)
-        if is_dead:
-            warnings = (*warnings, dead_gradients(name))
+        found = StepSubject(fun, name, step, chosen, warnings)
+        if found.is_dead:
+            more = (dead_gradients(name),)
         else:
-            warnings = (*warnings, *(_partly_dead(name, each) for each in lost(step, frames)))
-        return Subject(fun, name, step, frames, chosen, warnings, is_dead)
-    return Subject(fun, name, traced, frames, chosen, (*warnings, *more))
+            more = tuple(_partly_dead(name, each) for each in lost(step))
+        return replace(found, warnings=(*warnings, *more))
+    return FunctionSubject(fun, name, traced, chosen, (*warnings, *more))
 
 
 _EARLY_REMAT3 = (
@@ -224,7 +206,7 @@ _EARLY_REMAT3 = (
 
 def _drops_gradients(traced: Trace) -> bool:
     """Return whether a function takes gradients itself and does nothing with them."""
-    primal = jax_compat.open_jaxpr(traced.primal().jaxpr)
+    primal = traced.written
     return steps.holds_gradient(primal) and drops_gradients(primal)
 
 
@@ -241,25 +223,24 @@ def _partly_dead(name: str, found: Lost) -> str:
 
 
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
-    traced, frames, profile = subject.trace, subject.frames, subject.profile
-    if isinstance(traced, StepTrace):
-        return _step(subject, traced)
-    mesh = subject.mesh
-    if mesh is not None and mesh.mode == "auto" and mesh.size > 1:
-        traced, reason = meshes.split_by_compiler(traced, cache)
-        if reason is None:
-            mesh = replace(mesh, source="compiler")
-        else:
-            subject = replace(subject, warnings=(*subject.warnings, reason))
-        subject = replace(subject, trace=traced)
-    program = value_and_gradients(traced)
-    found = residuals(traced, frames, program)
-    estimate = peak(program, profile, Places(frames, traced))
-    if has_checkpoints(traced, frames):
-        worths = worth(traced, frames, profile, found, program, estimate)
-    else:
-        worths = Worth((), Phases(*passes_cost(traced), Cost()))
-    return _inspection(subject, subject.target, found, worths, program, estimate, mesh)
+    subject = subject.split_by_compiler(cache)
+    program, found, estimate = subject.program, subject.residuals, subject.peak
+    worths = subject.worth()
+    places = Places(subject.trace)
+    said = host_findings(found, program, worths.offers, places, estimate.nbytes)
+    report = Report(
+        target=subject.target,
+        jax=subject.jax,
+        residuals=found,
+        cost=worths.cost,
+        peak=estimate,
+        checkpoints=worths.checkpoints,
+        warnings=subject.warnings,
+        offloading=_offloading(found, worths, program, said),
+        findings=said,
+        mesh=subject.mesh,
+    )
+    return Inspection(subject, report)
 
 
 def _step_of(
@@ -276,11 +257,11 @@ def _step_of(
         return None
     if not required and not steps.is_step(primal, call):
         return None
-    return steps.step_trace(primal, call)
+    return steps.step_trace(primal, call, frames)
 
 
 def _with_changes(
-    fun: Callable[..., Any], call: Arguments, may_be_step: bool
+    fun: Callable[..., Any], call: Arguments, may_be_step: bool, frames: Frames
 ) -> tuple[StepTrace | None, Arguments]:
     """Return the function as a training step, if it is one, and its arguments.
 
@@ -292,57 +273,14 @@ def _with_changes(
     except Exception:  # differentiating it says what is wrong
         return None, call
     if may_be_step and steps.is_step(primal, call):
-        return steps.step_trace(primal, call), call
+        return steps.step_trace(primal, call, frames), call
     return None, without_changed(call, [c.path for c in made_by_function(changes(primal, call))])
-
-
-def _step(subject: Subject, step: StepTrace) -> Inspection:
-    """Return the inspection of a training step."""
-    program = step_program(step)
-    found = step_residuals(step, subject.frames, program)
-    estimate = peak(program, subject.profile, Places(subject.frames, step))
-    if subject.is_dead:
-        worths = Worth((), step_cost(step))
-    else:
-        worths = step_worth(
-            subject.fun, step, subject.frames, subject.profile, found, program, estimate
-        )
-    target = Target(subject.name, differentiated_in(program), "step")
-    return _inspection(subject, target, found, worths, program, estimate, subject.mesh)
-
-
-def _inspection(
-    subject: Subject,
-    target: Target,
-    found: tuple[Residual, ...],
-    worths: Worth,
-    program: Program,
-    estimate: Peak,
-    mesh: Mesh | None,
-) -> Inspection:
-    frames = subject.frames
-    places = Places(frames, subject.trace)
-    said = host_findings(found, program, worths.offers, places, estimate.nbytes)
-    report = Report(
-        target=target,
-        jax=subject.jax,
-        residuals=found,
-        cost=worths.cost,
-        peak=estimate,
-        checkpoints=worths.checkpoints,
-        warnings=subject.warnings,
-        offloading=_offloading(found, worths, program, frames, said),
-        findings=said,
-        mesh=mesh,
-    )
-    return Inspection(subject.fun, report, subject.trace, frames, subject.is_dead)
 
 
 def _offloading(
     found: tuple[Residual, ...],
     worths: Worth,
     program: Program,
-    frames: Frames,
     said: Sequence[Finding],
 ) -> Offloading | None:
     """Return where the residuals are; None where nothing is in host memory, nor meant to be."""
@@ -355,7 +293,7 @@ def _offloading(
     return offloading(
         program,
         lambda: kept,
-        lambda: kept if plain is None else kept_by(plain, frames, value_and_gradients(plain)),
+        lambda: kept if plain is None else kept_by(plain, value_and_gradients(plain)),
         without_effect=without_effect,
     )
 
@@ -372,7 +310,7 @@ def _traced(
     A warning names those that are held static.
     """
     try:
-        return call, trace(fun, call, has_aux), ()
+        return call, trace(fun, call, has_aux, frames), ()
     except JaxresidError:
         raise
     except Exception as e:
@@ -383,7 +321,7 @@ def _traced(
             ]
             warning = f"kept static, as the function needs its value: {', '.join(which)}"
             try:
-                return held, trace(fun, held, has_aux), (warning,)
+                return held, trace(fun, held, has_aux, frames), (warning,)
             except JaxresidError:
                 raise
             except Exception as again:
@@ -401,7 +339,7 @@ def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frame
         primal = primal_trace(fun, call, has_aux)
     except Exception:  # then it is not the policy
         return
-    check_policies(primal, frames)
+    check_policies(primal, Levels(frames))
 
 
 def _floats_held(call: Arguments) -> Arguments:

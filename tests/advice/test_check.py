@@ -27,7 +27,6 @@ from jaxresid.advice.check.rules import traced_rules
 from jaxresid.advice.check.source_lines import FindingPlacer, definition
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.cli.main import run
-from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
 from jaxresid.linter.rule import SECTIONS, documentation
@@ -422,7 +421,7 @@ def test_a_loop_is_worth_a_word_where_it_makes_the_peak(changed, is_found):
     found = inspection(Question(functools.partial(scanned, body), (WS, X)))
     peak = dataclasses.replace(found.report.peak, **changed)
     report = dataclasses.replace(found.report, peak=peak)
-    said = [f.name for f in findings(report, found.trace, found.frames)]
+    said = [f.name for f in found.subject.findings(report)]
     assert said == ["unwrapped-loop-body"] * is_found
 
 
@@ -584,7 +583,7 @@ def test_paths_are_shown_as_the_linter_shows_them(lab, monkeypatch):
 
 
 def placing(fun=block.checkpointed):
-    return FindingPlacer(fun, "target", inspection(Question(jnp.sum, (f32(3),))).frames)
+    return FindingPlacer(fun, "target", inspection(Question(jnp.sum, (f32(3),))).trace.frames)
 
 
 def finding(location):
@@ -632,7 +631,7 @@ def test_a_location_on_every_kind_of_line(lab):
         "    for y in (x, g(x)):\n        x = [\n            y\n        ]\n    return x\n"
     )
     (lab.path / "lines.py").write_text(source)
-    place = FindingPlacer(len, "len", inspection(Question(jnp.sum, (f32(3),))).frames)
+    place = FindingPlacer(len, "len", inspection(Question(jnp.sum, (f32(3),))).trace.frames)
     path = str(lab.path / "lines.py")
 
     def at(row, column=None):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -218,14 +219,20 @@ def test_a_line_below_the_working_directory_is_said_from_there(monkeypatch):
     assert compiled_row(program(), TPU, FITS, devices=8).buffers[1].location.file == "README.md"
 
 
+class Traced(NamedTuple):
+    name: str
+    parameters: tuple[str, ...] = ()
+
+
 def test_rows_stand_in_order_whatever_ends_first(pool, monkeypatch):
     monkeypatch.setattr(
-        compile_module, "lowered", lambda trace, platform: LoweredModule(trace.encode(), platform)
+        compile_module,
+        "lowered",
+        lambda trace, platform: LoweredModule(trace.name.encode(), platform),
     )
     fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.on}"))
     # What stands for a trace is handed to what stands for the lowering, and back to the row.
-    monkeypatch.setattr(compile_module, "_parameters", lambda trace: ())
-    programs = [PolicyProgram(name, name) for name in ("none", "dots")]
+    programs = [PolicyProgram(name, Traced(name)) for name in ("none", "dots")]
     settings = CompileSettings(flags=(("xla_a", "b"),), timeout_s=5, memory_nbytes=GIB, workers=3)
     found = compiled_rows(programs, ["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4", "cpu"], settings)
     places = ["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4"]
@@ -246,14 +253,13 @@ def test_what_cannot_be_lowered_is_a_row_with_its_reason(pool, monkeypatch):
     def lowered(trace, platform):
         if platform == "tpu":
             raise TraceError("no callbacks\n  on a TPU")
-        if trace == "dots":
+        if trace.name == "dots":
             raise ZeroDivisionError("oh")
         return LoweredModule(b"", platform)
 
     monkeypatch.setattr(compile_module, "lowered", lowered)
-    monkeypatch.setattr(compile_module, "_parameters", lambda trace: ())
     pool(lambda job: FITS)
-    programs = [PolicyProgram(name, name, (), 7) for name in ("none", "dots")]
+    programs = [PolicyProgram(name, Traced(name), (), 7) for name in ("none", "dots")]
     found = compiled_rows(programs, ["cpu", TPU], CompileSettings())
     errors = [[c.error for c in rows] for rows in found]
     assert errors[0] == [None, "no callbacks on a TPU"]

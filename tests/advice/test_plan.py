@@ -17,7 +17,6 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.inspector.variants.recompute import Graph, Step, graph
 
 # What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share
@@ -72,7 +71,7 @@ def unrolled_inputs(layers):
 
 def traced(fun, args):
     found = subject(Question(fun, args, mode="function"))
-    return found, variants_of(found)
+    return found, found.variants()
 
 
 def place_of(variants, kind):
@@ -108,7 +107,7 @@ def by_name(variants, found, plain):
 @pytest.mark.parametrize("profile", ["accelerator", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_values_of_a_scan_equal_brute_force(profile):
     found = subject(Question(scanned, scanned_inputs(), mode="function", profile=profile))
-    variants = variants_of(found)
+    variants = found.variants()
     plain = variants.variant({})
     tried = by_name(variants, found, plain)
     assert len(tried) == 2**6 + 1
@@ -437,7 +436,7 @@ def test_a_step_is_planned_as_its_loss_is():
 
     args = scanned_inputs()
     found = subject(Question(step, args, mode="step"))
-    variants = variants_of(found)
+    variants = found.variants()
     plain = variants.variant({})
     place = place_of(variants, "scan")
     nothing = variants.variant({place: everywhere(place, Choice(None))})

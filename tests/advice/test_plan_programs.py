@@ -25,7 +25,6 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.candidates import candidates, saving
 from jaxresid.inspector.variants.choices import Choice
 from jaxresid.inspector.variants.naming import nameable
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
 
@@ -42,7 +41,7 @@ class Program:
         module = importlib.import_module(self.name)
         self.question = Question(module.loss).of(module.loss_inputs(), {})
         self.subject = subject(self.question)
-        self.variants = variants_of(self.subject)
+        self.variants = self.subject.variants()
         self.plain = without_checkpoints(self.variants)
         self.drafts = planning._Drafts(self.subject, self.variants, [], self.plain, None)
         self.drafts._menus = [_Menu(p) for p in planning._places(self.variants)]

@@ -16,11 +16,14 @@ from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import CHIPS, DEFAULT, chip
 from jaxresid.advice.timing.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.cpu.profile import Cpu
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole
-from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.arguments import arguments
+from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
 
 BF16, F32, I8, I32 = jnp.bfloat16, jnp.float32, jnp.int8, jnp.int32
@@ -43,11 +46,11 @@ def took(fun, *args, on=V5P, profile=None):
     program = whole(
         found, [Role("argument")] * len(found.invars), [Role("output")] * len(found.outvars)
     )
-    return seconds(program, on, profile or Accelerator())
+    return seconds(lower(program, profile or Accelerator()), on)
 
 
 def with_gradients(fun, *args):
-    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
+    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False, Frames()))
 
 
 def exactly(value):
@@ -448,8 +451,8 @@ def losses(form, policy):
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_recomputing_takes_the_forward_products_again(form):
     matmul = 2 * N**3 / 459e12
-    plain = seconds(losses(form, "none"), V5P, Accelerator())
-    again = seconds(losses(form, cp.nothing_saveable), V5P, Accelerator())
+    plain = seconds(lower(losses(form, "none"), Accelerator()), V5P)
+    again = seconds(lower(losses(form, cp.nothing_saveable), Accelerator()), V5P)
     assert plain.compute == pytest.approx(3 * LAYERS * matmul, rel=0.02)
     assert again.compute - plain.compute == pytest.approx(LAYERS * matmul, rel=0.05)
     assert again.total > plain.total
@@ -458,17 +461,19 @@ def test_recomputing_takes_the_forward_products_again(form):
 
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_offloading_takes_the_link_there_and_back(form):
-    away = seconds(losses(form, OFFLOAD), V5P, Accelerator())
+    away = seconds(lower(losses(form, OFFLOAD), Accelerator()), V5P)
     nbytes = LAYERS * N * N * 2
     assert away.transfers == exactly(2 * nbytes / V5P.host_rate)
     assert away.transfers == exactly(2 * transfer_seconds(nbytes, V5P))
     kernels = seconds(
-        losses(form, OFFLOAD), dataclasses.replace(V5P, host_rate=1e15), Accelerator()
+        lower(losses(form, OFFLOAD), Accelerator()), dataclasses.replace(V5P, host_rate=1e15)
     )
     assert kernels.transfers < kernels.total
     # They run beside the kernels: the longer of the two is what counts.
     assert away.total == pytest.approx(max(kernels.total, away.transfers))
-    slow = seconds(losses(form, OFFLOAD), dataclasses.replace(V5P, host_rate=1e9), Accelerator())
+    slow = seconds(
+        lower(losses(form, OFFLOAD), Accelerator()), dataclasses.replace(V5P, host_rate=1e9)
+    )
     assert slow.total == slow.transfers
 
 
@@ -492,12 +497,13 @@ def test_peak_and_time_share_what_the_compiler_is_asked(monkeypatch):
         return kernels(block, nest)
 
     monkeypatch.setattr(storage_accelerator, "kernels", counted)
-    first = peak_nbytes(program, profile)
-    found = seconds(program, V5P, profile)
+    lowered = lower(program, profile)
+    first = peak_nbytes(lowered)
+    found = seconds(lowered, V5P)
     assert asked == [program.block]
-    other = losses("loop", cp.nothing_saveable)
-    assert peak_nbytes(other, profile) == peak_nbytes(other, Accelerator()) != first
-    assert seconds(program, V5P, profile) == found == seconds(program, V5P, Accelerator())
+    other = lower(losses("loop", cp.nothing_saveable), profile)
+    assert peak_nbytes(other) != first
+    assert seconds(lowered, V5P) == found == seconds(lower(program, Accelerator()), V5P)
 
 
 def test_an_empty_program_takes_no_time():
@@ -574,7 +580,7 @@ def test_bytes_flops_and_overhead_are_near_the_tpu_compilers():
     for name in ("mlp/unroll/none", "mlp/unroll/nothing"):
         (case,) = (c for c in zoo.CASES if c.name == name)
         fun, args = case.build("tpu")
-        found = seconds(with_gradients(fun, *args), V5P, Accelerator())
+        found = seconds(lower(with_gradients(fun, *args), Accelerator()), V5P)
         counted = counted_by_libtpu(fun, args)
         assert found.memory * V5P.hbm_rate == pytest.approx(counted["bytes accessed"], rel=0.15)
         assert found.compute * V5P.bfloat16 == pytest.approx(counted["flops"], rel=0.02)

@@ -16,7 +16,6 @@ from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import _expressions, nameable
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.where import FIXTURES
 
@@ -117,7 +116,7 @@ class Promise:
         self.directory, self.count = directory, 0
         self.file = self.add((HEAD + textwrap.dedent(source)).encode())
         self.subject, _ = subject_of(options(self.file))
-        self.variants = variants_of(self.subject)
+        self.variants = self.subject.variants()
 
     def add(self, text):
         self.count += 1
@@ -231,7 +230,7 @@ def test_a_step(tmp_path, monkeypatch):
     step = dataclasses.replace(options("train_step.py"), mode="step")
     step = dataclasses.replace(step, target="train_step.py:train_step_checkpointed")
     subject, _ = subject_of(step)
-    variants = variants_of(subject)
+    variants = subject.variants()
     (place,) = variants.places()
     plain = variants.variant({place: everywhere(place, None)})
     policy = jax.checkpoint_policies.dots_saveable

@@ -169,15 +169,14 @@ def judged(case):
     """Return the peak's estimate in bytes and the roofline's seconds for value and gradients."""
     from jaxresid.advice.timing import chips, roofline
     from jaxresid.inspector import report
-    from jaxresid.inspector.subject import uncollected
+    from jaxresid.inspector.subject.base import uncollected
     from jaxresid.inspector.trace.question import Question
-    from jaxresid.inspector.variants.of_subject import variants_of
 
     fun, args = case.build("tpu")
     with uncollected():
         subject = report.subject(Question(fun, args))
-        variant = variants_of(subject).variant({})
-        taken = roofline.seconds(variant.program, chips.chip("h100"), subject.profile)
+        variant = subject.variants().variant({})
+        taken = roofline.seconds(variant.lowered, chips.chip("h100"))
     return variant.peak_nbytes, taken.total
 
 

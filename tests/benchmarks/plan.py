@@ -37,7 +37,6 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Choice, Place
-from jaxresid.inspector.variants.of_subject import variants_of
 
 # As `advice.plan` has it: what spares less than that share of all FLOPs is worth no edit.
 SLACK = 5e-4
@@ -194,7 +193,7 @@ def measure(case, profile, most):
     """
     fun, args = case.build()
     found = subject(Question(fun, args, mode=case.mode, profile=profile))
-    variants = variants_of(found)
+    variants = found.variants()
     start = time.perf_counter()
     tried = list(points(found, variants, case.mode))
     traced = time.perf_counter() - start

@@ -9,7 +9,6 @@ import pytest
 
 from jaxresid.cli.main import run
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.residuals.listing import split_of
 from jaxresid.inspector.trace.question import Question
 from jaxresid.render.json import split_json
 from tests.render.test_render import schema
@@ -25,7 +24,8 @@ def stack(x, ws):
 
 
 def split(fun=stack, args=(X, WS), max_eqns=200, depth=2):
-    return split_of(inspection(Question(fun, args)), max_eqns=max_eqns, depth=depth)
+    found = inspection(Question(fun, args))
+    return found.subject.split(found.report, max_eqns=max_eqns, depth=depth)
 
 
 def equations(listing):

@@ -9,9 +9,8 @@ from typing import Any
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.errors import InputsError
-from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.subject import Inspection
+from jaxresid.inspector.subject.base import Inspection
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
@@ -79,13 +78,13 @@ def checked(inspection: Inspection, run: LintRun) -> tuple[Linted, ...]:
       ConfigError: The configuration of a file is not understood.
       InputsError: The function is a training step that does nothing with its gradients.
     """
-    if inspection.is_dead:
+    if inspection.subject.is_dead:
         raise InputsError(inspection.report.warnings[-1])
     report = inspection.report
-    placer = FindingPlacer(inspection.fun, report.target.name, inspection.frames)
+    placer = FindingPlacer(inspection.subject.fun, report.target.name, inspection.subject.frames)
     measured = {"profile": report.peak.profile, "jax": report.jax.version}
     reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
-    reported += findings(report, inspection.trace, inspection.frames)
+    reported += inspection.subject.findings(report)
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}
     for finding in reported:
         file, violation = placer.violation(finding, measured)

@@ -15,7 +15,6 @@ from jaxresid.advice.compile.ahead_of_time import (
     PolicyProgram,
     compiled_rows,
     places_of,
-    residuals_of,
     warnings_of,
 )
 from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
@@ -27,14 +26,12 @@ from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.residuals.offloading import kept_by, offloading
-from jaxresid.inspector.subject import Subject, uncollected
+from jaxresid.inspector.residuals.offloading import offloading
+from jaxresid.inspector.subject.base import Subject, uncollected
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.inspector.trace.runnable import runnable
 from jaxresid.inspector.variants.candidates import Candidate, candidates
 from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant, Variants
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Comparison, ComparisonRow
 from jaxresid.targets.targets import load
 from jaxresid.words import Mode, Profile
@@ -186,7 +183,7 @@ def comparison(
     if measure is not None:
         leaf_recipes(measure.leaves, paths)  # refused before anything is traced again
     with uncollected(), subject.tracing():
-        variants = variants_of(subject)
+        variants = subject.variants()
         target = policy_target(variants.places(), at)
         table = ComparisonTable(subject, variants, target, chosen, progress or (lambda _: None))
         table.add(NONE, target.choices(None))
@@ -202,7 +199,7 @@ def comparison(
         warnings += warnings_of(compile.settings)
     timed: Measurement | None = None
     if measure is not None:
-        runs = [VariantToTime(label, runnable(v.trace)) for label, v in table.variants.items()]
+        runs = [VariantToTime(label, v.trace.runnable()) for label, v in table.variants.items()]
         timed = measured(
             runs, NONE, measure.leaves, paths, rounds=measure.rounds, progress=progress
         )
@@ -236,12 +233,10 @@ def _compiled(
 ) -> tuple[ComparisonRow, ...]:
     """Return the rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
-    frames, found = table.subject.frames, list(rows)
+    found = list(rows)
     with uncollected(), table.subject.tracing():
         programs = [
-            PolicyProgram(
-                rows[i].policy, v.trace, residuals_of(v.trace, frames, v.program), v.peak_nbytes
-            )
+            PolicyProgram(rows[i].policy, v.trace, v.residuals(), v.peak_nbytes)
             for i, v in variants
         ]
     compiled_by_xla = compiled_rows(programs, compile.place_names, compile.settings, progress)
@@ -287,11 +282,8 @@ class ComparisonTable:
                     "every policy is compared with no checkpoint, and without its checkpoints JAX"
                     f" cannot differentiate it: {e}"
                 ) from e
-        self._plain_seconds = seconds(self._plain.program, chip, subject.profile).total
-        self._frames = subject.frames
-        self._kept_without = functools.cache(
-            lambda: kept_by(self._plain.trace, self._frames, self._plain.program)
-        )
+        self._plain_seconds = seconds(self._plain.lowered, chip).total
+        self._kept_without = functools.cache(self._plain.kept)
 
     def names(self) -> tuple[str, ...]:
         """Return the checkpoint_names at the places, in program order."""
@@ -349,7 +341,7 @@ class ComparisonTable:
     def _row(self, label: str, variant: Variant, without_effect: bool) -> ComparisonRow:
         # Around a gradient that the function takes a checkpoint may spare work: it adds none.
         added = max((variant.cost - self._plain.cost).flops, 0)
-        estimated = seconds(variant.program, self._chip, self._profile)
+        estimated = seconds(variant.lowered, self._chip)
         plain = self._plain_seconds
         return ComparisonRow(
             label,
@@ -363,7 +355,7 @@ class ComparisonTable:
             uncosted=variant.cost.uncosted,
             offloading=offloading(
                 variant.program,
-                lambda: kept_by(variant.trace, self._frames, variant.program),
+                variant.kept,
                 self._kept_without,
                 without_effect=without_effect,
             ),

@@ -11,21 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.memory.peak import Places, peak
-from jaxresid.inspector.program.build import Program as TracedProgram
-from jaxresid.inspector.program.build import value_and_gradients
-from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.matching import matched
-from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.subject import Inspection, Subject, uncollected
+from jaxresid.inspector.subject.base import Inspection, Subject, uncollected
 from jaxresid.inspector.trace.failures import summary
-from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.units import format_bytes
 from jaxresid.words import Mode, Profile
@@ -74,7 +66,7 @@ class PolicyProgram:
     """
 
     policy: str
-    trace: Trace | StepTrace
+    trace: Traced
     residuals: tuple[Residual, ...] = ()
     estimate_nbytes: int | None = None
     is_dead: bool = False
@@ -191,7 +183,7 @@ def report_compiled(
     """Return the report of an inspection with what XLA says added."""
     report = inspection.report
     program = PolicyProgram(
-        WRITTEN, inspection.trace, report.residuals, report.peak.nbytes, inspection.is_dead
+        WRITTEN, inspection.trace, report.residuals, report.peak.nbytes, inspection.subject.is_dead
     )
     (rows,) = compiled_rows([program], place_names, settings, progress)
     return replace(report, compiled=rows, warnings=(*report.warnings, *warnings_of(settings)))
@@ -199,20 +191,8 @@ def report_compiled(
 
 def program_as_written(subject: Subject) -> PolicyProgram:
     """Return the program of a subject with its checkpoints as its code has them."""
-    traced = subject.trace
-    program = step_program(traced) if isinstance(traced, StepTrace) else value_and_gradients(traced)
-    estimate = peak(program, subject.profile, Places(subject.frames, traced))
-    found = residuals_of(traced, subject.frames, program)
-    return PolicyProgram(WRITTEN, traced, found, estimate.nbytes, subject.is_dead)
-
-
-def residuals_of(
-    traced: Trace | StepTrace, frames: Frames, program: TracedProgram
-) -> tuple[Residual, ...]:
-    """Return the residuals of a function or of a training step; `program` is the whole program."""
-    if isinstance(traced, StepTrace):
-        return step_residuals(traced, frames, program)
-    return residuals(traced, frames, program)
+    found, estimate = subject.residuals, subject.peak.nbytes
+    return PolicyProgram(WRITTEN, subject.trace, found, estimate, subject.is_dead)
 
 
 def places_of(place_names: Sequence[str]) -> tuple[str, ...]:
@@ -361,7 +341,7 @@ def compiled_row(
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity
     found, matched_nbytes = matched(
-        compilation.buffers, program.residuals, _parameters(program.trace)
+        compilation.buffers, program.residuals, program.trace.parameters
     )
     live = compilation.live_nbytes
     notes = list(compilation.notes)
@@ -389,13 +369,6 @@ def compiled_row(
         ),
         notes=tuple(notes),
     )
-
-
-def _parameters(traced: Trace | StepTrace) -> tuple[str, ...]:
-    """Return the names of the lowered program's parameters."""
-    if isinstance(traced, StepTrace):
-        return tuple(path or "a constant" for path in traced.inputs)
-    return tuple(traced.arguments.paths[i] for i in traced.arguments.dynamic)
 
 
 def _as_reported(source: Source) -> Source:
@@ -426,6 +399,5 @@ __all__ = [
     "places_of",
     "program_as_written",
     "report_compiled",
-    "residuals_of",
     "warnings_of",
 ]

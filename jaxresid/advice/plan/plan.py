@@ -37,10 +37,9 @@ from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import undoing
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subject import Subject, uncollected
+from jaxresid.inspector.subject.base import Subject, uncollected
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.choices import Place, Variant, Variants
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.inspector.variants.recompute import Graph, graph
 from jaxresid.model import Plan, PlannedPart, PlannedSite
 from jaxresid.units import format_bytes, parse_bytes
@@ -156,13 +155,13 @@ def _planned(
     progress: Callable[[str], None],
     check: Check | None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
-    variants = variants_of(subject)
+    variants = subject.variants()
     places = _places(variants)
     as_written = variants.variant({})
     plain = without_checkpoints(variants)
 
     def time_of(variant: Variant) -> float:
-        return seconds(variant.program, target_chip, subject.profile).total
+        return seconds(variant.lowered, target_chip).total
 
     plain_seconds = time_of(plain)
 

@@ -10,12 +10,9 @@ from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.bindings import heard
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subject import Subject
-from jaxresid.inspector.trace import function as tracing
+from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.question import Question
-from jaxresid.inspector.trace.step import StepTrace, step_primal
 from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
-from jaxresid.inspector.variants.of_subject import variants_of
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
@@ -50,7 +47,7 @@ def figures(variant: Variant, plain: Variant) -> PlanFigures:
 
 def figures_of(subject: Subject) -> PlanFigures:
     """Return the figures of the code as it is written."""
-    variants = variants_of(subject)
+    variants = subject.variants()
     return figures(variants.variant({}), without_checkpoints(variants))
 
 
@@ -88,12 +85,8 @@ def retrace(subject: Subject) -> None:
 
     What it raises is ignored.
     """
-    call = subject.trace.arguments
     try:
         with heard({}):
-            if isinstance(subject.trace, StepTrace):
-                step_primal(subject.fun, call)
-            else:
-                tracing.primal_trace(subject.fun, call, False)
+            subject.trace.run_again(subject.fun)
     except Exception:  # strings among the auxiliary outputs cannot be returned
         return

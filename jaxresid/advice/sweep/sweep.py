@@ -27,13 +27,12 @@ from jaxresid.advice.timing.chips import DEFAULT
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subject import Subject, uncollected
+from jaxresid.inspector.subject.base import Subject, uncollected
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.targets.inputs import Inputs
@@ -317,7 +316,7 @@ class _SweepRun:
             try:
                 traced = self._trace(batch)
                 with uncollected(), traced.tracing():
-                    variants = variants_of(traced)
+                    variants = traced.variants()
                     target = policy_target(variants.places(), self._grid.at)
                     table = ComparisonTable(traced, variants, target, DEFAULT, self._progress)
             except JaxresidError as e:

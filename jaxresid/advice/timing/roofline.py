@@ -28,8 +28,8 @@ from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.cost.traffic import ADDS, PUTS, TAKES
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
 from jaxresid.model import Cost
@@ -66,14 +66,10 @@ class Seconds:
     notes: tuple[str, ...] = ()
 
 
-def seconds(program: Program, chip: Chip, profile: Profile) -> Seconds:
-    """Return the estimated time of a program on a chip, in seconds.
-
-    Called right after the program's peak was estimated with the same `profile`, it takes a
-    fraction of the time that the peak took.
-    """
-    walk = _TimeEstimator(chip, profile)
-    found = walk.block(program.block, profile.lowered(program.block, None))
+def seconds(lowered: Lowered, chip: Chip) -> Seconds:
+    """Return the estimated time of a program on a chip, in seconds."""
+    walk = _TimeEstimator(chip, lowered.profile)
+    found = walk.block(lowered.program.block, lowered.block)
     return Seconds(
         found.compute,
         found.memory,

@@ -90,7 +90,7 @@ def report(
                     f"{options.target} is a training step, and JAX lists the residuals of"
                     " functions only; use -f text or json, or --mode function"
                 )
-            lines = saved_residual_lines(found.fun, found.trace.arguments, options.has_aux)
+            lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
     if format_ == "json":
         from jaxresid.render.json import report_json
 

@@ -51,9 +51,8 @@ def split(
     """
     with showing_progress(f"tracing {options.target}"):
         inspection = inspected(options)
-        from jaxresid.inspector.residuals.listing import split_of
 
-        found = split_of(inspection, max_eqns=max_eqns, depth=depth)
+        found = inspection.subject.split(inspection.report, max_eqns=max_eqns, depth=depth)
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
     if format_ == "json":

@@ -21,7 +21,7 @@ from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
 from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
-    from jaxresid.inspector.subject import Subject
+    from jaxresid.inspector.subject.base import Subject
 
 
 @click.command()

@@ -22,7 +22,7 @@ from jaxresid.targets.targets import Loaded, default_inputs, function_name, load
 from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
-    from jaxresid.inspector.subject import Inspection, Subject
+    from jaxresid.inspector.subject.base import Inspection, Subject
     from jaxresid.inspector.trace.question import Question
     from jaxresid.targets.inputs import Inputs
 
@@ -304,7 +304,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
       InputsError: The inputs are split over a mesh with other axes.
     """
     from jaxresid import jax_compat
-    from jaxresid.inspector.trace.function import mesh_of
+    from jaxresid.inspector.trace.leaves import mesh_of
 
     own = mesh_of(jax_compat.import_jax().tree.leaves((inputs.args, inputs.kwargs)))
     if mesh is None or own is None:

@@ -72,6 +72,8 @@ class Removal(Generic[T]):
         self._jaxprs = jaxprs
         self._shown = shown
         self._frames = frames
+        # Of jaxprs that stay: the one that was traced, and the numbered one.
+        self._levels = Levels(frames)
         self._bound: list[Bound] = []
         self._count = 0
         self.numbered = functools.cache(self._numbered)
@@ -123,7 +125,7 @@ class Removal(Generic[T]):
         return {key: number for key, number in pairs if number is not None}
 
     def _calls(self, jaxpr: Any) -> list[Call]:
-        return [call for _, call in calls(Levels(self._frames), Level(jaxpr))]
+        return [call for _, call in calls(self._levels, Level(jaxpr))]
 
     def outermost(self) -> dict[int, int]:
         """Map the number of each nested checkpoint to that of the outermost one around it."""

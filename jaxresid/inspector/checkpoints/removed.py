@@ -21,7 +21,6 @@ from jaxresid.inspector.checkpoints.sites import Site, is_derived, sites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.trace.function import Trace, retrace
 
@@ -38,17 +37,16 @@ class Removed:
       sites: all of its checkpoints; those that the primal jaxpr does not show come last.
     """
 
-    def __init__(self, traced: Trace, jaxpr: Any, frames: Frames) -> None:
+    def __init__(self, traced: Trace) -> None:
         self._traced = traced
-        self._jaxpr = jaxpr
-        self._frames = frames
-        self._shown = sites(Levels(frames), Level(jaxpr, inputs=traced.primal_inputs))
+        self._jaxpr = jaxpr = traced.written
+        self._shown = sites(traced.levels, Level(jaxpr, inputs=traced.primal_inputs))
         self._numbered = functools.cache(self._number)
         self._is_faithful = functools.cache(self._find_faithful)
         self._near_shard_maps = functools.cache(self._find_near_shard_maps)
         self._made: dict[frozenset[Site], Trace] = {}
         self.sites = self._shown
-        if traced.again is not None and _may_hide(jaxpr, frames):
+        if traced.again is not None and _may_hide(jaxpr, traced.frames):
             with contextlib.suppress(JaxresidError):
                 self.sites = tuple(self._numbered()[1])
 
@@ -112,14 +110,14 @@ class Removed:
         again = self._traced.again
         if again is None:
             raise JaxresidError("the function cannot be traced again")
-        removal = Removal(again, _passes_of, self._frames, lambda made: made.primal())
+        removal = Removal(again, _passes_of, self._traced.frames, lambda made: made.primal())
         numbered = removal.numbered()
-        shown = jax_compat.open_jaxpr(numbered.primal().jaxpr)
+        shown = numbered.written
         found = removal.numbers_of(self._shown, removal.numbers(self._jaxpr, shown))
         found = {_called(site, own, removal): own for site, own in found.items()}
         known = {number for own in found.values() for number in own}
         marks = removal.numbers(numbered.backward, numbered.backward)
-        for site in sites(Levels(self._frames), Level(numbered.backward), backward=True):
+        for site in sites(numbered.levels, Level(numbered.backward), backward=True):
             calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in known]
             if calls and all(id(c.eqn) in marks for c in calls):
                 (hidden,) = with_bodies([replace(site, calls=tuple(calls))], marks, removal)

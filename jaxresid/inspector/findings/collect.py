@@ -5,15 +5,20 @@ Each finding is about one source line and names the rule that it is a case of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from jaxresid import jax_compat
-from jaxresid.inspector.findings.loops import unwrapped_bodies
+from jaxresid.inspector.findings.loops import (
+    Loop,
+    stacking_loops,
+    stacking_loops_of_step,
+    unwrapped_bodies,
+)
 from jaxresid.inspector.findings.policies import policy_findings
 from jaxresid.inspector.findings.widening import Widening, widened
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual
 from jaxresid.units import format_bytes
 
@@ -21,22 +26,30 @@ from jaxresid.units import format_bytes
 WORTH_SAYING = 0.01
 
 
-def findings(report: Report, traced: Trace | StepTrace, frames: Frames) -> tuple[Finding, ...]:
-    """Return the findings about a function, those about its checkpoints first.
+def function_findings(report: Report, traced: Trace) -> tuple[Finding, ...]:
+    """Return the findings about a function, those about its checkpoints first."""
+    stacking = functools.partial(stacking_loops, report, traced)
+    return (
+        *_about_checkpoints(report, traced, stacking),
+        *_widened(report, traced),
+        *_free(report),
+    )
 
-    Of a training step, widened residuals are not looked for.
-    """
-    found = [f for checkpoint in report.checkpoints for f in checkpoint.findings]
-    found += report.findings
-    if isinstance(traced, StepTrace):
-        written = traced.jaxpr
-    else:
-        written = jax_compat.open_jaxpr(traced.primal().jaxpr)
-    found += policy_findings(report, written, frames)
-    found += unwrapped_bodies(report, traced, written, frames)
-    if isinstance(traced, Trace):
-        found += _widened(report, traced, frames)
-    return (*found, *_free(report))
+
+def step_findings(report: Report, step: StepTrace) -> tuple[Finding, ...]:
+    """Return the findings about a training step, those about its checkpoints first."""
+    stacking = functools.partial(stacking_loops_of_step, step)
+    return (*_about_checkpoints(report, step, stacking), *_free(report))
+
+
+def _about_checkpoints(
+    report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
+) -> Iterator[Finding]:
+    for checkpoint in report.checkpoints:
+        yield from checkpoint.findings
+    yield from report.findings
+    yield from policy_findings(traced)
+    yield from unwrapped_bodies(report, traced, stacking)
 
 
 def _free(report: Report) -> Iterator[Finding]:
@@ -67,7 +80,7 @@ def _free(report: Report) -> Iterator[Finding]:
         )
 
 
-def _widened(report: Report, traced: Trace, frames: Frames) -> Iterator[Finding]:
+def _widened(report: Report, traced: Trace) -> Iterator[Finding]:
     kept = report.totals.computed_nbytes
     nbytes: dict[tuple[Widening, str], int] = {}
     lost: dict[tuple[Widening, str], int] = {}
@@ -77,7 +90,7 @@ def _widened(report: Report, traced: Trace, frames: Frames) -> Iterator[Finding]
             continue
         index, residual = group[0]
         aval = residual.aval
-        made = widened(traced, frames, traced.kept[index])
+        made = widened(traced, traced.kept[index])
         if made is not None:
             key = made, aval.dtype
             nbytes[key] = nbytes.get(key, 0) + total

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
+from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD
 from jaxresid.inspector.jaxpr.primitives import MARKS, TRANSPARENT
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.trace.function import Trace, is_inexact
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Computed, Finding, Report
 from jaxresid.units import format_bytes
 
@@ -25,7 +26,7 @@ MATTERS = 0.1
 
 
 @dataclass(slots=True)
-class _Loop:
+class Loop:
     """A scan and the bytes of the residuals that it stacks."""
 
     level: Level
@@ -34,7 +35,7 @@ class _Loop:
 
 
 def unwrapped_bodies(
-    report: Report, traced: Trace | StepTrace, written: Any, frames: Frames
+    report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
 ) -> Iterator[Finding]:
     """Yield findings of loops whose peak a checkpoint of the body would lower.
 
@@ -43,19 +44,14 @@ def unwrapped_bodies(
     Args:
       report: the report of the function or step.
       traced: its trace.
-      written: the jaxpr that holds the checkpoints.
-      frames: reads the eqns' tracebacks.
+      stacking: finds the loops that stack residuals.
     """
     kept, peak = report.totals.computed_nbytes, report.peak
     if not any(r.trips > 1 for r in report.residuals):
         return
-    levels = Levels(frames)
+    levels = traced.levels
     wrapped: set[tuple[str, int]] | None = None
-    if isinstance(traced, StepTrace):
-        loops = _stacking_in_step(traced, levels)
-    else:
-        loops = _stacking(report, traced, levels)
-    for loop in loops:
+    for loop in stacking():
         if loop.nbytes <= max(DOMINATES * kept, DOMINATES * peak.temporaries_nbytes):
             continue
         nest = levels.nests(loop.eqn)[0]
@@ -69,7 +65,7 @@ def unwrapped_bodies(
             continue
         location = levels.location(loop.level, loop.eqn)
         if wrapped is None:
-            wrapped = _wrapped(written, frames)
+            wrapped = _wrapped(traced)
         if location is None or (location.file, location.line) in wrapped:
             continue
         yield Finding(
@@ -88,9 +84,9 @@ def unwrapped_bodies(
         )
 
 
-def _stacking(report: Report, traced: Trace, levels: Levels) -> list[_Loop]:
+def stacking_loops(report: Report, traced: Trace) -> list[Loop]:
     """Return the outermost loops that stack residuals."""
-    loops: dict[int, _Loop] = {}
+    loops: dict[int, Loop] = {}
     top = Level(traced.forward)
     for var, residual in zip(traced.kept, report.residuals, strict=True):
         origin = residual.origin
@@ -98,20 +94,20 @@ def _stacking(report: Report, traced: Trace, levels: Levels) -> list[_Loop]:
             continue
         if residual.aval.memory != "device":
             continue
-        found = _stacker(levels, top, var)
+        found = _stacker(traced.levels, top, var)
         if found is not None:
             level, eqn = found
-            loop = loops.setdefault(id(eqn), _Loop(level, eqn))
+            loop = loops.setdefault(id(eqn), Loop(level, eqn))
             loop.nbytes += residual.nbytes
     return list(loops.values())
 
 
-def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
+def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     """Return the loops of forward passes that stack what the backward pass reads.
 
     They are looked for where both passes are in one jaxpr.
     """
-    passes, loops = Passes(), []
+    levels, passes, loops = step.levels, step.passes, []
     todo = [Level(step.jaxpr)]
     while todo:
         level = todo.pop()
@@ -128,9 +124,7 @@ def _stacking_in_step(step: StepTrace, levels: Levels) -> list[_Loop]:
                 todo += [levels.enter(level, eqn, which) for which in range(len(nests))]
             elif phase == FORWARD and nests and (nests[0].length or 1) > 1:
                 stacked = [eqn.outvars[i] for i in nests[0].stacked]
-                loops.append(
-                    _Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in read))
-                )
+                loops.append(Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in read)))
     return loops
 
 
@@ -154,9 +148,9 @@ def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None
     return None
 
 
-def _wrapped(primal: Any, frames: Frames) -> set[tuple[str, int]]:
+def _wrapped(traced: Traced) -> set[tuple[str, int]]:
     """Return the lines of loops that are inside a checkpoint, or hold one."""
-    levels = Levels(frames)
+    levels = traced.levels
     found: set[tuple[str, int]] = set()
 
     def walk(level: Level, inside: bool) -> bool:
@@ -176,5 +170,5 @@ def _wrapped(primal: Any, frames: Frames) -> set[tuple[str, int]]:
             holds = holds or name == "remat" or any(below)
         return holds
 
-    walk(Level(primal), False)
+    walk(Level(traced.written), False)
     return found

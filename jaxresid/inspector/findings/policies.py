@@ -13,28 +13,27 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.model import Finding, Location, Report, Source
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.model import Finding, Location, Source
 from jaxresid.nearest import did_you_mean
 
 
-def policy_findings(report: Report, written: Any, frames: Frames) -> tuple[Finding, ...]:
+def policy_findings(traced: Traced) -> tuple[Finding, ...]:
     """Return the findings about checkpoint_names.
 
     Args:
-      report: the report of the function or step.
-      written: the jaxpr that holds the checkpoints.
-      frames: reads the eqns' tracebacks.
+      traced: the trace of the function or step.
     """
-    is_step = report.target.mode == "step"
+    written = traced.written
     eqns = tuple(eqns_in(written))
     named = [eqn for eqn in eqns if jax_compat.primitive_name(eqn) == "name"]
     has_sites = any(jax_compat.primitive_name(eqn) == "remat" for eqn in eqns)
     if not named and not has_sites:
         return ()
-    levels, top = Levels(frames), Level(written)
-    found = sites(levels, top, backward=is_step) if has_sites else ()
+    levels, top = traced.levels, Level(written)
+    found = sites(levels, top, backward=traced.holds_backward) if has_sites else ()
     defined = _defined(levels, top)
-    return (*_unmet(found, defined), *_unused(found, named, defined, frames))
+    return (*_unmet(found, defined), *_unused(found, named, defined, traced.frames))
 
 
 def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
@@ -44,12 +43,12 @@ class Widening:
     source: Source
 
 
-def widened(traced: Trace, frames: Frames, var: Any) -> Widening | None:
+def widened(traced: Trace, var: Any) -> Widening | None:
     """Return the place where a residual, an outvar of the forward jaxpr, became as wide as it is.
 
     None where it was so wide from its argument on, or where somebody asked for it.
     """
-    levels, wide = Levels(frames), var.aval.dtype
+    levels, wide = traced.levels, var.aval.dtype
     todo = deque([(Level(traced.forward), var)])
     seen: set[tuple[int, Any]] = set()
     while todo and len(seen) < _REACH:

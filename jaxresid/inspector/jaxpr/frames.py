@@ -25,7 +25,9 @@ from jaxresid.home import FOLDER
 from jaxresid.model import Location
 
 # What calls the target.
-_ROOT = os.path.join(FOLDER, "inspector", "trace", "function.py")
+_ROOTS = tuple(
+    os.path.join(FOLDER, "inspector", "trace", name) for name in ("calling.py", "function.py")
+)
 
 # The parts of jax that are a library of functions to call, not machinery that calls functions.
 _JAX_LIBRARY = tuple(
@@ -161,7 +163,7 @@ class Frames:
 
     def _kind(self, file: str, function: str) -> str:
         if file.startswith(FOLDER):
-            return "root" if file == _ROOT else "machinery"
+            return "root" if file in _ROOTS else "machinery"
         if file.startswith(_jax_roots()):
             stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]
             transform = _TRANSFORMS.get((stem, function)) or _TRANSFORMS.get((stem, last))

@@ -47,14 +47,16 @@ class Place:
 class Levels:
     """A descent into eqns, which caches what is asked again for each of them.
 
+    It caches by the ids of eqns and jaxprs, so the jaxprs have to live as long as it does. Each
+    trace has one, `Traced.levels`.
+
     Args:
       frames: reads the eqns' tracebacks.
-      sites: finds the checkpoints that eqns came from; None: they are not looked for.
     """
 
-    def __init__(self, frames: Frames, sites: CallSites | None = None) -> None:
+    def __init__(self, frames: Frames) -> None:
         self.frames = frames
-        self.sites = sites
+        self.sites = CallSites(frames)
         self.modules = ModulePaths(self)
         self._children: dict[tuple[int, int, int], Level] = {}
         self._producers: dict[int, dict[Any, tuple[Any, int]]] = {}
@@ -107,9 +109,7 @@ class Levels:
             place = self.position(level, eqn)
             nest = self.nests(eqn)[which]
             name = label(eqn)
-            twin = None
-            if self.sites is not None:
-                twin = self.sites.find(level.primal, level.jaxpr, level.frames, eqn).twin
+            twin = self.sites.find(level.primal, level.jaxpr, level.frames, eqn).twin
             twins = nests(twin) if twin is not None else ()
             child = self._children[key] = Level(
                 jaxpr=nest.jaxpr,
@@ -134,16 +134,13 @@ class Levels:
         under = below(stack, level.frames, level.jaxpr)
         if not stack.rooted and stack.frames and not (level.parent and stack.whole):
             under = self._called(level, stack.frames[0]) + under
-        within = list(level.within)
-        site = None
-        if self.sites is not None:
-            site = self.sites.find(level.primal, level.jaxpr, level.frames, eqn)
-            within += site.labels
-            if site.jaxpr is not None:
-                under = site.frames + inside(stack, site.jaxpr)
+        site = self.sites.find(level.primal, level.jaxpr, level.frames, eqn)
+        within = [*level.within, *site.labels]
+        if site.jaxpr is not None:
+            under = site.frames + inside(stack, site.jaxpr)
         within += [t for t in stack.transforms if t not in level.within]
         names = jax_compat.name_stack(eqn)
-        if "vmap(" in names and (site is None or "vmap" not in site.labels):
+        if "vmap(" in names and "vmap" not in site.labels:
             within.append("vmap")
         scope = scope_of(names)
         return Place(
@@ -189,7 +186,7 @@ class Levels:
 
     def location(self, level: Level, eqn: Any) -> Location | None:
         """Return the innermost line of the user's own code."""
-        return self.frames.innermost_user(self.place(level, eqn).frames)
+        return self.frames.innermost_user(self.position(level, eqn).frames)
 
     def source(self, level: Level, eqn: Any) -> Source:
         """Return where an eqn of this level comes from."""

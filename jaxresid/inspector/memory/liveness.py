@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile, Storage, storage
-from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # Temporaries this much smaller than the biggest change nothing wherever they are; and so many
@@ -65,9 +65,9 @@ class Timeline:
     host_nbytes: int
 
 
-def timeline(program: Program, profile: Profile) -> Timeline:
+def timeline(lowered: Lowered) -> Timeline:
     """Return the temporaries of a whole program over time, without its arguments and outputs."""
-    return _walk(profile.lowered(program.block, None), profile, None, is_body=False)
+    return _walk(lowered.block, lowered.profile, None, is_body=False)
 
 
 def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -> Timeline:

@@ -8,22 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat, words
-from jaxresid.inspector.jaxpr.callsites import CallSites
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT, of_kind
 from jaxresid.inspector.memory.compiler_versions import cpu_compiler
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.liveness import Buffer, Timeline, timeline
+from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Block, Context, Op, Value
-from jaxresid.inspector.trace.function import Trace, has_checkpoints
-from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import NOWHERE, Live, Location, Peak, Source
 from jaxresid.paths import folded_scopes, pattern
 
@@ -37,26 +34,15 @@ class Places:
     """A finder of the places that ops come from.
 
     Args:
-      frames: reads the eqns' tracebacks.
       traced: the trace that the ops come from. The primal jaxpr of a function tells where the
         checkpoints are that its forward pass no longer shows.
     """
 
-    def __init__(self, frames: Frames, traced: Trace | StepTrace | None = None) -> None:
-        self._levels = Levels(frames)
-        self._tops: dict[int, Level] = {}
+    def __init__(self, traced: Traced) -> None:
+        self._levels = traced.levels
+        self._tops = {id(level.jaxpr): level for level in traced.tops}
         self._found: dict[Context, Level] = {}
         self._sources: dict[tuple[Context, int], Source] = {}
-        if isinstance(traced, Trace):
-            primal = None
-            if has_checkpoints(traced, frames):
-                self._levels = Levels(frames, CallSites(frames))
-                primal = jax_compat.open_jaxpr(traced.primal().jaxpr)
-            forward = Level(traced.forward, primal=primal, inputs=traced.inputs)
-            backward = Level(traced.backward, inputs=traced.backward_inputs)
-            self._tops = {id(level.jaxpr): level for level in (forward, backward)}
-        elif traced is not None:
-            self._tops[id(traced.jaxpr)] = Level(traced.jaxpr, inputs=traced.inputs)
 
     def location(self, op: Op) -> Location | None:
         """Return the user's line that an op comes from; None where none is known."""
@@ -93,14 +79,14 @@ def profile_named(name: words.Profile) -> Profile:
     return Cpu("" if is_kept else f"XLA:CPU of jaxlib {jaxlib}")
 
 
-def peak_nbytes(program: Program, profile: Profile) -> int:
+def peak_nbytes(lowered: Lowered) -> int:
     """Return the estimated peak in bytes alone: arguments + outputs + temporaries - aliased."""
-    return _outside(program) + timeline(program, profile).peak_nbytes
+    return _outside(lowered.program) + timeline(lowered).peak_nbytes
 
 
-def peak(program: Program, profile: Profile, places: Places) -> Peak:
+def peak(lowered: Lowered, places: Places) -> Peak:
     """Return the estimated peak with its place and what is live there."""
-    found = timeline(program, profile)
+    program, found = lowered.program, timeline(lowered)
     outside = _outside(program)
     live = _live(program, found, places)
     breakdown: dict[str, int] = {}
@@ -110,7 +96,7 @@ def peak(program: Program, profile: Profile, places: Places) -> Peak:
     curve, at = _curve(found, outside)
     return Peak(
         nbytes=outside + found.peak_nbytes,
-        profile=profile.name,
+        profile=lowered.profile.name,
         source=NOWHERE if op is None else places.source(op),
         primitive=None if op is None else op.name,
         phase=FORWARD if op is None else op.phase,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jaxresid import jax_compat
@@ -18,23 +18,37 @@ _HANDS_ON = (
 )
 
 
-def consumers(levels: Levels, top: Level, var: Any) -> tuple[Consumer, ...]:
-    """Return the backward eqns that read `var`, a variable of the `top` level, in program order.
+# A level and a variable of it -> the eqns that read it, each with the operand.
+Readers = Callable[[Level, Any], Iterable[tuple[Any, int]]]
+
+
+def consumers(
+    levels: Levels, top: Level, var: Any, readers: Readers | None = None
+) -> tuple[Consumer, ...]:
+    """Return the backward eqns that read a variable, in program order.
 
     Readers of one primitive at one line count once.
+
+    Args:
+      levels: descends into the eqns.
+      top: the level of the variable.
+      var: the variable.
+      readers: finds the eqns that count as its readers; None: all of them do.
     """
-    return tuple(dict.fromkeys(_read(levels, top, var, set())))
+    return tuple(dict.fromkeys(_read(levels, readers or levels.readers, top, var, set())))
 
 
-def _read(levels: Levels, level: Level, var: Any, seen: set[tuple[int, Any]]) -> Iterator[Consumer]:
+def _read(
+    levels: Levels, readers: Readers, level: Level, var: Any, seen: set[tuple[int, Any]]
+) -> Iterator[Consumer]:
     if (id(level), var) in seen:  # once round a loop's carry is enough
         return
     seen.add((id(level), var))
-    for eqn, i in levels.readers(level, var):
+    for eqn, i in readers(level, var):
         primitive = jax_compat.primitive_name(eqn)
         if primitive in _HANDS_ON:
             out = eqn.outvars[i if primitive == "optimization_barrier" else 0]
-            yield from _read(levels, level, out, seen)
+            yield from _read(levels, readers, level, out, seen)
             continue
         inner = [
             (which, position)
@@ -44,9 +58,9 @@ def _read(levels: Levels, level: Level, var: Any, seen: set[tuple[int, Any]]) ->
         ]
         for which, position in inner:
             child = levels.enter(level, eqn, which)
-            yield from _read(levels, child, child.jaxpr.invars[position], seen)
+            yield from _read(levels, readers, child, child.jaxpr.invars[position], seen)
         if not inner:
-            place = levels.place(level, eqn)
+            place = levels.position(level, eqn)
             yield Consumer(
                 primitive,
                 levels.frames.innermost_user(place.frames),
@@ -62,10 +76,10 @@ def _read(levels: Levels, level: Level, var: Any, seen: set[tuple[int, Any]]) ->
             continue
         result = level.nest.results[position]
         if result is not None:
-            yield from _read(levels, level.parent, level.eqn.outvars[result], seen)
+            yield from _read(levels, readers, level.parent, level.eqn.outvars[result], seen)
         for entering, leaving in level.nest.carries.items():
             if leaving == position:
-                yield from _read(levels, level, level.jaxpr.invars[entering], seen)
+                yield from _read(levels, readers, level, level.jaxpr.invars[entering], seen)
 
 
 def _recomputes(level: Level, eqn: Any) -> bool:

@@ -8,55 +8,42 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.subject import Inspection
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.model import Equation, Listing, Split, Variable
+from jaxresid.model import Equation, Listing, Report, Split, Variable
 
 _PARAM_LENGTH = 60
 _SILENT: tuple[Any, ...] = (None, False, (), {}, "")
 
 
-def split_of(inspection: Inspection, *, max_eqns: int, depth: int) -> Split:
-    """Return the forward and the backward pass of an inspection, listed.
+def listed(trace: Trace, report: Report, *, max_eqns: int, depth: int) -> Split:
+    """Return the forward and the backward pass of a function, listed.
 
     Args:
-      inspection: the inspection of a function.
+      trace: the trace of the function.
+      report: its report.
       max_eqns: show at most this many eqns of each jaxpr.
       depth: show nested jaxprs down to this depth; 0 folds them all.
-
-    Raises:
-      InputsError: the inspection is of a training step.
     """
-    trace, report = inspection.trace, inspection.report
-    if not isinstance(trace, Trace):
-        raise InputsError(
-            f"{report.target.name} is a training step, with both passes in one jaxpr; split the"
-            " loss function that it differentiates instead (`jaxresid report` shows what the step"
-            " keeps), or use mode function to differentiate the step itself"
-        )
     ahead: dict[Any, int] = {}
     for i, var in enumerate(trace.kept):
         if not jax_compat.is_literal(var):
             ahead.setdefault(var, i)
     back = {var: i for i, var in enumerate(trace.read)}
-    frames = inspection.frames
     return Split(
         target=report.target,
         jax=report.jax,
-        forward=_Lister(frames, max_eqns, depth).listing(Level(trace.forward), ahead, 0),
-        backward=_Lister(frames, max_eqns, depth).listing(Level(trace.backward), back, 0),
+        forward=_Lister(trace.levels, max_eqns, depth).listing(Level(trace.forward), ahead, 0),
+        backward=_Lister(trace.levels, max_eqns, depth).listing(Level(trace.backward), back, 0),
         residuals=report.residuals,
     )
 
 
 class _Lister:
-    def __init__(self, frames: Frames, max_eqns: int, depth: int) -> None:
-        self.levels = Levels(frames)
+    def __init__(self, levels: Levels, max_eqns: int, depth: int) -> None:
+        self.levels = levels
         self.max_eqns = max_eqns
         self.depth = depth
         self.names: dict[Any, str] = {}

@@ -10,16 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.transfers import refetched_nbytes, transfers
 from jaxresid.inspector.residuals.provenance import provenance
-from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers
 
 
@@ -42,17 +38,14 @@ class Kept:
     is_copy: bool = False
 
 
-def kept_by(traced: Trace | StepTrace, frames: Frames, program: Program) -> tuple[Kept, ...]:
-    """Return the computed residuals of a trace.
+def kept_by(traced: Trace, program: Program) -> tuple[Kept, ...]:
+    """Return the computed residuals of a function's trace, without tracing its primal jaxpr.
 
     Args:
-      traced: the trace of a function or of a training step.
-      frames: reads the eqns' tracebacks.
+      traced: the trace of the function.
       program: the program of the trace.
     """
-    if isinstance(traced, StepTrace):
-        return kept_of(step_residuals(traced, frames, program))
-    levels, top = Levels(frames), Level(traced.forward)
+    levels, top = traced.levels, Level(traced.forward)
     found = []
     for var in traced.kept:
         made = provenance(levels, top, var, traced.inputs)
@@ -65,6 +58,14 @@ def kept_by(traced: Trace | StepTrace, frames: Frames, program: Program) -> tupl
 def kept_of(residuals: Iterable[Residual]) -> tuple[Kept, ...]:
     """Return those of the residuals that are computed."""
     return tuple(k for r in residuals for k in _kept(r.origin, r.aval, r.aval.memory))
+
+
+def kept_nbytes(kept: Iterable[Kept]) -> tuple[int, int]:
+    """Return the bytes of computed residuals in device and in host memory."""
+    nbytes = Counter[str]()
+    for each in kept:
+        nbytes[each.memory] += each.nbytes
+    return nbytes["device"], nbytes["host"]
 
 
 def _kept(origin: Origin, aval: Aval, memory: str) -> list[Kept]:

@@ -13,28 +13,25 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
-from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals.consumers import consumers
+from jaxresid.inspector.residuals.marking import Marking
 from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import Free, Numbering
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.model import Computed, Mark, Residual
+from jaxresid.model import Residual
 
 
-def step_residuals(
-    step: StepTrace, frames: Frames, program: Program | None = None
-) -> tuple[Residual, ...]:
+def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Residual, ...]:
     """Return the residuals of all gradients in a training step.
 
     They are in program order, one gradient after the other. Arguments that a backward pass reads
@@ -43,51 +40,37 @@ def step_residuals(
 
     Args:
       step: the trace of the training step.
-      frames: reads the eqns' tracebacks.
       program: the program of the step, where there is one already; it knows what is split over a
         mesh.
     """
     if program is None and step.arguments.mesh is not None:
         program = step_program(step)
     values = {} if program is None else program.values
-    passes = Passes()
-    ahead, behind = Levels(frames), _Behind(frames, passes)
-    numbering, free = Numbering(ahead), Free(ahead)
+    levels, passes, (top,) = step.levels, step.passes, step.tops
+    behind = _Behind(levels, passes)
+    numbering, free = Numbering(levels), Free(levels)
     found = []
-    for level in _levels(ahead, passes, Level(step.jaxpr, inputs=step.inputs)):
-        numbers = numbering.of(level.jaxpr)
-        returned = {numbers[v] for v in _returned(level)}
-        seen: set[int] = set()
+    for level in _levels(levels, passes, top):
+        marking = Marking(level, numbering.of(level.jaxpr), _returned(level), free, values)
         for var in _crossing(level.jaxpr, passes):
-            read = consumers(behind, level, var)
-            if not read:
-                continue
-            source = _source(ahead, level, var)
-            made = provenance(ahead, source.level, source.var, step.inputs)
-            aval = aval_on(values, var)
-            if made.memory == "host":
-                aval = replace(aval, memory="host")
-            marks = list(made.marks)
-            if isinstance(made.origin, Computed):
-                marks += [Mark.PRIMAL_OUTPUT] * (numbers[var] in returned)
-                marks += [Mark.DUPLICATE] * (numbers[var] in seen)
-                marks += [Mark.FREE] * ((level, var) in free)
-                marks += [Mark.OFFLOADED] * (aval.memory == "host")
-                seen.add(numbers[var])
-            found.append(Residual(aval, made.origin, made.trips, read, tuple(marks)))
+            read = consumers(levels, level, var, behind.readers)
+            if read:
+                source = _source(levels, level, var)
+                made = provenance(levels, source.level, source.var, step.inputs)
+                found.append(marking.residual(var, made, read))
     return tuple(found)
 
 
-class _Behind(Levels):
-    """Levels whose only readers are eqns of the backward passes that something depends on."""
+class _Behind:
+    """The readers of variables in the backward passes that something depends on."""
 
-    def __init__(self, frames: Frames, passes: Passes) -> None:
-        super().__init__(frames)
+    def __init__(self, levels: Levels, passes: Passes) -> None:
+        self._levels = levels
         self._passes = passes
-        self._needed = Needed(self)
+        self._needed = Needed(levels)
 
     def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
-        found = super().readers(level, var)
+        found = self._levels.readers(level, var)
         if not self._is_backward(level):
             found = [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
         return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]

@@ -13,7 +13,8 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.trace.function import Arguments, primal_trace, reaching
+from jaxresid.inspector.trace.arguments import Arguments, reaching
+from jaxresid.inspector.trace.function import primal_trace
 from jaxresid.inspector.trace.objects import entries, is_variable
 from jaxresid.inspector.trace.outside import inner_path
 

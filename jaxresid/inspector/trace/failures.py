@@ -10,7 +10,8 @@ from jaxresid.errors import TraceError
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.trace.function import CONCRETE, Arguments, BackwardError
+from jaxresid.inspector.trace.arguments import CONCRETE, Arguments
+from jaxresid.inspector.trace.function import BackwardError
 from jaxresid.model import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")

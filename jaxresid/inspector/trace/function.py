@@ -9,137 +9,27 @@ Frames of this module mark, in every recorded traceback, where the target was ca
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.trace.objects import (
-    Flat,
-    Layout,
-    entries,
-    flattened,
-    is_variable,
-    put,
-    restored,
-    value_of,
-)
-from jaxresid.inspector.trace.outside import inner_path, outside
-from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.trace.arguments import CONCRETE, Arguments
+from jaxresid.inspector.trace.calling import called_with_changes
+from jaxresid.inspector.trace.leaves import float0, is_inexact, split_over_devices, struct
 from jaxresid.inspector.trace.sharding import Sharding
-
-# What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
-CONCRETE = "--concrete-inputs calls it without tracing (its arrays are then allocated)"
+from jaxresid.inspector.trace.traced import Lowerable, Traced
 
 
-class Static:
-    """A number that stays static where a bare one would be traced."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: complex) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """Something that the function reaches by itself, see `outside`, whose leaves are inputs.
-
-    Attributes:
-      owner, key: the place that it is in: the attribute of an object, the entry of a dict or a
-        list. No owner (None): the key is a Ref, whatever reaches it.
-      path: what its leaves' paths begin with.
-      start, stop: the range of its leaves.
-      treedef: its tree structure.
-    """
-
-    owner: Any
-    key: Any
-    path: str
-    start: int
-    stop: int
-    treedef: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The leaves of a call, sorted by what tracing does with them.
-
-    Attributes:
-      paths: the path of each leaf, `params['layers'][3]['w']`.
-      leaves: the leaves; arrays as ShapeDtypeStructs, static ones as they are.
-      roles: for each leaf `differentiated`, `traced`, `static`, or `again`: that of an object which
-        occurs before it already.
-      treedef: the structure of `(args, kwargs)`, whose leaves come first.
-      layout: how objects that the function may change in place are made of the leaves.
-      names: what the positional arguments are called.
-      reached: what is no argument; its leaves come last.
-      owners: the objects, dicts and lists that the function reaches, with their paths: it may put
-        something into them, and they are to stay as they are.
-      refs: the leaves that are what a `jax.Ref` holds, each with the Ref.
-      is_mutable: whether it holds any object whose change in place its owner sees.
-      changing: the paths whose leaves the function changes; None: not known yet.
-      mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
-      context: the mesh to trace in; None: that which the caller is in.
-    """
-
-    paths: tuple[str, ...]
-    leaves: tuple[Any, ...]
-    roles: tuple[str, ...]
-    treedef: Any
-    layout: Layout
-    names: tuple[str, ...]
-    reached: tuple[Reached, ...] = ()
-    owners: tuple[tuple[str, Any], ...] = ()
-    refs: Mapping[int, Any] = field(default_factory=dict)
-    is_mutable: bool = False
-    changing: frozenset[str] | None = None
-    mesh: Any = None
-    context: Any = None
-
-    def having(self, role: str) -> tuple[int, ...]:
-        """Return the indices of the leaves that have a role."""
-        return tuple(i for i, r in enumerate(self.roles) if r == role)
-
-    @property
-    def dynamic(self) -> tuple[int, ...]:
-        """The indices of the leaves that are invars, in the order of the forward jaxpr's invars."""
-        return self.having("differentiated") + self.having("traced")
-
-    def sharding(
-        self, invars: Sequence[Any], known: Mapping[Any, tuple[int, ...]]
-    ) -> Sharding | None:
-        """Return how a jaxpr is split; None without a mesh. See `Sharding`.
-
-        Args:
-          invars: the invars of the jaxpr, constants first.
-          known: the shapes that a device holds of other variables.
-        """
-        if self.mesh is None:
-            return None
-        given = zip(reversed(invars), reversed(self.dynamic), strict=False)
-        splits = {var: _split_of(self.leaves[i]) for var, i in given}
-        return Sharding(jax_compat.axes_of(self.mesh), splits, known)
-
-
-def _split_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
-    rank = len(getattr(leaf, "shape", ()))
-    return jax_compat.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
+@dataclass(frozen=True)
+class Trace(Traced):
     """The jaxprs of one differentiated function.
 
     Attributes:
-      arguments: the arguments that it was traced with.
       forward: invars are `arguments.dynamic`; outvars are the primal outputs, then the residuals.
       backward: invars are the residuals, then the cotangents.
       num_outputs: how many of the forward's outvars are primal outputs.
@@ -149,10 +39,10 @@ class Trace:
         the differentiated leaves, then the other traced ones.
       again: traces the function again, as it is called and not as its primal jaxpr has it; None for
         one that was rewritten.
-      pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler says.
+      pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler
+        says; None where it was not asked.
     """
 
-    arguments: Arguments
     forward: Any
     backward: Any
     num_outputs: int
@@ -160,7 +50,9 @@ class Trace:
     num_cotangents: int
     primal: Callable[[], Any]
     again: Callable[[], Trace] | None = None
-    pieces: tuple[tuple[int, ...] | None, ...] = ()
+    pieces: tuple[tuple[int, ...] | None, ...] | None = None
+
+    holds_backward = False
 
     # Invars in front of the arguments are constants, or tracers that the function leaked.
 
@@ -204,11 +96,82 @@ class Trace:
     @property
     def sharding(self) -> Sharding | None:
         """The split of the forward pass over the arguments' mesh; None without one."""
-        pairs = zip(self.kept, self.pieces, strict=False)
+        pairs = zip(self.kept, self.pieces or (), strict=False)
         known = {
             v: piece for v, piece in pairs if piece is not None and not jax_compat.is_literal(v)
         }
         return self.arguments.sharding(self.forward.invars, known)
+
+    @functools.cached_property
+    def tops(self) -> tuple[Level, Level]:
+        """The top levels of the forward and of the backward jaxpr."""
+        primal = self.written if self.has_checkpoints else None
+        return (
+            Level(self.forward, primal=primal, inputs=self.inputs),
+            Level(self.backward, inputs=self.backward_inputs),
+        )
+
+    @property
+    def written(self) -> Any:
+        """The open primal jaxpr, which shows the checkpoints."""
+        return jax_compat.open_jaxpr(self.primal().jaxpr)
+
+    @functools.cached_property
+    def has_checkpoints(self) -> bool:
+        """Whether the function may hold checkpoints.
+
+        The primal jaxpr, which shows them, would need another trace.
+        """
+        return contains_remat(self.backward) or may_hold_checkpoints(self.forward, self.frames)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the parameters of the lowered program are called: the paths of the arguments."""
+        return tuple(self.arguments.paths[i] for i in self.arguments.dynamic)
+
+    def runnable(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return the outputs and then the gradients as a function; see `Traced.runnable`."""
+        return self._runnable(auxiliary=False)
+
+    def _runnable(self, *, auxiliary: bool) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return what `runnable` does, with the auxiliary outputs between if they are wanted."""
+        jax = jax_compat.import_jax()
+        primal = self.primal()
+        evaluate = jax_compat.as_function(primal.jaxpr)
+        treedef = jax.tree.structure(primal.out_info)
+        count = len(self.arguments.having("differentiated"))
+
+        def run(leaves: Sequence[Any]) -> list[Any]:
+            def call(chosen: Sequence[Any]) -> Any:
+                return jax.tree.unflatten(treedef, evaluate(*chosen, *leaves[count:]))
+
+            y, vjp, aux = jax.vjp(call, list(leaves[:count]), has_aux=True)
+            ones = jax.tree.map(lambda a: jax.numpy.ones_like(a) if is_inexact(a) else float0(a), y)
+            (gradients,) = vjp(ones)
+            more = jax.tree.leaves(aux) if auxiliary else []
+            return [*jax.tree.leaves(y), *more, *gradients]
+
+        return run
+
+    def lowerable(self) -> Lowerable:
+        """Return the function with all its outputs and its gradients, for cotangents of one.
+
+        A gradient is split as the argument that it belongs to.
+        """
+        leaves = [self.arguments.leaves[i] for i in self.arguments.dynamic]
+        count = len(self.arguments.having("differentiated"))
+        gradients = [split_over_devices(leaf) for leaf in leaves[:count]]
+        return Lowerable(
+            self._runnable(auxiliary=True), leaves, [None] * self.num_outputs + gradients
+        )
+
+    def tracing_in(self, around: Callable[[Callable[[], Any]], Callable[[], Any]]) -> Trace:
+        """Return the trace whose primal jaxpr is traced in a context; see `Traced.tracing_in`."""
+        return replace(self, primal=around(self.primal))
+
+    def run_again(self, fun: Callable[..., Any]) -> None:
+        """Run the function once more while JAX traces it; see `Traced.run_again`."""
+        primal_trace(fun, self.arguments, False)
 
 
 class BackwardError(Exception):
@@ -222,140 +185,14 @@ class BackwardError(Exception):
         super().__init__("the backward pass cannot be traced")
 
 
-def arguments(question: Question, mesh: Any = None) -> Arguments:
-    """Flatten a call and decide which leaves are differentiated.
-
-    Args:
-      question: the function, its call and the options.
-      mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
-        None: that of the arrays' own shardings, if they have any of several devices.
-
-    Raises:
-      InputsError: the arguments do not fit the signature, or nothing can be differentiated.
-    """
-    jax = jax_compat.import_jax()
-    args, kwargs = question.args, question.kwargs
-    names = _argument_names(question.fun, args, kwargs)
-    positions = question.positions(names)
-    around = outside(question.fun)
-    tree = (tuple(args), dict(kwargs))
-    flat = flattened(tree, [each for _, each in around.variables])
-    is_wanted = _is_wanted(flat)
-    paths, leaves, roles = [], [], []
-    for i, (path, leaf) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
-        where, which = path[0].idx, path[1]
-        chosen = positions is None or (where == 0 and which.idx in positions)
-        abstract, role = _role(leaf, chosen and is_wanted[i], mesh)
-        if role != "static" and abstract is leaf and _is_setting(leaf, path):
-            role = "static"
-        paths.append(_path(path, names))
-        leaves.append(abstract)
-        roles.append("again" if i in flat.again and role != "static" else role)
-    own = mesh if mesh is not None else mesh_of(leaves)
-    if own is not None and mesh is None:
-        # Beside arrays on a mesh those without a sharding are on all its devices, too.
-        leaves = [_struct(v, own) if is_array(v) and hasattr(v, "sharding") else v for v in leaves]
-    found = Arguments(
-        paths=tuple(paths),
-        leaves=tuple(leaves),
-        roles=tuple(roles),
-        treedef=jax.tree.structure(tree),
-        layout=flat.layout,
-        names=tuple(names),
-        owners=around.owners,
-        refs=_refs(flat.leaves),
-        is_mutable=bool(around.variables or around.refs) or any(flat.held),
-        mesh=own,
-        context=mesh,
-    )
-    passed = {id(each) for each in flat.layout.outside}
-    places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
-    given = {id(leaf) for leaf in flat.leaves}
-    places += [(None, ref, path) for path, ref in around.refs if id(ref) not in given]
-    found = reaching(found, places)
-    # A step may take gradients of nothing but what it changes.
-    if not found.is_mutable and not found.having("differentiated"):
-        raise InputsError(_nothing_to_differentiate(found, positions, names))
-    return found
-
-
-def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
-    """Return the arguments with what is in some places as inputs.
-
-    These inputs replace those of the places that the arguments had.
-
-    Args:
-      call: the arguments.
-      places: an owner, a key and a path each, see `Reached`.
-    """
-    jax = jax_compat.import_jax()
-    count = call.treedef.num_leaves
-    paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
-    refs = {i: ref for i, ref in call.refs.items() if i < count}
-    reached = []
-    for owner, key, path in places:
-        value = key if owner is None else entries(owner)[key]
-        inside, inner = jax.tree_util.tree_flatten_with_path(value)
-        start = len(leaves)
-        refs |= {start + i: ref for i, ref in _refs([leaf for _, leaf in inside]).items()}
-        for keys, leaf in inside:
-            abstract, role = _role(leaf, False, call.context)
-            paths.append(_text(path, keys))
-            leaves.append(abstract)
-            roles.append(role)
-        reached.append(Reached(owner, key, path, start, len(leaves), inner))
-    return replace(
-        call,
-        paths=tuple(paths),
-        leaves=tuple(leaves),
-        roles=tuple(roles),
-        reached=tuple(reached),
-        refs=refs,
-    )
-
-
-def _refs(leaves: Sequence[Any]) -> dict[int, Any]:
-    return {i: leaf for i, leaf in enumerate(leaves) if jax_compat.is_ref(leaf)}
-
-
-def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
-    """Return the arguments of a function that changes those of `paths` in place.
-
-    It returns them beside its outputs, and they are not differentiated. What it reaches and leaves
-    as it is are constants, except Refs.
-
-    Args:
-      call: the arguments as they were given.
-      paths: the paths of the leaves that it changes.
-
-    Raises:
-      InputsError: nothing is left to differentiate.
-    """
-    changed = frozenset(paths)
-    kept = [
-        (each.owner, each.key, each.path)
-        for each in call.reached
-        if not changed.isdisjoint(call.paths[each.start : each.stop])
-        or any(i in call.refs for i in range(each.start, each.stop))
-    ]
-    found = reaching(call, kept)
-    roles = [
-        "traced" if role == "differentiated" and path in changed else role
-        for path, role in zip(found.paths, found.roles, strict=True)
-    ]
-    found = replace(found, roles=tuple(roles), changing=changed)
-    if not found.having("differentiated"):
-        raise InputsError(_nothing_to_differentiate(found, None, []))
-    return found
-
-
-def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace:
+def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: Frames) -> Trace:
     """Trace the forward and the backward pass of a function.
 
     Args:
       fun: the function.
       arguments: the arguments to trace it with.
       has_aux: whether it returns `(output, auxiliary data)`.
+      frames: reads the tracebacks of its eqns.
 
     Raises:
       BackwardError: the forward pass traced, its transposition failed.
@@ -366,10 +203,10 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Trace
     def again() -> Trace:
         primal = _primal(fun, arguments, has_aux)
         if not arguments.refs:
-            return _passes(primal, arguments)
+            return _passes(primal, arguments, frames)
         # What is differentiated holds no Refs.
         written = _traced(primal, arguments)
-        return replace(_passes(_evaluating(written), arguments), primal=lambda: written)
+        return replace(_passes(_evaluating(written), arguments, frames), primal=lambda: written)
 
     return replace(again(), again=again)
 
@@ -418,7 +255,7 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
 
     def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, Any]:
         dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
-        result, changes = _called(fun, arguments, dict(dynamic))
+        result, changes = called_with_changes(fun, arguments, dict(dynamic))
         if not has_aux:
             return result, ([], changes)
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -442,7 +279,8 @@ def retrace(traced: Trace, primal: Any) -> Trace:
       traced: the trace before.
       primal: the rewritten closed jaxpr, with the inputs and outputs that `traced.primal()` has.
     """
-    return _passes(_evaluating(Written(primal, traced.primal().out_info)), traced.arguments)
+    written = Written(primal, traced.primal().out_info)
+    return _passes(_evaluating(written), traced.arguments, traced.frames)
 
 
 def _evaluating(written: Any) -> _Primal:
@@ -457,16 +295,16 @@ def _evaluating(written: Any) -> _Primal:
     return call
 
 
-def _passes(primal: _Primal, arguments: Arguments) -> Trace:
+def _passes(primal: _Primal, arguments: Arguments, frames: Frames) -> Trace:
     """Trace the passes of a function of the differentiated and the other traced leaves.
 
     The function returns its output and auxiliary arrays.
     """
     with jax_compat.in_mesh(arguments.context):
-        return _passes_here(primal, arguments)
+        return _passes_here(primal, arguments, frames)
 
 
-def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
+def _passes_here(primal: _Primal, arguments: Arguments, frames: Frames) -> Trace:
     jax = jax_compat.import_jax()
 
     def forward(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> Any:
@@ -488,13 +326,14 @@ def _passes_here(primal: _Primal, arguments: Arguments) -> Trace:
         found = iter(cotangents)
         return vjp(jax.tree.map(lambda s: next(found) if is_inexact(s) else float0(s), y))
 
-    cotangents = [_struct(leaf) for leaf in jax.tree.leaves(y) if is_inexact(leaf)]
+    cotangents = [struct(leaf) for leaf in jax.tree.leaves(y) if is_inexact(leaf)]
     try:
         traced_back = jax.jit(backward).trace(vjp, cotangents)
     except Exception as e:
         raise BackwardError(jax_compat.open_jaxpr(traced.jaxpr)) from e
     return Trace(
         arguments=arguments,
+        frames=frames,
         forward=jax_compat.open_jaxpr(traced.jaxpr),
         backward=jax_compat.open_jaxpr(traced_back.jaxpr),
         num_outputs=len(jax.tree.leaves((y, aux))),
@@ -590,306 +429,10 @@ def _foreign(traced: Any, operands: tuple[list[Any], list[Any]]) -> list[Any]:
     return list(invars[: len(invars) - sum(map(len, operands))])
 
 
-def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
-    """Call the function with the leaves of `dynamic`, by index, in place of the abstract ones."""
-    return _called(fun, arguments, dynamic)[0]
-
-
-def _called(
-    fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]
-) -> tuple[Any, tuple[dict[str, Any], dict[str, Any], dict[str, list[Any]]]]:
-    """Call as `called` does, and return also what the function changed in place.
-
-    Changes are given by path, as the leaves that are there now.
-
-    Returns:
-      the result, and a tuple of three dicts of changes: those in objects whose changes their owner
-      sees, whatever the function is jitted with; those in arguments that are dicts, lists and the
-      like, of which a jitted function is given copies; and, by the path of the entry, all leaves
-      that are now where the function put something else into what it reaches by itself.
-    """
-    jax = jax_compat.import_jax()
-    leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
-    leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
-    for i, ref in arguments.refs.items():
-        leaves[i] = ref
-    found = [each for each in arguments.reached if each.owner is not None]
-    owners = {id(each.owner): ("", each.owner) for each in found}
-    owners |= {id(each): ("", each) for each in arguments.layout.outside}
-    owners |= {id(owner): (path, owner) for path, owner in arguments.owners}
-    with restored([owner for _, owner in owners.values()]) as kept:
-        for each in found:
-            put(
-                each.owner,
-                each.key,
-                jax.tree.unflatten(each.treedef, leaves[each.start : each.stop]),
-            )
-        tree = arguments.layout.made(leaves)
-        args, kwargs = tree
-        try:
-            result = fun(*args, **kwargs)
-        except SystemExit as e:
-            raise InputsError(
-                f"the target exits the program while it is traced: sys.exit({e.code!r:.40})"
-            ) from e
-        if owners:  # the result may hold what is put back
-            result = jax.tree.map(lambda leaf: leaf, result)
-        seen = _changes(arguments, tree, leaves)
-        moved = _moved(arguments, list(owners.values()), kept)
-        for into, added in zip(seen, _added(arguments, list(owners.values()), kept), strict=True):
-            into.update(added)
-    return result, (*seen, moved)
-
-
-def _added(
-    arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return by path the traced leaves of what is in owners where nothing was before.
-
-    The first dict is of objects, such as a Variable that a module gains or an attribute; the second
-    is of dicts and lists.
-    """
-    held: dict[str, Any] = {}
-    loose: dict[str, Any] = {}
-    if arguments.changing is not None and not arguments.changing:
-        return held, loose
-    jax = jax_compat.import_jax()
-    known = {id(owner) for _, owner in arguments.owners}
-    for (path, owner), before in zip(owners, kept, strict=True):
-        if id(owner) not in known:
-            continue
-        into = loose if type(owner) in (dict, list) else held
-        for key, value in entries(owner).items():
-            if key in before:
-                continue
-            flat = flattened(value)
-            for keys, leaf in zip(flat.paths, flat.leaves, strict=True):
-                at = _text(inner_path(path, owner, key), keys)
-                is_known = arguments.changing is None or at in arguments.changing
-                if is_known and isinstance(leaf, jax.core.Tracer):
-                    into[at] = leaf[...] if jax_compat.is_ref(leaf) else leaf
-    return held, loose
-
-
-def _moved(
-    arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
-) -> dict[str, list[Any]]:
-    """Return the last of the dicts of `_called`; `kept` is what was in the owners before."""
-    if arguments.changing is not None:
-        return {}
-    jax = jax_compat.import_jax()
-    known = {(id(each.owner), each.key) for each in arguments.reached}
-    found: dict[str, list[Any]] = {}
-    for (path, owner), before in zip(owners, kept, strict=True):
-        for key, value in entries(owner).items():
-            if key not in before or before[key] is value or (id(owner), key) in known:
-                continue
-            leaves = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.core.Tracer)]
-            old = jax.tree.leaves(before[key], is_leaf=is_variable)
-            if leaves and not any(is_variable(leaf) for leaf in old):
-                found[inner_path(path, owner, key)] = leaves
-    return found
-
-
-def _changes(
-    arguments: Arguments, tree: Any, leaves: Sequence[Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first two dicts of `_called`.
-
-    `tree` was made of `leaves`, then handed to the function.
-    """
-    jax = jax_compat.import_jax()
-    held: dict[str, Any] = {}
-    loose: dict[str, Any] = {}
-    if arguments.changing is not None and not arguments.changing:
-        return held, loose
-    before = dict(zip(arguments.paths, leaves, strict=True))
-    again = {arguments.paths[i] for i in arguments.having("again")}
-
-    def see(path: str, leaf: Any, into: dict[str, Any]) -> None:
-        if before.get(path) is leaf or path in again or not hasattr(leaf, "dtype"):
-            return
-        if arguments.changing is None or path in arguments.changing:
-            into[path] = leaf[...] if jax_compat.is_ref(leaf) else leaf
-
-    for each in arguments.reached:
-        if each.owner is None:
-            continue
-        now = entries(each.owner).get(each.key)
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(now)[0]:
-            see(_text(each.path, keys), leaf, held)
-    args, kwargs = tree
-    parts = [(0, i, arg) for i, arg in enumerate(args)] + [(1, k, v) for k, v in kwargs.items()]
-    for where, which, part in parts:
-        try:
-            flat = flattened(part)
-        except Exception:  # such as an Equinox State that was replaced by another
-            continue
-        name = arguments.names[which] if where == 0 else which
-        for i, (path, leaf) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
-            if i not in flat.again:
-                see(_text(name, path), leaf, held if flat.held[i] else loose)
-    return held, loose
-
-
-def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function, None where Python cannot tell it."""
-    try:
-        return inspect.signature(fun)
-    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
-        return None
-
-
-def bind(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Check that the arguments fit the function's signature.
-
-    Raises:
-      InputsError: naming what is missing or too much, and the signature.
-    """
-    signature = signature_of(fun)
-    if signature is None:
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as e:
-        given = ", ".join(
-            [f"{len(args)} positional"] * bool(args or not kwargs) + [f"{k}=" for k in kwargs]
-        )
-        raise InputsError(
-            f"the inputs do not fit: {e} (given: {given})\n"
-            f"  {getattr(fun, '__name__', 'the target')}{signature}"
-        ) from None
-
-
-def _argument_names(
-    fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[str]:
-    bind(fun, args, kwargs)
-    signature = signature_of(fun)
-    names: list[str] = []
-    for parameter in signature.parameters.values() if signature else ():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            names += [f"{parameter.name}[{i}]" for i in range(len(args) - len(names))]
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-    return names + [f"args[{i}]" for i in range(len(names), len(args))]
-
-
-def _path(path: Sequence[Any], names: Sequence[str]) -> str:
-    """Return the path of a leaf of `(args, kwargs)`."""
-    where, which = path[0].idx, path[1]
-    return _text(names[which.idx] if where == 0 else which.key, path[2:])
-
-
-def _text(name: str, path: Sequence[Any]) -> str:
-    return f"{name}{jax_compat.import_jax().tree_util.keystr(tuple(path))}"
-
-
-def _is_wanted(flat: Flat) -> tuple[bool, ...]:
-    """Return for each leaf whether a gradient of it may be meant.
-
-    Of NNX Variables only the Params are, as `nnx.grad` has it, if there are any; and of an object
-    that occurs twice, only the first occurrence is.
-    """
-    if not any(flat.trainable):
-        return tuple(i not in flat.again for i in range(len(flat.leaves)))
-    return tuple(
-        i not in flat.again and wanted is not False for i, wanted in enumerate(flat.trainable)
-    )
-
-
-def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
-    """Return whether a leaf is a Python number in a field of an object.
-
-    That is a setting, such as the rate of an Equinox dropout, that the object's code may look at,
-    where an array is a parameter.
-    """
-    attribute = jax_compat.import_jax().tree_util.GetAttrKey
-    return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
-
-
-def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
-    if isinstance(leaf, float | complex) and not hasattr(leaf, "dtype"):
-        # A Python float is a weakly typed scalar, as jax.vjp takes it.
-        return leaf, "differentiated" if chosen else "traced"
-    if not is_array(leaf):
-        return leaf, "static"
-    return _struct(leaf, mesh), "differentiated" if chosen and is_inexact(leaf) else "traced"
-
-
-def is_array(leaf: Any) -> bool:
-    """Return whether a leaf has a shape and a dtype; False if asking a user's object raises."""
-    try:
-        return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-    except Exception:
-        return False
-
-
-def _struct(leaf: Any, mesh: Any = None) -> Any:
-    jax = jax_compat.import_jax()
-    sharding = _named_sharding(leaf, mesh)
-    own = getattr(leaf, "sharding", None)
-    if isinstance(leaf, jax.ShapeDtypeStruct) and (sharding is own or sharding == own):
-        return leaf
-    return jax.ShapeDtypeStruct(
-        leaf.shape,
-        leaf.dtype,
-        sharding=sharding,
-        weak_type=bool(getattr(leaf, "weak_type", False)),
-    )
-
-
-def _named_sharding(leaf: Any, mesh: Any) -> Any | None:
-    """Return the sharding that a leaf is traced with.
-
-    That is its own over several devices; on a mesh, one on all of it; and one for a leaf in host
-    memory, since an aval knows that of a NamedSharding alone. None in all other cases.
-    """
-    jax = jax_compat.import_jax()
-    named, whole = jax.sharding.NamedSharding, jax.sharding.PartitionSpec()
-    sharding: Any = getattr(leaf, "sharding", None)
-    kind = getattr(sharding, "memory_kind", None)
-    if isinstance(sharding, named):
-        is_hosted = kind == "pinned_host" and mesh is None
-        if sharding.mesh.size > 1 or is_hosted:
-            return sharding
-    host = kind if kind == "pinned_host" else None
-    if mesh is not None:
-        return named(mesh, whole, memory_kind=host)
-    if host is None:
-        return None
-    own = jax.sharding.Mesh(sorted(sharding.device_set, key=lambda d: d.id)[:1], "device")
-    return named(own, whole, memory_kind=kind)
-
-
-def mesh_of(leaves: Sequence[Any]) -> Any | None:
-    """Return the mesh of several devices that the first leaf on one is split over."""
-    for leaf in filter(is_array, leaves):
-        mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
-        if mesh is not None and mesh.size > 1:
-            return mesh
-    return None
-
-
-def is_inexact(leaf: Any) -> bool:
-    """Return whether a leaf is a float or complex array or number."""
-    jnp = jax_compat.import_jax().numpy
-    if not hasattr(leaf, "dtype"):
-        return isinstance(leaf, float | complex)
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
-
-
 def _returned(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of length {len(result)}"
     return "an array" if hasattr(result, "dtype") else f"a value of type {type(result).__name__}"
-
-
-def float0(leaf: Any) -> Any:
-    """Return the cotangent of an output that has none."""
-    import numpy as np
-
-    return np.zeros(leaf.shape, jax_compat.import_jax().dtypes.float0)
 
 
 def _check_differentiable(y: Any) -> None:
@@ -902,29 +445,3 @@ def _check_differentiable(y: Any) -> None:
     raise InputsError(
         f"the function returns only {dtypes}, which has no gradient; return a float or complex one"
     )
-
-
-def _nothing_to_differentiate(
-    found: Arguments, argnums: frozenset[int] | None, names: list[str]
-) -> str:
-    def describe(i: int) -> str:
-        leaf = found.leaves[i]
-        what = str(leaf.dtype) if found.roles[i] == "traced" else f"static {leaf!r:.40}"
-        return f"{found.paths[i]} ({what})"
-
-    if argnums is not None:
-        chosen = ", ".join(names[i] for i in sorted(argnums))
-        which = f"argnums selects {chosen}, which holds no float or complex array"
-    else:
-        which = "no argument is a float or complex array, so there is nothing to differentiate"
-    listed = ", ".join(describe(i) for i in range(min(len(found.paths), 6)))
-    more = len(found.paths) - 6
-    return which + (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")
-
-
-def has_checkpoints(traced: Trace, frames: Frames) -> bool:
-    """Return whether the function may hold checkpoints.
-
-    The primal jaxpr, which shows them, would need another trace.
-    """
-    return contains_remat(traced.backward) or may_hold_checkpoints(traced.forward, frames)

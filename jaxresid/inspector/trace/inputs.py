@@ -7,8 +7,9 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import NOT_CAUGHT, InputsError
+from jaxresid.inspector.trace.arguments import CONCRETE, Static
 from jaxresid.inspector.trace.failures import summary
-from jaxresid.inspector.trace.function import CONCRETE, Static, is_array
+from jaxresid.inspector.trace.leaves import is_array
 from jaxresid.inspector.trace.objects import Layout, flattened
 from jaxresid.targets.inputs import Inputs
 from jaxresid.targets.specs import ArraySpec

@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import described
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
@@ -29,7 +28,7 @@ class Lost:
     location: Location | None
 
 
-def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
+def lost(step: StepTrace) -> tuple[Lost, ...]:
     """Return the backward passes that no output of a step depends on.
 
     A backward pass that is used, but of which something is left out, such as the gradients of
@@ -37,7 +36,7 @@ def lost(step: StepTrace, frames: Frames) -> tuple[Lost, ...]:
     """
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
     live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
-    return tuple(_lost(Levels(frames), Passes(), Level(step.jaxpr), live, names))
+    return tuple(_lost(step.levels, step.passes, step.tops[0], live, names))
 
 
 def _lost(

@@ -10,8 +10,10 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.trace.arguments import Arguments
+from jaxresid.inspector.trace.calling import called
 from jaxresid.inspector.trace.failures import summary
-from jaxresid.inspector.trace.function import Arguments, called, is_inexact
+from jaxresid.inspector.trace.leaves import is_inexact
 
 
 def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> list[str]:

@@ -7,13 +7,17 @@ what is done with the gradients.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
+from jaxresid.inspector.trace.arguments import Arguments
 from jaxresid.inspector.trace.changes import (
     changes,
     drops_gradients,
@@ -21,17 +25,20 @@ from jaxresid.inspector.trace.changes import (
     paths_of,
     settled,
 )
-from jaxresid.inspector.trace.function import Arguments, Trace, primal_trace
+from jaxresid.inspector.trace.function import Trace, primal_trace
+from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
 from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.inspector.trace.traced import Lowerable, Traced
 
 
-@dataclass(frozen=True, slots=True)
-class StepTrace:
+@dataclass(frozen=True)
+class StepTrace(Traced):
     """The jaxpr of a function that holds its own gradients.
 
+    `arguments.dynamic` is the order of the inputs; which of them a gradient is taken of is for the
+    jaxpr to say, see `step_roles`.
+
     Attributes:
-      arguments: `dynamic` is the order of the inputs; which of them a gradient is taken of is for
-        the jaxpr to say, see `step_roles`.
       closed: the closed jaxpr as JAX gives it, with its constants.
       donated: for each invar whether the function gives its buffer away.
       outputs: the path of each outvar in what the function returns, `[0]['w']`; after these, for
@@ -39,11 +46,12 @@ class StepTrace:
       num_returned: how many are returned.
     """
 
-    arguments: Arguments
     closed: Any
     donated: tuple[bool, ...]
     outputs: tuple[str, ...]
     num_returned: int
+
+    holds_backward = True
 
     @property
     def sharding(self) -> Sharding | None:
@@ -70,6 +78,57 @@ class StepTrace:
     @property
     def _changed(self) -> tuple[str, ...]:
         return self.outputs[self.num_returned :]
+
+    @functools.cached_property
+    def passes(self) -> Passes:
+        """The passes of its eqns."""
+        return Passes()
+
+    @functools.cached_property
+    def tops(self) -> tuple[Level]:
+        """The top level of the jaxpr."""
+        return (Level(self.jaxpr, inputs=self.inputs),)
+
+    @property
+    def written(self) -> Any:
+        """The open jaxpr itself, whose backward passes hold the checkpoints."""
+        return self.jaxpr
+
+    @functools.cached_property
+    def has_checkpoints(self) -> bool:
+        """Whether the step may hold checkpoints."""
+        return may_hold_checkpoints(self.jaxpr, self.frames)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the parameters of the lowered program are called."""
+        return tuple(path or "a constant" for path in self.inputs)
+
+    def runnable(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return the outputs as a function of the dynamic leaves; see `Traced.runnable`."""
+        step = jax_compat.as_function(self.closed)
+        return lambda leaves: list(step(*leaves))
+
+    def lowerable(self) -> Lowerable:
+        """Return the training step as it was jitted.
+
+        It gives away what it was jitted to give away, and its shardings and memory kinds are those
+        that it was jitted with.
+        """
+        closed = as_jitted(self.closed)
+        jaxpr, run = jax_compat.open_jaxpr(closed), jax_compat.as_function(closed)
+        leaves = [self.arguments.leaves[i] for i in self.arguments.dynamic]
+        inputs, outputs = jitted_with(jaxpr)
+        given = [
+            leaf if asked is None else with_sharding(leaf, asked)
+            for leaf, asked in zip(operands(jaxpr, leaves), inputs, strict=True)
+        ]
+        donated = [i for i, is_given in enumerate(self.donated) if is_given]
+        return Lowerable(lambda values: run(*values), given, outputs, donated)
+
+    def run_again(self, fun: Callable[..., Any]) -> None:
+        """Run the step once more while JAX traces it; see `Traced.run_again`."""
+        step_primal(fun, self.arguments)
 
 
 def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
@@ -149,12 +208,13 @@ def holds_gradient(jaxpr: Any) -> bool:
     return BACKWARD in Passes().within(jaxpr)
 
 
-def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
+def step_trace(primal: Any, arguments: Arguments, frames: Frames) -> StepTrace:
     """Return the trace of the step that was traced as `primal`; nothing is traced again.
 
     Args:
       primal: the traced function, see `step_primal`.
       arguments: the arguments that it was traced with.
+      frames: reads the tracebacks of its eqns.
     """
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
@@ -173,6 +233,7 @@ def step_trace(primal: Any, arguments: Arguments) -> StepTrace:
     given |= {v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs}
     return StepTrace(
         arguments=replace(arguments, changing=frozenset(c.path for c in changed)),
+        frames=frames,
         closed=closed,
         donated=tuple(v in given for v in jaxpr.invars),
         outputs=(*returned, *(c.path for c in changed)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
-from jaxresid.model import Cost, Expression, Location
+from jaxresid.inspector.residuals.offloading import Kept
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.model import Cost, Expression, Location, Residual
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,16 +75,25 @@ class Variant:
       host_nbytes: bytes of computed residuals in host memory.
       peak_nbytes: the estimated peak in bytes.
       cost: the cost of a value with its gradients (of a step).
-      program: the program that the peak was estimated on.
-      trace: the jaxprs, a `Trace` or a `StepTrace`.
+      lowered: the program as the compiler runs it that the peak was estimated for.
+      trace: the jaxprs.
+      residuals: lists its residuals.
+      kept: lists those that are computed.
     """
 
     kept_nbytes: int
     host_nbytes: int
     peak_nbytes: int
     cost: Cost
-    program: Program
-    trace: Any
+    lowered: Lowered
+    trace: Traced
+    residuals: Callable[[], tuple[Residual, ...]]
+    kept: Callable[[], tuple[Kept, ...]]
+
+    @property
+    def program(self) -> Program:
+        """The program, as it is before it is lowered."""
+        return self.lowered.program
 
 
 class Variants(Protocol):

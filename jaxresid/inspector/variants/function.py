@@ -20,14 +20,15 @@ from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import value_and_gradients
-from jaxresid.inspector.residuals.totals import kept
+from jaxresid.inspector.residuals.function import residuals
+from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant
@@ -50,15 +51,13 @@ class _Loop:
 class FunctionVariants:
     """The variants of a function; see `choices.Variants`."""
 
-    def __init__(self, traced: Trace, frames: Frames, profile: Profile, name: str) -> None:
+    def __init__(self, traced: Trace, profile: Profile, name: str) -> None:
         self._traced = traced
         self._name = name
-        self._frames = frames
         self._profile = profile
-        self._levels = Levels(frames)
-        self._jaxpr = jax_compat.open_jaxpr(traced.primal().jaxpr)
+        self._jaxpr = traced.written
         self._bodies: dict[Any, Any] = {}
-        self._sites = functools.cache(lambda: Removed(traced, self._jaxpr, frames).sites)
+        self._sites = functools.cache(lambda: Removed(traced).sites)
         self.places = functools.cache(self._places)
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
@@ -71,7 +70,7 @@ class FunctionVariants:
             Place(
                 "call", r.function, r.location, len(r.runs), len(r.runs), can_split=True, handle=r
             )
-            for r in regions(self._jaxpr, self._levels, top)
+            for r in regions(self._jaxpr, self._traced.levels, top)
             if not any(
                 is_derived(e) for run in r.runs for e in run.jaxpr.eqns[run.start : run.stop]
             )
@@ -109,7 +108,7 @@ class FunctionVariants:
                 # What a derivative that the function takes itself made of a loop: a checkpoint in
                 # the code stands around the body before it is differentiated.
                 continue
-            nests = self._levels.nests(eqn)
+            nests = self._traced.levels.nests(eqn)
             if is_derived(eqn):
                 continue
             if jax_compat.primitive_name(eqn) == "scan":
@@ -117,12 +116,12 @@ class FunctionVariants:
                 if length > 1:
                     body = nests[0].jaxpr
                     function = (jax_compat.traced_function(body) or "body").partition(" at ")[0]
-                    where = self._levels.location(level, eqn)
+                    where = self._traced.levels.location(level, eqn)
                     found.append(_Loop(eqn, body, function.rpartition(".")[2], where, length))
                 continue
             for which, nest in enumerate(nests):
                 if nest.kind == "call" and not has_rule(eqn):
-                    found += self._scans(self._levels.enter(level, eqn, which))
+                    found += self._scans(self._traced.levels.enter(level, eqn, which))
         return found
 
     def body(self, place: Place) -> Any:
@@ -176,20 +175,23 @@ class FunctionVariants:
     def measured(self, traced: Trace) -> Variant:
         """Return a trace with its figures."""
         program = value_and_gradients(traced)
-        device, host = kept(traced, self._frames, program)
+        lowered = lower(program, self._profile)
+        device, host = kept_nbytes(kept_by(traced, program))
         return Variant(
             device,
             host,
-            peak_nbytes(program, self._profile),
+            peak_nbytes(lowered),
             sum(passes_cost(traced), Cost()),
-            program,
+            lowered,
             traced,
+            functools.partial(residuals, traced, program),
+            functools.partial(kept_by, traced, program),
         )
 
     def _rewritten(self, choices: Choices) -> Any:
         eqns: dict[int, Replace] = {}
         jaxprs: dict[int, Any] = {}
-        inline, remake = Inlining(), Checkpointing(self._frames)
+        inline, remake = Inlining(), Checkpointing(self._traced.frames)
         whole: Choice | None = None
         cuts: dict[int, list[tuple[int, int, Choice]]] = {}
         for place, made in choices.items():
@@ -214,7 +216,7 @@ class FunctionVariants:
             done = remake.wrapped(done, whole, prevent_cse=True)
         elsewhere = self._elsewhere(choices)
         if elsewhere:
-            done = named(done, elsewhere, self._frames, loops=True)
+            done = named(done, elsewhere, self._traced.frames, loops=True)
         return flattened(done)
 
     def _elsewhere(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
@@ -239,7 +241,7 @@ class FunctionVariants:
 
     def _find_made_by(self) -> Mapping[Expression, set[int]]:
         found: dict[Expression, set[int]] = defaultdict(set)
-        for value in expressed(self._jaxpr, self._frames, loops=True):
+        for value in expressed(self._jaxpr, self._traced.frames, loops=True):
             if value.expression is not None and value.name is None:
                 found[value.expression].add(id(value.eqn))
         return found

@@ -16,7 +16,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.trace.function import is_inexact
+from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.variants.naming import nameable, named
 from jaxresid.model import Expression
 

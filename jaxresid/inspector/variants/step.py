@@ -24,11 +24,12 @@ from jaxresid.inspector.jaxpr.bindings import (
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.residuals.offloading import kept_of
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
@@ -102,12 +103,9 @@ class StepVariants:
     one call, however often that function is called, and is changed as one.
     """
 
-    def __init__(
-        self, fun: Callable[..., Any], step: StepTrace, frames: Frames, profile: Profile
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], step: StepTrace, profile: Profile) -> None:
         self._fun = fun
         self._step = step
-        self._frames = frames
         self._profile = profile
         self._bound: list[_Bound] = []
         self.places = functools.cache(self._places)
@@ -115,7 +113,7 @@ class StepVariants:
         self._around: dict[int, list[int]] = {}
 
     def _places(self) -> tuple[Place, ...]:
-        remake = Checkpointing(self._frames)
+        remake = Checkpointing(self._step.frames)
         bound = self._bound
 
         def checkpoint(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
@@ -124,21 +122,21 @@ class StepVariants:
             return jax_compat.with_bound_params(params, {"policy": _Marking(len(bound) - 1)})
 
         def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
-            made = _scan(params, self._frames)
+            made = _scan(params, self._step.frames)
             bound.append(made)
             if params["length"] < 2 or made.body.effects or self._holds_checkpoint(made.body):
                 return params
             return _wrapped(params, Choice(_Marking(len(bound) - 1)), remake)
 
         marked = self._traced(checkpoint, scan)
-        found = self._standing(Level(marked.jaxpr))
+        found = self._standing(marked)
         self._around = {number: standing.around for number, standing in found.items()}
         return self._grouped(found)
 
-    def _standing(self, top: Level) -> dict[int, _Standing]:
+    def _standing(self, marked: StepTrace) -> dict[int, _Standing]:
         """Return by number what was bound and occurs in the backward pass of a marked step."""
-        levels, found = Levels(self._frames), dict[int, _Standing]()
-        for site in sites(levels, top, backward=True):
+        levels, found = marked.levels, dict[int, _Standing]()
+        for site in sites(levels, Level(marked.jaxpr), backward=True):
             for call in site.calls:
                 number = _mark(call.eqn)
                 if number is not None:
@@ -244,7 +242,7 @@ class StepVariants:
         for place, made in choices.items():
             self._check_policies(place, made)
             chosen.update(zip(place.handle, made, strict=True))
-        remake, bodies = Checkpointing(self._frames), _Named(self._frames)
+        remake, bodies = Checkpointing(self._step.frames), _Named(self._step.frames)
         expected = [(made.kind, made.function) for made in self._bound]
         found: list[tuple[str, str]] = []
 
@@ -267,7 +265,7 @@ class StepVariants:
 
         def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
             choice = chosen.get(len(found))
-            made = _scan(params, self._frames)
+            made = _scan(params, self._step.frames)
             found.append((made.kind, made.function))
             return params if choice is None else _wrapped(params, choice, remake)
 
@@ -282,14 +280,18 @@ class StepVariants:
     def measured(self, traced: StepTrace) -> Variant:
         """Return a trace with its figures."""
         program = step_program(traced)
-        totals = totals_of(step_residuals(traced, self._frames, program))
+        lowered = lower(program, self._profile)
+        found = step_residuals(traced, program)
+        totals = totals_of(found)
         return Variant(
             totals.computed_nbytes,
             totals.host_nbytes,
-            peak_nbytes(program, self._profile),
+            peak_nbytes(lowered),
             jaxpr_cost(traced.jaxpr),
-            program,
+            lowered,
             traced,
+            lambda: found,
+            lambda: kept_of(found),
         )
 
     def _check_policies(self, place: Place, made: Iterable[Choice | None]) -> None:
@@ -305,9 +307,9 @@ class StepVariants:
         except JaxresidError:
             raise
         except Exception as e:
-            said = str(trace_error(e, self._name, self._frames, call))
+            said = str(trace_error(e, self._name, self._step.frames, call))
             raise TraceError(said.partition("\n")[0]) from e
-        made = step_trace(primal, call)
+        made = step_trace(primal, call, self._step.frames)
         forget(made.jaxpr)
         return made
 

@@ -9,7 +9,6 @@ from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.inspector.variants.of_subject import variants_of
 
 
 def f32(*shape):
@@ -67,7 +66,7 @@ def test_layers_in_a_loop_have_one_body():
         return jnp.sum(layer(x, ws[0]) ** 2)
 
     found = subject(Question(loss, ([f32(64, 64)] * 4, f32(32, 64)), mode="function"))
-    variants = variants_of(found)
+    variants = found.variants()
     place = next(p for p in variants.places() if p.kind == "call" and p.calls == 4)
     made = variants.trace({place: everywhere(place, Choice(None))})
     bodies = [

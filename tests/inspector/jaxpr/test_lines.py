@@ -14,7 +14,6 @@ from small import f32
 
 import jaxresid
 from jaxresid.inspector.checkpoints.sites import body
-from jaxresid.inspector.findings.collect import findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
@@ -399,7 +398,7 @@ def test_findings_name_the_library_and_the_module(tmp_path, monkeypatch):
         return net.apply(params, x).sum()
 
     found = inspection(Question(loss, args))
-    (loop,) = findings(found.report, found.trace, found.frames)
+    (loop,) = found.subject.findings(found.report)
     assert (loop.name, loop.location.line) == ("unwrapped-loop-body", line("x, _ =", SCANNED))
     assert os.path.join("flax", "core") in loop.source.library.file
     assert loop.source.scope == "Net"

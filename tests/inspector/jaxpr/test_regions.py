@@ -28,7 +28,6 @@ from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.inspector.variants.of_subject import variants_of
 from jaxresid.inspector.variants.regions import MOST_REGIONS, regions
 from tests import programs, where
 from tests.small import f32
@@ -58,7 +57,7 @@ def marks(jaxpr, name):
 def searched(fun, *args, **options):
     found = subject(Question(fun, args, **options))
     jaxpr = jax_compat.open_jaxpr(found.trace.primal().jaxpr)
-    return jaxpr, regions(jaxpr, Levels(found.frames), Level(jaxpr))
+    return jaxpr, regions(jaxpr, Levels(found.trace.frames), Level(jaxpr))
 
 
 def calls(fun, *args):
@@ -587,7 +586,7 @@ def test_the_biggest_regions():
 
 def variant_of(fun, args, function):
     found = subject(Question(fun, args))
-    variants = variants_of(found)
+    variants = found.variants()
     (place,) = (p for p in variants.places() if p.kind == "call" and p.function == function)
     return variants.variant({place: everywhere(place, Choice())})
 
@@ -684,7 +683,7 @@ def check_regions(fun, args):
     found = subject(Question(fun, args, mode="function"))
     traced = found.trace.primal()
     jaxpr = jax_compat.open_jaxpr(traced.jaxpr)
-    regions_found = regions(jaxpr, Levels(found.frames), Level(jaxpr))
+    regions_found = regions(jaxpr, Levels(found.trace.frames), Level(jaxpr))
     by_jaxpr = {}
     for region in regions_found:
         assert region.runs

@@ -7,13 +7,16 @@ import pytest
 from jax import lax
 
 import jaxresid
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.liveness import timeline
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.tpu.kernels import Kernel, kernels
 from jaxresid.inspector.memory.tpu.layouts import stored_nbytes
 from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.ops import Block, Value
-from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.arguments import arguments
+from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
@@ -26,11 +29,11 @@ SMALL = 64 << 10
 
 def program(fun, *args):
     args = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in args]
-    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
+    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False, Frames()))
 
 
 def walked(fun, *args):
-    return timeline(program(fun, *args), Accelerator())
+    return timeline(lower(program(fun, *args), Accelerator()))
 
 
 def temporaries(fun, *args):

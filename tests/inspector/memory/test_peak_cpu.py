@@ -8,10 +8,13 @@ import pytest
 from jax import lax
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.liveness import timeline
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole
-from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.arguments import arguments
+from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
 
 F32, BF16 = jnp.float32, jnp.bfloat16
@@ -29,7 +32,7 @@ def stored(fun, *args):
     jaxpr = jax_compat.open_jaxpr(closed)
     inputs = [Role("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
     program = whole(jaxpr, inputs, [Role("output")] * len(jaxpr.outvars))
-    return round(timeline(program, Cpu()).peak_nbytes / UNIT, 1)
+    return round(timeline(lower(program, Cpu())).peak_nbytes / UNIT, 1)
 
 
 def matmul(a, b, contracting, batch=((), ())):
@@ -191,10 +194,10 @@ def layer(x, w):
 
 
 def estimate(fun, *args):
-    program = value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
+    program = value_and_gradients(trace(fun, arguments(Question(fun, args)), False, Frames()))
     outside = sum(v.nbytes for v in program.block.inputs)
     outside += sum(v.size * v.itemsize for v in program.block.outputs)
-    return outside + timeline(program, Cpu()).peak_nbytes
+    return outside + timeline(lower(program, Cpu())).peak_nbytes
 
 
 def unrolled(body, x, ws):

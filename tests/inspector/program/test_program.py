@@ -7,10 +7,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes, profile_named
 from jaxresid.inspector.program.build import Role, all_ops, value_and_gradients, whole
-from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.arguments import arguments
+from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
 from tests import programs
 from tests.small import f32
@@ -20,7 +23,7 @@ W, X = f32(8, 8), f32(4, 8)
 
 
 def program(fun, *args):
-    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False))
+    return value_and_gradients(trace(fun, arguments(Question(fun, args)), False, Frames()))
 
 
 def plain(fun, *args, **options):
@@ -118,7 +121,7 @@ def test_a_gradient_inside_a_loss_is_part_of_its_forward_pass():
 def test_one_donated_argument_lends_its_buffer_once(donate):
     found = plain(lambda x: (x + 1.0, x * 2.0), X, inputs=[Role("argument", "x", donated=donate)])
     nbytes = 4 * 8 * 4
-    total = peak_nbytes(found, profile_named("cpu"))
+    total = peak_nbytes(lower(found, profile_named("cpu")))
     assert total == (2 if donate else 3) * nbytes
 
 

@@ -15,6 +15,7 @@ from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import phase_of
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import Places, peak, profile_named
 from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.step import step_program
@@ -22,7 +23,8 @@ from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.function import arguments, trace
+from jaxresid.inspector.trace.arguments import arguments
+from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Computed, Mark
 from tests import programs
@@ -62,7 +64,7 @@ def sgd(params, x):
 def traced(fun, *args):
     call = arguments(Question(fun, args))
     primal = steps.step_primal(fun, call)
-    return steps.is_step(primal, call), steps.step_trace(primal, call)
+    return steps.is_step(primal, call), steps.step_trace(primal, call, Frames())
 
 
 def step_of(fun, *args):
@@ -72,7 +74,7 @@ def step_of(fun, *args):
 
 
 def kept(fun, *args):
-    found = step_residuals(step_of(fun, *args), Frames())
+    found = step_residuals(step_of(fun, *args))
     return [r for r in found if r.origin.kind == "computed"]
 
 
@@ -96,7 +98,7 @@ def read_by(found):
 
 def of_function(fun, *args):
     call = arguments(Question(fun, args, argnums=(0,)))
-    return residuals(trace(fun, call, False), Frames())
+    return residuals(trace(fun, call, False, Frames()))
 
 
 def kinds(fun, *args):
@@ -193,7 +195,7 @@ def test_residuals_are_those_of_the_loss(name):
     fun, args = CASES[name]
     fun = _scalar(fun)
     expected = of_function(fun, *args)
-    found = step_residuals(step_of(stepping(fun), *args), Frames())
+    found = step_residuals(step_of(stepping(fun), *args))
     assert rows(found) == rows(expected)
     assert read_by(found) == read_by(expected)
     assert any(r.origin.kind == "computed" for r in found)
@@ -223,7 +225,7 @@ def test_programs(program):
     fun, args = programs.function(program), programs.arguments()
     call = arguments(Question(fun, args))
     try:
-        expected = trace(fun, call, False)
+        expected = trace(fun, call, False, Frames())
     except Exception:  # JAX itself cannot
         assume(False)
 
@@ -231,7 +233,7 @@ def test_programs(program):
         return updated((W, x, s), jax.grad(fun, (0, 1, 2))(W, x, s, k))
 
     made = step_of(step, *args)
-    assert rows(step_residuals(made, Frames())) == rows(residuals(expected, Frames()))
+    assert rows(step_residuals(made)) == rows(residuals(expected))
 
     cost = step_cost(made)
     assert cost.total == jaxpr_cost(made.jaxpr)
@@ -348,7 +350,7 @@ def test_a_loop_of_steps_reads_its_arguments():
     def step(params, xs):
         return lax.scan(lambda p, x: (sgd(p, x), None), params, xs)[0]
 
-    found = step_residuals(step_of(step, PARAMS, f32(5, 3, 4)), Frames())
+    found = step_residuals(step_of(step, PARAMS, f32(5, 3, 4)))
     assert [r.origin.path for r in found if r.origin.kind == "argument"] == ["params[1]", "xs"]
 
 
@@ -417,7 +419,7 @@ def test_consumers_are_of_the_backward_pass():
 
 def test_lines_and_aux():
     step = step_of(train_step.train_step, *train_step.train_step_inputs())
-    found = step_residuals(step, Frames())
+    found = step_residuals(step)
     for r in found:
         if isinstance(r.origin, Computed):
             assert r.origin.location is not None
@@ -568,7 +570,8 @@ def test_outside_bytes_are_the_compilers(name):
     fun, args = getattr(train_step, name), getattr(train_step, f"{name}_inputs")()
     if name == "train_step":
         fun = jax.jit(fun)
-    found = peak(step_program(step_of(fun, *args)), profile_named("cpu"), Places(Frames()))
+    step = step_of(fun, *args)
+    found = peak(lower(step_program(step), profile_named("cpu")), Places(step))
     compiled = fun.lower(*args).compile().memory_analysis()
     if compiled is None:
         pytest.skip("this jaxlib has no memory analysis for the CPU")
@@ -586,7 +589,8 @@ def test_breakdown():
     args = train_step.train_step_inputs()
     sizes = [sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(a)) for a in args]
     for fun in (train_step.train_step, train_step.train_step_donated):
-        found = peak(step_program(step_of(fun, *args)), profile_named("cpu"), Places(Frames()))
+        step = step_of(fun, *args)
+        found = peak(lower(step_program(step), profile_named("cpu")), Places(step))
         parts = dict(found.breakdown)
         assert [parts[k] for k in ("parameters", "optimizer-state", "batch")] == sizes
         assert sum(parts.values()) == found.nbytes
@@ -637,7 +641,7 @@ def test_phases_of_a_gradient_inside_the_loss():
         if op.name == "dot_general"
     )
     call = arguments(Question(force_matching, (PARAMS, X), argnums=(0,)))
-    expected = trace(force_matching, call, False)
+    expected = trace(force_matching, call, False, Frames())
     assert dots["forward"] * 96 == jaxpr_cost(expected.forward).matmul_flops
     assert dots["backward"] * 96 == jaxpr_cost(expected.backward).matmul_flops
 
@@ -655,7 +659,7 @@ def test_cost(kind):
         return train_step.loss(params, batch, layer)[0]
 
     call = arguments(Question(value, (args[0], args[2]), argnums=(0,)))
-    expected, cost = trace(value, call, False), step_cost(step)
+    expected, cost = trace(value, call, False, Frames()), step_cost(step)
     assert cost.total == jaxpr_cost(step.jaxpr)
     assert cost.forward.matmul_flops == jaxpr_cost(expected.forward).matmul_flops
     backward = cost.backward.matmul_flops + cost.recompute.matmul_flops

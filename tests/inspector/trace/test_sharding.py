@@ -21,11 +21,12 @@ from jaxresid.advice.timing.chips import chip
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.cli.main import run as command_line
 from jaxresid.errors import InputsError
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import profile_named
 from jaxresid.inspector.program.build import Role, value_and_gradients, whole
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace import meshes, splits
-from jaxresid.inspector.trace.function import arguments
+from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.sharding import Sharding
 from tests.where import ROOT
@@ -339,7 +340,7 @@ def test_devices_share_the_time():
     split_args = f32(256, 256, split=()), f32(1024, 256, split=(("data", "model"),))
     each = [
         seconds(
-            value_and_gradients(subject(Question(loss, args)).trace), chip("v5p"), profile
+            lower(value_and_gradients(subject(Question(loss, args)).trace), profile), chip("v5p")
         ).compute
         for args, profile in (
             (whole_args, profile_named("accelerator")),

@@ -36,7 +36,7 @@ WS, X, STACKED = [f32(16, 32)] * 4, f32(8, 16), f32(4, 16, 32)
 
 def variants(step, *args):
     found = subject(Question(step, args, mode="step"))
-    return StepVariants(step, found.trace, found.frames, found.profile)
+    return StepVariants(step, found.trace, found.profile)
 
 
 def figures(variant):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxresid import jax_compat
-from jaxresid.inspector.trace.function import Static
+from jaxresid.inspector.trace.arguments import Static
 from jaxresid.model import PlannedSite
 
 Kind = Literal["traced", "static", "closed"]

@@ -32,7 +32,7 @@ from jaxresid.advice.plan.source.new import (
 from jaxresid.advice.plan.source.observed_calls import ObservedCalls
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.subject import Subject
+from jaxresid.inspector.subject.base import Subject
 from jaxresid.linter.resolve.facts import Site
 from jaxresid.linter.run.atomic_write import replace_content
 from jaxresid.linter.run.diffing import unified_diff

@@ -15,10 +15,6 @@ class Accelerator:
     carries_stay = False
     removes_barriers = ""
 
-    def __init__(self) -> None:
-        # The last program lowered: its time is asked after its peak.
-        self._last: tuple[Block, Kernels] | None = None
-
     def lowered(self, block: Block, nest: Nest | None) -> Block:
         """Return the kernels that a TPU's compiler makes of the block.
 
@@ -26,12 +22,7 @@ class Accelerator:
           block: the block; one that is lowered already stays as it is.
           nest: how it lines up with the loop whose body it is; None if it is no loop's.
         """
-        if self._last is None or self._last[0] is not block:
-            made = kernels(block, nest)
-            if made is block or nest is not None:
-                return made
-            self._last = block, made
-        return self._last[1]
+        return kernels(block, nest)
 
     def nbytes(self, value: Value, block: Block) -> int:
         """Return the bytes of a stored value, padding included."""

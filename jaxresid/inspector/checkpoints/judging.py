@@ -1,0 +1,138 @@
+"""Judge checkpoints by the program without each of them, of a function or of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector.checkpoints.evidence import findings
+from jaxresid.inspector.checkpoints.offers import Offer, offers
+from jaxresid.inspector.checkpoints.policies import answers
+from jaxresid.inspector.checkpoints.sites import Site
+from jaxresid.inspector.checkpoints.verdicts import Facts, Figures, judge, unjudged
+from jaxresid.inspector.memory.cpu.barriers import is_merged
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import Places, peak_nbytes
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
+
+# Said where what a program without its checkpoints costs is not known.
+TAGGED = Cost(
+    notes=("recompute: only what JAX marks as recomputed, as some checkpoints cannot be judged",)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The judged checkpoints of a function, and the cost of its passes that follows from them.
+
+    Attributes:
+      checkpoints: the checkpoints with their verdicts.
+      cost: the cost of the forward pass, of the backward pass and of the recomputation.
+      offers: the checkpoints that offload something.
+      plain: what the function keeps without any checkpoint; None means the same as with them. For a
+        training step only the total in bytes.
+      is_known: whether `plain` could be determined.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    cost: Phases
+    offers: tuple[Offer, ...] = ()
+    plain: Trace | int | None = None
+    is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """The program without a checkpoint.
+
+    Attributes:
+      kept_nbytes: bytes of computed residuals in device memory.
+      cost: what it costs.
+      program: the program itself.
+    """
+
+    kept_nbytes: int
+    cost: Cost
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The checkpoints of a function or step, and how to find out about each of them.
+
+    Attributes:
+      sites: the checkpoints.
+      cost: the cost of the function with its gradients, or of the step, with all checkpoints.
+      without: makes the program without a checkpoint; raises JaxresidError where that fails.
+      shape: tells how a checkpoint is placed, see `placement.shape`.
+      named: makes the program with its checkpoints and checkpoint_names as written.
+    """
+
+    sites: Sequence[Site]
+    cost: Cost
+    without: Callable[[Site], Counterfactual]
+    shape: Callable[[Site], str | None]
+    named: Callable[[], Program]
+
+
+def judge_all(
+    case: Case,
+    residuals: tuple[Residual, ...],
+    written: Program,
+    estimate: Peak,
+    profile: Profile,
+    places: Places,
+) -> tuple[tuple[Checkpoint, ...], tuple[Offer, ...]]:
+    """Return the checkpoints of a case with their verdicts, and those that offload something.
+
+    Args:
+      case: the checkpoints.
+      residuals: the residuals of the function or step.
+      written: its program.
+      estimate: its estimated peak.
+      profile: the memory profile that peaks are estimated with.
+      places: finds the places of ops.
+
+    Raises:
+      InputsError: a policy fails or gives no answer.
+    """
+    said = {site: answers(site.policy, site.held, str(site)) for site in case.sites}
+    figures, judged = figures_of(case.cost, residuals, estimate), []
+    for site in case.sites:
+        try:
+            other = case.without(site)
+        except JaxresidError as e:
+            judged.append(unjudged(site, figures, str(e)))
+            continue
+        nbytes = peak_nbytes(lower(other.program, profile))
+        removes = bool(profile.removes_barriers)
+        facts = Facts(
+            site=site,
+            answers=said[site],
+            shape=case.shape(site),
+            around=_around(site, case.sites),
+            figures=figures,
+            without=Figures(other.kept_nbytes, nbytes, other.cost),
+            peak_location=estimate.location,
+            remover=profile.removes_barriers,
+            is_merged=removes and is_merged(written.block, other.program.block),
+        )
+        judged.append(judge(facts, findings(facts, residuals, written, case.named, places)))
+    return tuple(judged), offers([site for site in case.sites if said[site].offloads])
+
+
+def figures_of(cost: Cost, residuals: tuple[Residual, ...], estimate: Peak) -> Figures:
+    """Return the figures of a function or step with all its checkpoints."""
+    return Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, cost)
+
+
+def _around(site: Site, found: Sequence[Site]) -> Site | None:
+    """Return the outermost checkpoint around a nested one, None where the site is not nested."""
+    if not site.is_nested:
+        return None
+    outer = id(site.calls[0].around[0])
+    return next((other for other in found if outer in other.eqns), None)

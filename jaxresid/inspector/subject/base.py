@@ -1,0 +1,175 @@
+"""What there is to ask of a subject, and its inspection."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.judging import Worth
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import Places, peak
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.inspector.variants.choices import Variants
+from jaxresid.model import Finding, JaxInfo, Mesh, Peak, Report, Residual, Split, Target
+
+if TYPE_CHECKING:
+    from jaxresid.xla.processes.cache import CompileCache
+
+
+@dataclass(frozen=True)
+class Subject(ABC):
+    """A function or training step as it was traced: what a report is made of, and its variants.
+
+    Attributes:
+      fun: the function.
+      name: what it is called in a report.
+      trace: its trace.
+      profile: the profile of the compiler that its peak is estimated for.
+      warnings: what is to be said of it.
+      assumes_gpu: whether it was traced as on a GPU that is not here.
+    """
+
+    fun: Callable[..., Any]
+    name: str
+    trace: Traced
+    profile: Profile
+    warnings: tuple[str, ...]
+    assumes_gpu: bool = False
+
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context to trace it in again, or parts of it."""
+        return jax_compat.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is a training step that does nothing with its gradients.
+
+        It has no backward pass then, and nothing is said of what it takes or of its checkpoints.
+        """
+        return False
+
+    @property
+    def frames(self) -> Frames:
+        """The reader of the tracebacks of its eqns."""
+        return self.trace.frames
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh that it is split over; None: it is of one device."""
+        return meshes.described(self.trace.arguments.mesh)
+
+    @property
+    def jax(self) -> JaxInfo:
+        """The installed JAX: its version, flags and compilers."""
+        return JaxInfo(jax_compat.jax_version(), jax_compat.flags(), jax_compat.compilers())
+
+    def split_by_compiler(self, cache: CompileCache | None) -> Subject:
+        """Return the subject with its residuals split as a compiler says, where that is asked.
+
+        It is where the axes of its mesh are not explicit.
+
+        Args:
+          cache: the cache of what is compiled for that.
+        """
+        return self
+
+    @functools.cached_property
+    def peak(self) -> Peak:
+        """The estimated peak, with what is live there."""
+        return peak(lower(self.program, self.profile), Places(self.trace))
+
+    @property
+    @abstractmethod
+    def program(self) -> Program:
+        """The whole program: a function's value with its gradients, or the step."""
+
+    @property
+    @abstractmethod
+    def residuals(self) -> tuple[Residual, ...]:
+        """The residuals."""
+
+    @property
+    @abstractmethod
+    def target(self) -> Target:
+        """The name of the function, what is differentiated, and whether it is a training step."""
+
+    @abstractmethod
+    def worth(self) -> Worth:
+        """Return its checkpoints, judged, and the cost of its passes.
+
+        Raises:
+          InputsError: a policy fails or gives no answer.
+        """
+
+    @abstractmethod
+    def variants(self) -> Variants:
+        """Return its variants, made by changing its checkpoints.
+
+        Raises:
+          InputsError: it is a training step that does nothing with its gradients.
+        """
+
+    @abstractmethod
+    def findings(self, report: Report) -> tuple[Finding, ...]:
+        """Return what else there is to say of it, given its report."""
+
+    @abstractmethod
+    def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
+        """Return its forward and backward pass, listed.
+
+        Args:
+          report: its report.
+          max_eqns: show at most this many eqns of each jaxpr.
+          depth: show nested jaxprs down to this depth; 0 folds them all.
+
+        Raises:
+          InputsError: it is a training step.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A report together with the subject that it was made from."""
+
+    subject: Subject
+    report: Report
+
+    @property
+    def trace(self) -> Traced:
+        """The trace of the subject, with its jaxprs."""
+        return self.subject.trace
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause the garbage collector.
+
+    With 48 layers it took two thirds of the time, going again and again over hundreds of thousands
+    of objects that all stay.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def dead_gradients(name: str) -> str:
+    """Return the message for a function that does nothing with its gradients."""
+    return (
+        f"nothing that {name} returns or changes depends on its gradients, so compilers remove the"
+        " whole backward pass; also return the updated parameters and optimizer state (or the"
+        " gradients), or use mode function to differentiate it as it is"
+    )

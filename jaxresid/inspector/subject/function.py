@@ -1,0 +1,78 @@
+"""A function that is differentiated."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jaxresid.inspector.checkpoints.function import worth
+from jaxresid.inspector.checkpoints.judging import Worth
+from jaxresid.inspector.findings.collect import function_findings
+from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.residuals.function import residuals
+from jaxresid.inspector.residuals.listing import listed
+from jaxresid.inspector.subject.base import Subject
+from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.variants.function import FunctionVariants
+from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
+
+if TYPE_CHECKING:
+    from jaxresid.xla.processes.cache import CompileCache
+
+
+@dataclass(frozen=True)
+class FunctionSubject(Subject):
+    """A function that is differentiated; see `Subject`."""
+
+    trace: Trace
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh that it is split over, and whether a compiler said how; None without one."""
+        found = super().mesh
+        if found is None or self.trace.pieces is None:
+            return found
+        return replace(found, source="compiler")
+
+    def split_by_compiler(self, cache: CompileCache | None) -> FunctionSubject:
+        """Return the function with its residuals split as a compiler says; see `Subject`."""
+        mesh = self.mesh
+        if mesh is None or mesh.mode != "auto" or mesh.size == 1:
+            return self
+        traced, reason = meshes.split_by_compiler(self.trace, cache)
+        more = () if reason is None else (reason,)
+        return replace(self, trace=traced, warnings=(*self.warnings, *more))
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The program of its value and gradients."""
+        return value_and_gradients(self.trace)
+
+    @functools.cached_property
+    def residuals(self) -> tuple[Residual, ...]:
+        """The residuals, in the order of the vjp function's leaves."""
+        return residuals(self.trace, self.program)
+
+    @property
+    def target(self) -> Target:
+        """The name of the function, and what it is differentiated by."""
+        call = self.trace.arguments
+        return Target(self.name, tuple(call.paths[i] for i in call.having("differentiated")))
+
+    def worth(self) -> Worth:
+        """Return its checkpoints, judged, and the cost of its passes; see `Subject.worth`."""
+        return worth(self.trace, self.profile, self.residuals, self.program, self.peak)
+
+    def variants(self) -> FunctionVariants:
+        """Return its variants, made by rewriting its primal jaxpr."""
+        return FunctionVariants(self.trace, self.profile, self.name)
+
+    def findings(self, report: Report) -> tuple[Finding, ...]:
+        """Return what else there is to say of it."""
+        return function_findings(report, self.trace)
+
+    def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
+        """Return its forward and backward pass, listed; see `Subject.split`."""
+        return listed(self.trace, report, max_eqns=max_eqns, depth=depth)

@@ -1,0 +1,110 @@
+"""What a function's trace and a training step's have in common."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.trace.arguments import Arguments
+from jaxresid.inspector.trace.sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class Lowerable:
+    """What users run, ready to be lowered.
+
+    Attributes:
+      run: the function of its operands.
+      operands: ShapeDtypeStructs or numbers to lower it with.
+      outputs: the sharding of each output; None: the compiler's choice.
+      donated: the indices of the operands that it gives away.
+    """
+
+    run: Callable[[Sequence[Any]], Sequence[Any]]
+    operands: Sequence[Any]
+    outputs: Sequence[Any]
+    donated: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Traced(ABC):
+    """What JAX made of a function or of a training step.
+
+    Attributes:
+      arguments: the arguments that it was traced with.
+      frames: reads the tracebacks of its eqns; one for all traces of a subject, since it caches by
+        traceback.
+    """
+
+    arguments: Arguments
+    frames: Frames
+
+    holds_backward: ClassVar[bool]
+    """Whether `written` holds the backward pass as well."""
+
+    @functools.cached_property
+    def levels(self) -> Levels:
+        """The descent into its jaxprs.
+
+        Each trace has its own, which lives as long as the jaxprs do: it caches by the ids of eqns.
+        """
+        return Levels(self.frames)
+
+    @property
+    @abstractmethod
+    def tops(self) -> tuple[Level, ...]:
+        """The top levels of its jaxprs, with the paths of their invars and the primal jaxpr."""
+
+    @property
+    @abstractmethod
+    def written(self) -> Any:
+        """The open jaxpr that shows its checkpoints."""
+
+    @property
+    @abstractmethod
+    def has_checkpoints(self) -> bool:
+        """Whether it may hold checkpoints."""
+
+    @property
+    @abstractmethod
+    def sharding(self) -> Sharding | None:
+        """The split over the arguments' mesh; None without one."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> tuple[str, ...]:
+        """What the parameters of the lowered program are called."""
+
+    @abstractmethod
+    def runnable(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return what it computes, as a function of its dynamic leaves in order.
+
+        For a function, that is its outputs and then the gradients for cotangents of one; for a
+        training step, its outputs. No user code runs again.
+        """
+
+    @abstractmethod
+    def lowerable(self) -> Lowerable:
+        """Return what users run: the function with its gradients, or the training step."""
+
+    def tracing_in(self, around: Callable[[Callable[[], Any]], Callable[[], Any]]) -> Traced:
+        """Return the trace, with what of it is traced later traced in a context.
+
+        Args:
+          around: puts a function into the context.
+        """
+        return self
+
+    @abstractmethod
+    def run_again(self, fun: Callable[..., Any]) -> None:
+        """Run the function once more while JAX traces it, with the same arguments.
+
+        Raises:
+          Exception: whatever the function raises.
+        """

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Finding as Finding
     from jaxresid.model import JaxInfo as JaxInfo
     from jaxresid.model import Literal as Literal
-    from jaxresid.model import Live as Live
+    from jaxresid.model import LiveValue as LiveValue
     from jaxresid.model import Location as Location
     from jaxresid.model import Mark as Mark
     from jaxresid.model import Mesh as Mesh
@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from jaxresid.model import Totals as Totals
     from jaxresid.model import Transfers as Transfers
     from jaxresid.model import Verdict as Verdict
+    from jaxresid.option_types import GroupBy as GroupBy
+    from jaxresid.option_types import Mode as Mode
+    from jaxresid.option_types import Profile as Profile
     from jaxresid.settings.config import Config as Config
     from jaxresid.targets.inputs import Inputs as Inputs
     from jaxresid.violations import Applicability as Applicability
@@ -77,9 +80,6 @@ if TYPE_CHECKING:
     from jaxresid.violations import Severity as Severity
     from jaxresid.violations import Span as Span
     from jaxresid.violations import Violation as Violation
-    from jaxresid.words import GroupBy as GroupBy
-    from jaxresid.words import Mode as Mode
-    from jaxresid.words import Profile as Profile
 
 # A commit hook starts this package at every commit: it imports what it uses and no more.
 _PUBLIC = {
@@ -97,12 +97,12 @@ _PUBLIC = {
     "jaxresid.model": (
         "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
         "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
-        "Live Location Mark Mesh Offloading Origin Peak Phases Plan PlannedPart PlannedSite "
+        "LiveValue Location Mark Mesh Offloading Origin Peak Phases Plan PlannedPart PlannedSite "
         "PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
         "Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
-    "jaxresid.words": "GroupBy Mode Profile",
+    "jaxresid.option_types": "GroupBy Mode Profile",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = list(_HOME)

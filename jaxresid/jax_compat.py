@@ -119,7 +119,7 @@ class _Gpu:
 
 
 @contextlib.contextmanager
-def gpu_questions() -> Iterator[list[str]]:
+def recording_device_queries() -> Iterator[list[str]]:
     """Yield the list of what is asked about devices within the context, where there is no GPU."""
     asked: list[str] = []
 
@@ -136,7 +136,7 @@ def gpu_questions() -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def as_on_gpu() -> Iterator[None]:
+def assuming_gpu() -> Iterator[None]:
     """Answer questions about devices within the context as on a machine with `ASSUMED_GPU`.
 
     What asks for devices of a platform that is there gets those.
@@ -322,23 +322,23 @@ def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
 def as_call(eqn: Any, closed: Any) -> Any:
     """Return the eqn as a plain jitted call of a closed jaxpr of its inputs and outputs.
 
-    See `callee` for the closed jaxpr.
+    See `as_jit_jaxpr` for the closed jaxpr.
     """
     template = _jit_eqn(len(eqn.invars), len(eqn.outvars))
     return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
 
 
-def as_removed(eqn: Any, closed: Any) -> Any:
-    """Return a remat eqn as a call (see `as_call`) that `is_removed` recognises."""
+def as_removed_checkpoint(eqn: Any, closed: Any) -> Any:
+    """Return a remat eqn as a call (see `as_call`) that `is_removed_checkpoint` recognises."""
     return with_params(as_call(eqn, closed), {"name": _REMOVED})
 
 
-def is_removed(eqn: Any) -> bool:
+def is_removed_checkpoint(eqn: Any) -> bool:
     """Return whether an eqn stands for a removed checkpoint."""
     return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
 
 
-def like(var: Any) -> Any:
+def new_var_like(var: Any) -> Any:
     """Return a new variable of the same aval."""
     import jax.extend
 
@@ -354,7 +354,7 @@ def is_in_shard_map() -> bool:
     return bool(import_jax().sharding.get_abstract_mesh().manual_axes)
 
 
-def checkpointed(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
+def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
     """Return the function that is checkpointed by a call of `jax.checkpoint`.
 
     None where it is not known (jax_remat3).
@@ -375,7 +375,7 @@ def checkpointed(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
     return call
 
 
-def callee(jaxpr: Any) -> Any:
+def as_jit_jaxpr(jaxpr: Any) -> Any:
     """Return an open jaxpr as a jit eqn holds it.
 
     JAX differentiates each such object once, so callers share it.

@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxresid.cli.main import run
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import Places, peak
+from jaxresid.inspector.memory.peak import OpSources, peak
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.function import residuals
@@ -272,7 +272,7 @@ def _unjudged(source: str, name: str) -> _Unjudged:
     assert isinstance(found.trace, Trace)
     program = value_and_gradients(found.trace)
     held = residuals(found.trace, program)
-    estimate = peak(lower(program, found.profile), Places(found.trace))
+    estimate = peak(lower(program, found.profile), OpSources(found.trace))
     return _Unjudged(held, totals_of(held).computed_nbytes, estimate.nbytes)
 
 

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.function import check_policies
-from jaxresid.inspector.checkpoints.judging import Worth
+from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.compiler_versions import not_measured
-from jaxresid.inspector.memory.peak import Places, profile_named
+from jaxresid.inspector.memory.peak import OpSources, profile_named
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
-from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, uncollected
+from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, gc_paused
 from jaxresid.inspector.subject.function import FunctionSubject
 from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.arguments import Arguments, arguments, without_changed
-from jaxresid.inspector.trace.changes import changes, drops_gradients, made_by_function
+from jaxresid.inspector.trace.changes import changes, changes_by_function, drops_gradients
 from jaxresid.inspector.trace.failures import needs_static, trace_error
 from jaxresid.inspector.trace.function import Trace, primal_trace, trace
-from jaxresid.inspector.trace.lost import Lost, lost
+from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
@@ -39,7 +39,7 @@ from jaxresid.model import (
     Report,
     Residual,
 )
-from jaxresid.words import Mode, Profile
+from jaxresid.option_types import Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
@@ -101,7 +101,7 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
       question: the function, its call and the options.
       cache: the cache of what is compiled for a mesh.
     """
-    with uncollected():
+    with gc_paused():
         found = _traced_subject(question)
         with found.tracing():
             return _inspected(found, cache)
@@ -109,7 +109,7 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
 
 def subject(question: Question) -> Subject:
     """Trace as `inspection` does, without making a report."""
-    with uncollected():
+    with gc_paused():
         return _traced_subject(question)
 
 
@@ -120,7 +120,7 @@ def _traced_subject(question: Question) -> Subject:
     only while it is traced, such as cuDNN's attention.
     """
     jax_compat.import_jax()
-    with jax_compat.gpu_questions() as asked:
+    with jax_compat.recording_device_queries() as asked:
         try:
             return _traced_here(question)
         except JaxresidError as e:
@@ -128,7 +128,7 @@ def _traced_subject(question: Question) -> Subject:
                 raise
             failed = e
     try:
-        with jax_compat.as_on_gpu():
+        with jax_compat.assuming_gpu():
             found = _traced_here(question)
     except JaxresidError:
         raise failed from failed.__cause__
@@ -138,7 +138,7 @@ def _traced_subject(question: Question) -> Subject:
     )
     return replace(
         found,
-        trace=found.trace.tracing_in(jax_compat.as_on_gpu()),
+        trace=found.trace.tracing_in(jax_compat.assuming_gpu()),
         warnings=(*found.warnings, assumed),
         assumes_gpu=True,
     )
@@ -153,9 +153,9 @@ def _traced_here(question: Question) -> Subject:
     if jax_compat.flags().get("jax_remat3") and jax_compat.jax_version().startswith("0.10."):
         warnings = (*warnings, _EARLY_REMAT3)
     frames = Frames(own=own_code(fun))
-    call = arguments(question, meshes.meshed(question.mesh))
+    call = arguments(question, meshes.as_mesh(question.mesh))
     given = (tuple(question.args), dict(question.kwargs))
-    if remark := meshes.undecided(call, jax.tree.leaves(given)):
+    if remark := meshes.unsharded_warning(call, jax.tree.leaves(given)):
         warnings = (*warnings, remark)
     mode, has_aux = question.mode, question.has_aux
     may_be_step = mode != "function" and not has_aux and question.argnums is None
@@ -193,7 +193,7 @@ def _traced_here(question: Question) -> Subject:
         if found.is_dead:
             more = (dead_gradients(name),)
         else:
-            more = tuple(_partly_dead(name, each) for each in lost(step))
+            more = tuple(_partly_dead(name, each) for each in lost_gradients(step))
         return replace(found, warnings=(*warnings, *more))
     return FunctionSubject(fun, name, traced, chosen, (*warnings, *more))
 
@@ -210,7 +210,7 @@ def _drops_gradients(traced: Trace) -> bool:
     return steps.holds_gradient(primal) and drops_gradients(primal)
 
 
-def _partly_dead(name: str, found: Lost) -> str:
+def _partly_dead(name: str, found: LostGradients) -> str:
     what = f"gradients of {', '.join(found.inputs[:5])}" if found.inputs else "gradients"
     more = f" and {len(found.inputs) - 5} more" if len(found.inputs) > 5 else ""
     line = found.location
@@ -225,18 +225,18 @@ def _partly_dead(name: str, found: Lost) -> str:
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     subject = subject.split_by_compiler(cache)
     program, found, estimate = subject.program, subject.residuals, subject.peak
-    worths = subject.worth()
-    places = Places(subject.trace)
-    said = host_findings(found, program, worths.offers, places, estimate.nbytes)
+    evaluated = subject.evaluate_checkpoints()
+    places = OpSources(subject.trace)
+    said = host_findings(found, program, evaluated.offers, places, estimate.nbytes)
     report = Report(
         target=subject.target,
         jax=subject.jax,
         residuals=found,
-        cost=worths.cost,
+        cost=evaluated.cost,
         peak=estimate,
-        checkpoints=worths.checkpoints,
+        checkpoints=evaluated.checkpoints,
         warnings=subject.warnings,
-        offloading=_offloading(found, worths, program, said),
+        offloading=_offloading(found, evaluated, program, said),
         findings=said,
         mesh=subject.mesh,
     )
@@ -248,7 +248,7 @@ def _step_of(
 ) -> StepTrace | None:
     """Return the function as a training step; without `required`, None if it is none or fails."""
     try:
-        primal, call = steps.step_settled(fun, call)
+        primal, call = steps.step_trace_with_changes(fun, call)
     except JaxresidError:
         raise
     except Exception as e:
@@ -269,23 +269,23 @@ def _with_changes(
     means. Those of a function that fails to trace are as they were.
     """
     try:
-        primal, call = steps.step_settled(fun, call)
+        primal, call = steps.step_trace_with_changes(fun, call)
     except Exception:  # differentiating it says what is wrong
         return None, call
     if may_be_step and steps.is_step(primal, call):
         return steps.step_trace(primal, call, frames), call
-    return None, without_changed(call, [c.path for c in made_by_function(changes(primal, call))])
+    return None, without_changed(call, [c.path for c in changes_by_function(changes(primal, call))])
 
 
 def _offloading(
     found: tuple[Residual, ...],
-    worths: Worth,
+    evaluated: EvaluatedCheckpoints,
     program: Program,
     said: Sequence[Finding],
 ) -> Offloading | None:
     """Return where the residuals are; None where nothing is in host memory, nor meant to be."""
-    kept, plain = kept_of(found), worths.plain
-    if not worths.is_known:
+    kept, plain = kept_of(found), evaluated.plain
+    if not evaluated.is_known:
         return None
     without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
     if isinstance(plain, int):

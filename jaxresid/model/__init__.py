@@ -24,7 +24,7 @@ from jaxresid.model.listing import Split as Split
 from jaxresid.model.listing import Variable as Variable
 from jaxresid.model.offloading import Offloading as Offloading
 from jaxresid.model.offloading import Transfers as Transfers
-from jaxresid.model.peak import Live as Live
+from jaxresid.model.peak import LiveValue as LiveValue
 from jaxresid.model.peak import Peak as Peak
 from jaxresid.model.plan import Expression as Expression
 from jaxresid.model.plan import Plan as Plan

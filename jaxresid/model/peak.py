@@ -8,7 +8,7 @@ from jaxresid.model.values import NOWHERE, Aval, Location, Source
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveValue:
     """Equal values that are live at the peak.
 
     Attributes:
@@ -71,7 +71,7 @@ class Peak:
     temporaries_nbytes: int
     aliased_nbytes: int
     host_nbytes: int
-    live: tuple[Live, ...]
+    live: tuple[LiveValue, ...]
     breakdown: tuple[tuple[str, int], ...]
     curve: tuple[int, ...]
     curve_at: int

@@ -12,7 +12,7 @@ from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import Peak
 from jaxresid.model.target import JaxInfo, Mesh, Target
 from jaxresid.model.values import Residual, Totals, totals_of
-from jaxresid.words import GroupBy
+from jaxresid.option_types import GroupBy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from jaxresid.model.display import html_writer, json_writer, printer
 from jaxresid.model.plan import Plan
 from jaxresid.model.report import Report
 from jaxresid.model.sweep import Sweep, SweepRow
-from jaxresid.words import GroupBy
+from jaxresid.option_types import GroupBy
 
 
 @printer.register

@@ -27,7 +27,7 @@ from jaxresid.model import (
     Finding,
     JaxInfo,
     Listing,
-    Live,
+    LiveValue,
     Location,
     Mesh,
     Offloading,
@@ -256,7 +256,7 @@ def _peak(peak: Peak) -> dict[str, Any]:
     }
 
 
-def _live(live: Live) -> dict[str, Any]:
+def _live(live: LiveValue) -> dict[str, Any]:
     return {
         "kind": live.kind,
         "nbytes": live.nbytes,

@@ -21,7 +21,7 @@ from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.tpu.profile import Accelerator
-from jaxresid.inspector.program.build import Role, value_and_gradients, whole
+from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
 from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
@@ -43,8 +43,10 @@ def jaxpr(fun, *args):
 def took(fun, *args, on=V5P, profile=None):
     """The estimate for a function as it stands."""
     found = jaxpr(fun, *args)
-    program = whole(
-        found, [Role("argument")] * len(found.invars), [Role("output")] * len(found.outvars)
+    program = program_of_jaxpr(
+        found,
+        [ValueRole("argument")] * len(found.invars),
+        [ValueRole("output")] * len(found.outvars),
     )
     return seconds(lower(program, profile or Accelerator()), on)
 

@@ -169,11 +169,11 @@ def judged(case):
     """Return the peak's estimate in bytes and the roofline's seconds for value and gradients."""
     from jaxresid.advice.timing import chips, roofline
     from jaxresid.inspector import report
-    from jaxresid.inspector.subject.base import uncollected
+    from jaxresid.inspector.subject.base import gc_paused
     from jaxresid.inspector.trace.question import Question
 
     fun, args = case.build("tpu")
-    with uncollected():
+    with gc_paused():
         subject = report.subject(Question(fun, args))
         variant = subject.variants().variant({})
         taken = roofline.seconds(variant.lowered, chips.chip("h100"))

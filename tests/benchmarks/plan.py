@@ -36,7 +36,7 @@ from jaxresid.advice.plan.plan import planned
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.question import Question
-from jaxresid.inspector.variants.choices import Choice, Place
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
 
 # As `advice.plan` has it: what spares less than that share of all FLOPs is worth no edit.
 SLACK = 5e-4
@@ -133,14 +133,14 @@ def points(found, variants, mode) -> Iterator[Point]:
                 )
 
 
-def stacks(variants) -> list[list[tuple[Place, int | None]]]:
+def stacks(variants) -> list[list[tuple[CheckpointPlace, int | None]]]:
     """What a program repeats, by (place, number of the call; None: all of them): the calls of each
     place, and the calls of all places that are apart from each other."""
     places = variants.places()
     overlapping = set(variants.overlaps())
     kinds = ("checkpoint",) if any(p.kind == "checkpoint" for p in places) else ("scan", "call")
     found = []
-    apart: list[Place] = []
+    apart: list[CheckpointPlace] = []
     for place in places:
         if place.kind not in kinds:
             continue

@@ -22,7 +22,7 @@ from jaxresid.model import (
     JaxInfo,
     Listing,
     Literal,
-    Live,
+    LiveValue,
     Location,
     Mark,
     Peak,
@@ -93,7 +93,7 @@ PEAK = Peak(
     aliased_nbytes=0,
     host_nbytes=0,
     live=(
-        Live(
+        LiveValue(
             "residual",
             32 * MIB,
             layer(0).aval,
@@ -103,9 +103,9 @@ PEAK = Peak(
             IN_SOFTMAX,
             "forward",
         ),
-        Live("temporary", 28 * MIB, None, 1, "conv", None, AT_OUT, "backward"),
-        Live("temporary", 20 * MIB, Aval("float32", (5, MIB), 4), 1, "dot_general"),
-        Live(
+        LiveValue("temporary", 28 * MIB, None, 1, "conv", None, AT_OUT, "backward"),
+        LiveValue("temporary", 20 * MIB, Aval("float32", (5, MIB), 4), 1, "dot_general"),
+        LiveValue(
             "gradient",
             8 * MIB,
             Aval("float32", (2, MIB), 4),
@@ -115,10 +115,12 @@ PEAK = Peak(
             Source(OUT),
             "backward",
         ),
-        Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][0]"),
-        Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][1]"),
-        Live("argument", 2 * MIB, Aval("bfloat16", (MIB,), 2), path="x"),
-        Live("output", 2 * MIB, Aval("bfloat16", (MIB,), 2), 1, "add", None, AT_OUT, "backward"),
+        LiveValue("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][0]"),
+        LiveValue("argument", 4 * MIB, Aval("float32", (MIB,), 4), path="params['w'][1]"),
+        LiveValue("argument", 2 * MIB, Aval("bfloat16", (MIB,), 2), path="x"),
+        LiveValue(
+            "output", 2 * MIB, Aval("bfloat16", (MIB,), 2), 1, "add", None, AT_OUT, "backward"
+        ),
     ),
     breakdown=(
         *(("temporary", 48 * MIB), ("residual", 32 * MIB)),
@@ -452,7 +454,7 @@ The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
         kinds = ("parameters", "optimizer-state", "batch", "constant")
         shown = self.of(
             breakdown=tuple((kind, 25 * MIB) for kind in kinds),
-            live=tuple(Live(kind, 25 * MIB, None, path=kind[0]) for kind in kinds),
+            live=tuple(LiveValue(kind, 25 * MIB, None, path=kind[0]) for kind in kinds),
         )
         assert "parameters 25.00 MiB (25.0%) · optimizer state 25.00 MiB (25.0%)" in shown
         assert "25.00 MiB  25.0%  optimizer state o" in shown
@@ -460,7 +462,7 @@ The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
 
     def test_repeated_arguments_are_one_row_and_can_be_the_biggest(self):
         many = tuple(
-            Live("argument", 4 * MIB, Aval("float32", (MIB,), 4), path=f"layers[{i}]['w']")
+            LiveValue("argument", 4 * MIB, Aval("float32", (MIB,), 4), path=f"layers[{i}]['w']")
             for i in range(12)
         )
         line = self.of(live=PEAK.live + many).splitlines()[8]

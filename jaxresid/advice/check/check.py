@@ -15,9 +15,9 @@ from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
+from jaxresid.option_types import Mode, Profile
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.violations import Linted, Violation
-from jaxresid.words import Mode, Profile
 
 
 @in_two_calls

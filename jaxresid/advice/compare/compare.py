@@ -24,17 +24,17 @@ from jaxresid.advice.timing.roofline import seconds
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.memory.cpu.barriers import undoing
+from jaxresid.inspector.memory.cpu.barriers import barrier_removal_warnings
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
-from jaxresid.inspector.subject.base import Subject, uncollected
+from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.inspector.variants.candidates import Candidate, candidates
-from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant, Variants
+from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.model import Comparison, ComparisonRow
+from jaxresid.option_types import Mode, Profile
 from jaxresid.targets.targets import load
-from jaxresid.words import Mode, Profile
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
@@ -182,7 +182,7 @@ def comparison(
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:
         leaf_recipes(measure.leaves, paths)  # refused before anything is traced again
-    with uncollected(), subject.tracing():
+    with gc_paused(), subject.tracing():
         variants = subject.variants()
         target = policy_target(variants.places(), at)
         table = ComparisonTable(subject, variants, target, chosen, progress or (lambda _: None))
@@ -193,7 +193,7 @@ def comparison(
         for each in candidates(table.names()):
             table.add(each.text, target.choices(Choice(each.policy)))
     rows = _with_frontier(table.rows)
-    warnings = (*subject.warnings, *undoing(subject.profile), *remarks(variants))
+    warnings = (*subject.warnings, *barrier_removal_warnings(subject.profile), *remarks(variants))
     if compile is not None:
         rows = _compiled(rows, table, compile, progress)
         warnings += warnings_of(compile.settings)
@@ -234,7 +234,7 @@ def _compiled(
     """Return the rows with what XLA says of their variants."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     found = list(rows)
-    with uncollected(), table.subject.tracing():
+    with gc_paused(), table.subject.tracing():
         programs = [
             PolicyProgram(rows[i].policy, v.trace, v.residuals(), v.peak_nbytes)
             for i, v in variants
@@ -245,7 +245,7 @@ def _compiled(
     return tuple(found)
 
 
-def place_text(place: Place) -> str:
+def place_text(place: CheckpointPlace) -> str:
     """Return a place with its calls or trips as text: `model.py:42 (layer) ×48 trips`."""
     if place.calls > 1:
         return f"{place} ×{place.calls} calls"
@@ -380,8 +380,8 @@ def _with_frontier(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
 
 
 __all__ = [
-    "Candidate",
     "MeasureOptions",
+    "PolicyCandidate",
     "compare",
     "comparison",
     "dynamic_leaves",

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxresid.errors import InputsError
-from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variants, everywhere
+from jaxresid.inspector.variants.choices import (
+    CheckpointPlace,
+    Choice,
+    Choices,
+    Variants,
+    everywhere,
+)
 from jaxresid.nearest import nearest
 
 WORDS = ("all-sites", "scan-bodies", "whole")
@@ -23,8 +29,8 @@ class PolicyTarget:
     """
 
     at: str
-    places: tuple[Place, ...]
-    removed: tuple[Place, ...] = ()
+    places: tuple[CheckpointPlace, ...]
+    removed: tuple[CheckpointPlace, ...] = ()
 
     def choices(self, choice: Choice | None) -> Choices:
         """Return the given choice for every call of these places."""
@@ -35,7 +41,7 @@ class PolicyTarget:
         return made
 
 
-def policy_target(places: Sequence[Place], at: str | None) -> PolicyTarget:
+def policy_target(places: Sequence[CheckpointPlace], at: str | None) -> PolicyTarget:
     """Return the places that a user means.
 
     Args:
@@ -90,11 +96,11 @@ def remarks(variants: Variants) -> tuple[str, ...]:
     return tuple(
         f"the checkpoint at {site} stays as it is in every variant, even those with no checkpoint:"
         " it is inside a derivative, or a rule for one, where it cannot be changed"
-        for site in variants.left()
+        for site in variants.unchangeable()
     )
 
 
-def _is_meant(place: Place, at: str) -> bool:
+def _is_meant(place: CheckpointPlace, at: str) -> bool:
     if at in (str(place), f"{place} [{place.kind}]"):
         return True
     if at == place.function and place.kind != "whole":
@@ -109,14 +115,14 @@ def _is_meant(place: Place, at: str) -> bool:
 
 
 def _nonempty(
-    places_meant: tuple[Place, ...], otherwise: str, places: Sequence[Place]
-) -> tuple[Place, ...]:
+    places_meant: tuple[CheckpointPlace, ...], otherwise: str, places: Sequence[CheckpointPlace]
+) -> tuple[CheckpointPlace, ...]:
     if not places_meant:
         raise InputsError(f"{otherwise}; choose {_listed(places)}")
     return places_meant
 
 
-def _listed(places: Sequence[Place]) -> str:
+def _listed(places: Sequence[CheckpointPlace]) -> str:
     words = {"checkpoint": "all-sites", "scan": "scan-bodies", "whole": "whole"}
     kinds = [words[kind] for kind in words if any(p.kind == kind for p in places)]
     sites = [f"{p} [{p.kind}]" for p in places if p.kind != "whole"]

@@ -13,14 +13,14 @@ from typing import Any
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.matching import matched
-from jaxresid.inspector.subject.base import Inspection, Subject, uncollected
+from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
+from jaxresid.option_types import Mode, Profile
 from jaxresid.units import format_bytes
-from jaxresid.words import Mode, Profile
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes import pool
@@ -161,7 +161,7 @@ def compiled_report(
     progress: Progress | None = None,
 ) -> CompiledReport:
     """Compile a traced function for several places and return the report, as `compile` does."""
-    with uncollected(), subject.tracing():
+    with gc_paused(), subject.tracing():
         program = program_as_written(subject)
     (rows,) = compiled_rows([program], place_names, settings, progress)
     return CompiledReport(

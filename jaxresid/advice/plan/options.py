@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.proposals import propose_name
 from jaxresid.advice.plan.solver import ValueChoice, ValueProgram
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.variants.candidates import Candidate, candidates, offloading, saving
-from jaxresid.inspector.variants.choices import Choice, Place
+from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates, offloading, saving
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
 from jaxresid.inspector.variants.recompute import Graph
 from jaxresid.model import PlannedValue
 
@@ -62,7 +62,7 @@ class Menu:
         costs more than that.
     """
 
-    place: Place
+    place: CheckpointPlace
     plain: Option
     known: tuple[Option, ...]
     front: tuple[Option, ...]
@@ -76,7 +76,7 @@ class Menu:
 
 
 def menu(
-    place: Place,
+    place: CheckpointPlace,
     graph: Graph | None,
     names: Sequence[str],
     taken: Sequence[str],
@@ -164,9 +164,11 @@ def _proposals(
     return names
 
 
-def _option(place: Place, graph: Graph, choosing: ValueChoice, names: dict[int, str]) -> Option:
+def _option(
+    place: CheckpointPlace, graph: Graph, choosing: ValueChoice, names: dict[int, str]
+) -> Option:
     saved, moved = sorted(choosing.saved), sorted(choosing.offloaded)
-    made: Candidate | None = None
+    made: PolicyCandidate | None = None
     if moved:
         made = offloading([names[c] for c in saved], [names[c] for c in moved])
     elif saved:

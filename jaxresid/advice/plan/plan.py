@@ -35,15 +35,15 @@ from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_secon
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.memory.cpu.barriers import undoing
+from jaxresid.inspector.memory.cpu.barriers import barrier_removal_warnings
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subject.base import Subject, uncollected
+from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.question import Question, in_two_calls
-from jaxresid.inspector.variants.choices import Place, Variant, Variants
+from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants
 from jaxresid.inspector.variants.recompute import Graph, graph
 from jaxresid.model import Plan, PlannedPart, PlannedSite
+from jaxresid.option_types import Mode, Profile
 from jaxresid.units import format_bytes, parse_bytes
-from jaxresid.words import Mode, Profile
 
 # How many plans are written, and of these how many are traced, until one is taken.
 _MOST_DRAFTS = 100
@@ -141,7 +141,7 @@ def drafted(
     """
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes leaves no room; write e.g. 12GiB")
-    with uncollected(), subject.tracing():
+    with gc_paused(), subject.tracing():
         return _planned(
             subject, budget_nbytes, offload, chip(device), progress or (lambda _: None), check
         )
@@ -179,7 +179,7 @@ def _planned(
     transfer_cost = (lambda nbytes: 2 * transfer_seconds(nbytes, target_chip)) if offload else None
     taken_names = _names(variants, places)
     menus: list[Menu] = []
-    warnings = [*subject.warnings, *undoing(subject.profile), *remarks(variants)]
+    warnings = [*subject.warnings, *barrier_removal_warnings(subject.profile), *remarks(variants)]
     for place in places:
         progress(f"examining {place}")
         least = int(budget_nbytes * _WORTH_A_NAME / place.trips)
@@ -396,12 +396,12 @@ class _Drafts:
         return self._calls
 
 
-def _unplanned_site(place: Place) -> PlannedSite:
+def _unplanned_site(place: CheckpointPlace) -> PlannedSite:
     kind: Any = place.kind
     return PlannedSite(kind, place.function, place.location, place.calls, place.trips, (), False)
 
 
-def _places(variants: Variants) -> list[Place]:
+def _places(variants: Variants) -> list[CheckpointPlace]:
     """Return the places where a plan may put checkpoints.
 
     They are those where the code has one, loop bodies without one inside, calls of functions, and
@@ -423,13 +423,17 @@ def _places(variants: Variants) -> list[Place]:
     ]
 
 
-def _is_inside(place: Place, others: set[Place], overlaps: Sequence[tuple[Place, Place]]) -> bool:
+def _is_inside(
+    place: CheckpointPlace,
+    others: set[CheckpointPlace],
+    overlaps: Sequence[tuple[CheckpointPlace, CheckpointPlace]],
+) -> bool:
     return any(a in others and b is place for a, b in overlaps)
 
 
 def _graph(
     variants: Variants,
-    place: Place,
+    place: CheckpointPlace,
     subject: Subject,
     cost: Callable[[Any], float],
     enough: int,
@@ -441,7 +445,7 @@ def _graph(
         return None
 
 
-def _names(variants: Variants, places: Sequence[Place]) -> list[str]:
+def _names(variants: Variants, places: Sequence[CheckpointPlace]) -> list[str]:
     """Return the checkpoint_names inside places, in program order."""
     found = dict.fromkeys(
         str(jax_compat.params(eqn)["name"])
@@ -473,7 +477,7 @@ def _site(menu: Menu, runs: Runs, variants: Variants) -> PlannedSite | None:
     )
 
 
-def _library(place: Place, variants: Variants) -> str | None:
+def _library(place: CheckpointPlace, variants: Variants) -> str | None:
     """Return the installed package that a place's function belongs to; None for the user's own."""
     if place.kind == "whole":
         return None

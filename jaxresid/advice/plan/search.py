@@ -15,7 +15,7 @@ from jaxresid.advice.plan.options import Menu, Option
 from jaxresid.advice.plan.solver import combine_options
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.ops import Block
-from jaxresid.inspector.variants.choices import Choices, Place, Variant, Variants
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
 
 # Fronts up to so many options are tried one by one, longer ones by bisection: 0.05 s each for a
 # program of few ops, as loops are, a second for dozens of unrolled layers. With several places each
@@ -30,7 +30,7 @@ _ROUNDS = 12
 
 # For each place its options in program order, each for so many calls in a row.
 Runs = tuple[tuple[Option, int], ...]
-Combination = Mapping[Place, Runs]
+Combination = Mapping[CheckpointPlace, Runs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +159,7 @@ class Search:
 
     # -- trying ------------------------------------------------------------------------------
 
-    def trial(self, chosen: Mapping[Place, Option | Runs]) -> TracedVariant | None:
+    def trial(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
         """Trace a combination and return the result; None if it fails.
 
         Places that it does not mention have no checkpoint.
@@ -170,12 +170,12 @@ class Search:
             self._known[key] = self._traced(runs)
         return self._known[key]
 
-    def known(self, chosen: Mapping[Place, Option | Runs]) -> TracedVariant | None:
+    def known(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
         """Return a combination that was traced; None if it was not, or failed."""
         return self._known.get(_key(self._runs(chosen)))
 
-    def _runs(self, chosen: Mapping[Place, Option | Runs]) -> dict[Place, Runs]:
-        runs: dict[Place, Runs] = {}
+    def _runs(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> dict[CheckpointPlace, Runs]:
+        runs: dict[CheckpointPlace, Runs] = {}
         for menu in self._menus:
             made = chosen.get(menu.place, menu.plain)
             runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
@@ -194,10 +194,12 @@ class Search:
         self.tried.append(tried)
         return tried
 
-    def _overlap(self, one: Place, other: Place) -> bool:
+    def _overlap(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
         return (one, other) in self._overlaps or (other, one) in self._overlaps
 
-    def _other_choices(self, place: Place, tried: TracedVariant) -> dict[Place, Option | Runs]:
+    def _other_choices(
+        self, place: CheckpointPlace, tried: TracedVariant
+    ) -> dict[CheckpointPlace, Option | Runs]:
         """Return what was done at the other places, without those that overlap with this one."""
         return {
             other: runs
@@ -217,7 +219,7 @@ class Search:
 
     # -- one place ---------------------------------------------------------------------------
 
-    def _try_front(self, menu: Menu, others: Mapping[Place, Option | Runs]) -> None:
+    def _try_front(self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs]) -> None:
         """Try the options by name at one place, from the most expensive in bytes to none."""
         front = menu.front
         self.every_front = self.every_front and menu.complete
@@ -248,7 +250,7 @@ class Search:
         """Try some of JAX's policies, each at all places at once, and the code as it is written."""
         parts = [menu for menu in self._menus if menu.place.kind != "whole"] or self._menus
         for policy in policies:
-            chosen: dict[Place, Option] = {}
+            chosen: dict[CheckpointPlace, Option] = {}
             for menu in parts:
                 same = [o for o in menu.known if o.policy == policy]
                 if same and not any(self._overlap(place, menu.place) for place in chosen):
@@ -370,10 +372,10 @@ class Search:
 
     def _bisect(
         self,
-        place: Place,
+        place: CheckpointPlace,
         heavy: Option,
         light: Option,
-        others: Mapping[Place, Option | Runs],
+        others: Mapping[CheckpointPlace, Option | Runs],
     ) -> None:
         """Find by bisection the fewest first calls that have to be under `heavy`."""
         low, high = 0, place.calls  # high fits

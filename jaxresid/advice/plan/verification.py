@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.jaxpr.bindings import heard
+from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.question import Question
@@ -67,7 +67,7 @@ def in_process_check(original: Subject, question: Question) -> Check:
 
     def check(edits: Sequence[FileEdit], promised: PlanFigures) -> PlanFigures:
         try:
-            with patched(edits, question.fun) as fun, heard({}):
+            with patched(edits, question.fun) as fun, intercept_bind({}):
                 return figures_of(subject(replace(question, fun=fun, mode=original.target.mode)))
         except UnpatchableError as e:
             raise UnverifiedError(str(e)) from e
@@ -86,7 +86,7 @@ def retrace(subject: Subject) -> None:
     What it raises is ignored.
     """
     try:
-        with heard({}):
+        with intercept_bind({}):
             subject.trace.run_again(subject.fun)
     except Exception:  # strings among the auxiliary outputs cannot be returned
         return

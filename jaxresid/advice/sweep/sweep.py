@@ -27,7 +27,7 @@ from jaxresid.advice.timing.chips import DEFAULT
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subject.base import Subject, uncollected
+from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question, in_two_calls
@@ -35,8 +35,8 @@ from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
+from jaxresid.option_types import Mode, Profile
 from jaxresid.targets.inputs import Inputs
-from jaxresid.words import Mode, Profile
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import key
@@ -315,7 +315,7 @@ class _SweepRun:
             self._progress("tracing" if batch is None else f"tracing at batch {batch}")
             try:
                 traced = self._trace(batch)
-                with uncollected(), traced.tracing():
+                with gc_paused(), traced.tracing():
                     variants = traced.variants()
                     target = policy_target(variants.places(), self._grid.at)
                     table = ComparisonTable(traced, variants, target, DEFAULT, self._progress)
@@ -342,7 +342,7 @@ class _SweepRun:
         if unknown:
             raise _unknown_policy_error(unknown[0], named)
         for policy in self.policies:
-            with uncollected(), table.subject.tracing():
+            with gc_paused(), table.subject.tracing():
                 if policy == WRITTEN:
                     table.add(policy, {})
                 elif policy == NONE:

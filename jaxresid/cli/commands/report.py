@@ -17,9 +17,9 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import TargetOptions, inspected, output_options, target_options
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
+from jaxresid.option_types import GroupBy
 from jaxresid.render.report.rows import View
 from jaxresid.safe_text import visible
-from jaxresid.words import GroupBy
 
 
 @click.command()

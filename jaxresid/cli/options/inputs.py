@@ -17,9 +17,9 @@ from jaxresid.cli.main import check_output
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.interrupts import deferring_interrupts
+from jaxresid.option_types import MeshMode, Mode, Profile
 from jaxresid.targets.specs import parse_axes, parse_spec
 from jaxresid.targets.targets import Loaded, default_inputs, function_name, load, load_reference
-from jaxresid.words import MeshMode, Mode, Profile
 
 if TYPE_CHECKING:
     from jaxresid.inspector.subject.base import Inspection, Subject

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
-from jaxresid.inspector.checkpoints.verdicts import Facts, is_useless
+from jaxresid.inspector.checkpoints.verdicts import VerdictFacts, is_useless
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
-from jaxresid.inspector.memory.peak import Places
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
@@ -20,11 +20,11 @@ _WORTH_SAYING = 0.01
 
 
 def findings(
-    facts: Facts,
+    facts: VerdictFacts,
     residuals: Sequence[Residual],
     program: Program,
     named: Callable[[], Program],
-    places: Places,
+    places: OpSources,
 ) -> tuple[Finding, ...]:
     """Return the findings about one checkpoint.
 
@@ -43,11 +43,11 @@ def findings(
 
 
 def _saved_in_vain(
-    facts: Facts,
+    facts: VerdictFacts,
     residuals: Sequence[Residual],
     program: Program,
     named: Callable[[], Program],
-    places: Places,
+    places: OpSources,
 ) -> Iterator[Finding]:
     """Yield findings of names that are saved in vain, after a nonlinearity.
 
@@ -63,15 +63,15 @@ def _saved_in_vain(
             recomputed[_identity(op)] = op
     everything = all_ops(named().block.ops)
     makers = {v: op for op in everything for v in op.results}
-    said: set[str] = set()
+    policy_answers: set[str] = set()
     for op, name in _named(everything):
-        if name not in names or name in said:
+        if name not in names or name in policy_answers:
             continue
-        for matmul in _behind(makers, op.operands[0]):
+        for matmul in _matmuls_behind(makers, op.operands[0]):
             again = recomputed.get(_identity(matmul))
             if again is None:
                 continue
-            said.add(name)
+            policy_answers.add(name)
             saved = [r for r in residuals if getattr(r.origin, "name", None) == name]
             nbytes = sum(r.nbytes for r in saved)
             if not nbytes:  # the policy names it and the backward pass does not read it
@@ -106,7 +106,7 @@ def _named(ops: Sequence[Op]) -> Iterator[tuple[Op, str]]:
             yield op, str(op.params["name"])
 
 
-def _behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
+def _matmuls_behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
     """Yield the matmuls that a value is made from through other operations."""
     todo, seen = [value], set()
     first = True
@@ -123,7 +123,7 @@ def _behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
         first = False
 
 
-def _saved_twice(facts: Facts, residuals: Sequence[Residual]) -> Iterator[Finding]:
+def _saved_twice(facts: VerdictFacts, residuals: Sequence[Residual]) -> Iterator[Finding]:
     at = facts.site.location
     for r in residuals:
         origin = r.origin
@@ -150,7 +150,7 @@ def _passes(stack: Sequence[Location], at: Location | None) -> bool:
     return at is None or any((f.file, f.line) == (at.file, at.line) for f in stack)
 
 
-def _recomputed_anyway(facts: Facts, program: Program) -> Iterator[Finding]:
+def _recomputed_anyway(facts: VerdictFacts, program: Program) -> Iterator[Finding]:
     """Yield a finding where an accelerator's compiler saves the same bytes without the policy."""
     site = facts.site
     if not facts.answers.saves or site.in_loops or site.is_nested or not is_useless(facts):

@@ -15,38 +15,49 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.checkpoints.judging import TAGGED, Case, Counterfactual, Worth, judge_all
+from jaxresid.inspector.checkpoints.judging import (
+    TAGGED,
+    Case,
+    Counterfactual,
+    EvaluatedCheckpoints,
+    judge_all,
+)
 from jaxresid.inspector.checkpoints.placement import shape
 from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.removed import Removed
-from jaxresid.inspector.checkpoints.sites import Site, sites
+from jaxresid.inspector.checkpoints.sites import CheckpointSite, sites
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
-from jaxresid.inspector.memory.peak import Places
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import Program, Role, value_and_gradients, whole
+from jaxresid.inspector.program.build import (
+    Program,
+    ValueRole,
+    program_of_jaxpr,
+    value_and_gradients,
+)
 from jaxresid.inspector.program.op_cost import block_cost
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Cost, Peak, Phases, Residual
 
 
-def worth(
+def evaluate_checkpoints(
     traced: Trace,
     profile: Profile,
     residuals: tuple[Residual, ...],
-    written: Program,
+    program_as_written: Program,
     estimate: Peak,
-) -> Worth:
+) -> EvaluatedCheckpoints:
     """Judge every checkpoint of a function.
 
     Args:
       traced: the trace of the function.
       profile: the memory profile that peaks are estimated with.
       residuals: the residuals of the function.
-      written: the program of its value and gradients.
+      program_as_written: the program of its value and gradients.
       estimate: its estimated peak.
 
     Returns:
@@ -56,36 +67,42 @@ def worth(
       InputsError: a policy fails or gives no answer.
     """
     if not traced.has_checkpoints:
-        return Worth((), Phases(*passes_cost(traced), Cost()))
+        return EvaluatedCheckpoints((), Phases(*passes_cost(traced), Cost()))
     jaxpr, removed = traced.written, Removed(traced)
-    found = removed.sites
-    if not found:
-        return Worth((), Phases(*passes_cost(traced), Cost()))
+    checkpoint_sites = removed.sites
+    if not checkpoint_sites:
+        return EvaluatedCheckpoints((), Phases(*passes_cost(traced), Cost()))
 
     @functools.cache
     def program() -> Program:
-        roles = [Role("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
-        return whole(jaxpr, roles, [Role("output")] * len(jaxpr.outvars), as_written=True)
+        roles = [ValueRole("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
+        return program_of_jaxpr(
+            jaxpr, roles, [ValueRole("output")] * len(jaxpr.outvars), as_written=True
+        )
 
-    def without(site: Site) -> Counterfactual:
+    def without(site: CheckpointSite) -> Counterfactual:
         other = removed.without([site])
         without_it = value_and_gradients(other)
         kept, _ = kept_nbytes(kept_by(other, without_it))
         return Counterfactual(kept, _cost(other), without_it)
 
     case = Case(
-        sites=found,
+        sites=checkpoint_sites,
         cost=_cost(traced),
         without=without,
         shape=lambda site: shape(program, site) if site.is_as_written else None,
         named=program,
     )
-    judged, offered = judge_all(case, residuals, written, estimate, profile, Places(traced))
+    judged, offered = judge_all(
+        case, residuals, program_as_written, estimate, profile, OpSources(traced)
+    )
     try:
-        plain = removed.without(found)
+        plain = removed.without(checkpoint_sites)
     except JaxresidError:
-        return Worth(judged, _tagged(traced, written, case.cost), offered, is_known=False)
-    return Worth(judged, _phases(plain, case.cost), offered, plain)
+        return EvaluatedCheckpoints(
+            judged, _phases_by_tags(traced, program_as_written, case.cost), offered, is_known=False
+        )
+    return EvaluatedCheckpoints(judged, _phases(plain, case.cost), offered, plain)
 
 
 def check_policies(primal: Any, levels: Levels) -> None:
@@ -108,7 +125,7 @@ def _phases(plain: Trace, total: Cost) -> Phases:
     return Phases(*passes_cost(plain), Cost()).checkpointed(total)
 
 
-def _tagged(traced: Trace, written: Program, total: Cost) -> Phases:
+def _phases_by_tags(traced: Trace, written: Program, total: Cost) -> Phases:
     """Split the total cost by what JAX tags as recomputed, where the trace without is not known."""
     forward, recompute = passes_cost(traced)[0], block_cost(written.block, RECOMPUTE)
     return Phases(forward, total - forward - recompute, recompute + TAGGED)

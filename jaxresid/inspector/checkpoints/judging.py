@@ -9,11 +9,11 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.evidence import findings
 from jaxresid.inspector.checkpoints.offers import Offer, offers
 from jaxresid.inspector.checkpoints.policies import answers
-from jaxresid.inspector.checkpoints.sites import Site
-from jaxresid.inspector.checkpoints.verdicts import Facts, Figures, judge, unjudged
+from jaxresid.inspector.checkpoints.sites import CheckpointSite
+from jaxresid.inspector.checkpoints.verdicts import ProgramFigures, VerdictFacts, judge, unjudged
 from jaxresid.inspector.memory.cpu.barriers import is_merged
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import Places, peak_nbytes
+from jaxresid.inspector.memory.peak import OpSources, peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.function import Trace
@@ -26,7 +26,7 @@ TAGGED = Cost(
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class EvaluatedCheckpoints:
     """The judged checkpoints of a function, and the cost of its passes that follows from them.
 
     Attributes:
@@ -72,10 +72,10 @@ class Case:
       named: makes the program with its checkpoints and checkpoint_names as written.
     """
 
-    sites: Sequence[Site]
+    sites: Sequence[CheckpointSite]
     cost: Cost
-    without: Callable[[Site], Counterfactual]
-    shape: Callable[[Site], str | None]
+    without: Callable[[CheckpointSite], Counterfactual]
+    shape: Callable[[CheckpointSite], str | None]
     named: Callable[[], Program]
 
 
@@ -85,7 +85,7 @@ def judge_all(
     written: Program,
     estimate: Peak,
     profile: Profile,
-    places: Places,
+    places: OpSources,
 ) -> tuple[tuple[Checkpoint, ...], tuple[Offer, ...]]:
     """Return the checkpoints of a case with their verdicts, and those that offload something.
 
@@ -100,7 +100,7 @@ def judge_all(
     Raises:
       InputsError: a policy fails or gives no answer.
     """
-    said = {site: answers(site.policy, site.held, str(site)) for site in case.sites}
+    policy_answers = {site: answers(site.policy, site.held, str(site)) for site in case.sites}
     figures, judged = figures_of(case.cost, residuals, estimate), []
     for site in case.sites:
         try:
@@ -110,27 +110,27 @@ def judge_all(
             continue
         nbytes = peak_nbytes(lower(other.program, profile))
         removes = bool(profile.removes_barriers)
-        facts = Facts(
+        facts = VerdictFacts(
             site=site,
-            answers=said[site],
+            answers=policy_answers[site],
             shape=case.shape(site),
             around=_around(site, case.sites),
             figures=figures,
-            without=Figures(other.kept_nbytes, nbytes, other.cost),
+            without=ProgramFigures(other.kept_nbytes, nbytes, other.cost),
             peak_location=estimate.location,
             remover=profile.removes_barriers,
             is_merged=removes and is_merged(written.block, other.program.block),
         )
         judged.append(judge(facts, findings(facts, residuals, written, case.named, places)))
-    return tuple(judged), offers([site for site in case.sites if said[site].offloads])
+    return tuple(judged), offers([site for site in case.sites if policy_answers[site].offloads])
 
 
-def figures_of(cost: Cost, residuals: tuple[Residual, ...], estimate: Peak) -> Figures:
+def figures_of(cost: Cost, residuals: tuple[Residual, ...], estimate: Peak) -> ProgramFigures:
     """Return the figures of a function or step with all its checkpoints."""
-    return Figures(totals_of(residuals).computed_nbytes, estimate.nbytes, cost)
+    return ProgramFigures(totals_of(residuals).computed_nbytes, estimate.nbytes, cost)
 
 
-def _around(site: Site, found: Sequence[Site]) -> Site | None:
+def _around(site: CheckpointSite, found: Sequence[CheckpointSite]) -> CheckpointSite | None:
     """Return the outermost checkpoint around a nested one, None where the site is not nested."""
     if not site.is_nested:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.policies import answers
-from jaxresid.inspector.checkpoints.sites import Site
+from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.jaxpr.nesting import nests
 
 
@@ -22,12 +22,12 @@ class Offer:
       primitives: the primitives that make the other offloaded values.
     """
 
-    site: Site
+    site: CheckpointSite
     names: tuple[str, ...]
     primitives: frozenset[str] = frozenset()
 
 
-def offers(sites: Sequence[Site]) -> tuple[Offer, ...]:
+def offers(sites: Sequence[CheckpointSite]) -> tuple[Offer, ...]:
     """Return the checkpoints that offload; of nested ones the outermost decides."""
     found = []
     for site in sites:

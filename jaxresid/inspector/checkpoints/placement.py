@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
-from jaxresid.inspector.checkpoints.sites import Site
+from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
-from jaxresid.inspector.program.build import Program, Role, whole
+from jaxresid.inspector.program.build import Program, ValueRole, program_of_jaxpr
 from jaxresid.inspector.program.ops import Op, Value
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
@@ -34,11 +34,11 @@ class _Work:
     total: int
 
 
-def shape(primal: Callable[[], Program], site: Site) -> str | None:
+def shape(primal: Callable[[], Program], site: CheckpointSite) -> str | None:
     """Return `whole`, `around-loop` or `last-stage`; None where the checkpoint is none of these.
 
     Args:
-      primal: makes the program of the function itself, see `program.whole`.
+      primal: makes the program of the function itself, see `program.program_of_jaxpr`.
       site: the checkpoint.
     """
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
@@ -48,7 +48,9 @@ def shape(primal: Callable[[], Program], site: Site) -> str | None:
     return _shape(_work(program, call.eqn), ops, 1)
 
 
-def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bool]) -> str | None:
+def step_shape(
+    step: Callable[[], Program], site: CheckpointSite, is_in: Callable[[Op], bool]
+) -> str | None:
     """Return what `shape` does for a checkpoint in a training step.
 
     The work is counted in the checkpoint's body and in the forward pass around it.
@@ -67,11 +69,11 @@ def step_shape(step: Callable[[], Program], site: Site, is_in: Callable[[Op], bo
     ):
         return None  # of a derivative inside the loss, or of a rule for one
     body = site.bodies[0]
-    roles = [Role("argument")] * (len(body.constvars) + len(body.invars))
-    held = whole(body, roles, [Role("output")] * len(body.outvars), as_written=True)
+    roles = [ValueRole("argument")] * (len(body.constvars) + len(body.invars))
+    held = program_of_jaxpr(body, roles, [ValueRole("output")] * len(body.outvars), as_written=True)
     costs = Costs()
     inside = sum(_of(op, costs) for op in held.block.ops)
-    around, after = _beside(program, is_in)
+    around, after = _forward_work_outside(program, is_in)
     return _shape(_Work(inside, after, inside + around), held.block.ops, 0)
 
 
@@ -90,7 +92,7 @@ def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
     return LAST_STAGE if work.after <= NEARLY_NONE * work.total else None
 
 
-def _beside(step: Program, is_in: Callable[[Op], bool]) -> tuple[int, int]:
+def _forward_work_outside(step: Program, is_in: Callable[[Op], bool]) -> tuple[int, int]:
     """Return the work of a forward pass outside a checkpoint, and the part of it that comes after.
 
     What is made for the backward pass alone is not counted as work of the function itself.

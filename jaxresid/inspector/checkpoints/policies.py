@@ -52,16 +52,16 @@ def description(policy: Any) -> str | None:
         return (
             name.replace(".<locals>", "").rpartition(".")[2] if "lambda" not in name else "lambda"
         )
-    inner = [description(p) for p in _held(policy, callable)]
+    inner = [description(p) for p in _closure_values(policy, callable)]
     listed = [*(repr(n) for n in sorted(_names_of(policy))), *(i for i in inner if i)]
     return f"{factory}({', '.join(listed)})" if listed else factory
 
 
-def wanted(policy: Any) -> frozenset[str]:
+def wanted_names(policy: Any) -> frozenset[str]:
     """Return the names that a policy was made to save or offload, where they can be told."""
     found = set(_names_of(policy)) if _factory(policy) in _WANT else set()
-    for inner in _held(policy, callable):
-        found |= wanted(inner)
+    for inner in _closure_values(policy, callable):
+        found |= wanted_names(inner)
     return frozenset(found)
 
 
@@ -190,7 +190,7 @@ def _factory(policy: Any) -> str | None:
     return made if made in _factories() else None
 
 
-def _held(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
+def _closure_values(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
     """Return what a policy was made with: the variables of its closure, or its attributes."""
     cells = [c.cell_contents for c in getattr(policy, "__closure__", None) or ()]
     cells += list(getattr(policy, "__dict__", {}).values())
@@ -201,7 +201,7 @@ def _held(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
 
 def _names_of(policy: Any) -> Set[str]:
     found: set[str] = set()
-    for value in _held(policy, lambda v: isinstance(v, str | tuple | list | Set)):
+    for value in _closure_values(policy, lambda v: isinstance(v, str | tuple | list | Set)):
         if isinstance(value, str):
             continue  # memory kinds
         found |= {v for v in value if isinstance(v, str)}

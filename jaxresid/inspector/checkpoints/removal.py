@@ -19,8 +19,13 @@ from typing import Any, Generic, TypeVar
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.checkpoints.sites import Call, Site, body, calls, prevents_cse
-from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, forget, heard, user_line
+from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
+from jaxresid.inspector.jaxpr.bindings import (
+    checkpoint_binding,
+    intercept_bind,
+    strip_trace_context,
+    user_line,
+)
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
@@ -34,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bound:
+class CheckpointBinding:
     """One binding of `jax.checkpoint`.
 
     Attributes:
@@ -74,13 +79,13 @@ class Removal(Generic[T]):
         self._frames = frames
         # Of jaxprs that stay: the one that was traced, and the numbered one.
         self._levels = Levels(frames)
-        self._bound: list[Bound] = []
+        self._bound: list[CheckpointBinding] = []
         self._count = 0
         self.numbered = functools.cache(self._numbered)
 
     def _numbered(self) -> T:
         """Return the trace in which the name stacks of a checkpoint's eqns tell its number."""
-        bound: list[Bound] = []
+        bound: list[CheckpointBinding] = []
         binding = checkpoint_binding()
 
         def number(params: Mapping[str, Any], _: FrameType) -> Callable[..., Any]:
@@ -94,7 +99,7 @@ class Removal(Generic[T]):
             return bind
 
         try:
-            with heard({binding: number}):
+            with intercept_bind({binding: number}):
                 made = self._trace()
                 self._count = len(bound)
                 self._shown(made)
@@ -103,7 +108,7 @@ class Removal(Generic[T]):
         self._bound = bound
         return made
 
-    def bound(self) -> Sequence[Bound]:
+    def bound(self) -> Sequence[CheckpointBinding]:
         """Return the bindings of `jax.checkpoint`, in order, including those made for `shown`."""
         self.numbered()
         return self._bound
@@ -141,8 +146,8 @@ class Removal(Generic[T]):
         return {inner for inner in marked if inner is not None and inner != number}
 
     def numbers_of(
-        self, sites: Sequence[Site], numbers: Mapping[int, int]
-    ) -> dict[Site, frozenset[int]]:
+        self, sites: Sequence[CheckpointSite], numbers: Mapping[int, int]
+    ) -> dict[CheckpointSite, frozenset[int]]:
         """Return the numbers of what each site binds while the function is traced.
 
         They are the numbers of the eqns in which the site shows, and of what the same line binds
@@ -154,8 +159,8 @@ class Removal(Generic[T]):
         """
         keys = [made.key for made in self.bound()]
         first, again = keys[: self._count], keys[self._count :]
-        own: dict[Site, set[int]] = {}
-        makers: dict[tuple[Any, ...], set[Site]] = defaultdict(set)
+        own: dict[CheckpointSite, set[int]] = {}
+        makers: dict[tuple[Any, ...], set[CheckpointSite]] = defaultdict(set)
         for site in sites:
             shown = {numbers[id(c.eqn)] for c in site.calls if id(c.eqn) in numbers}
             own[site] = {n for n in shown if n < self._count}
@@ -169,13 +174,15 @@ class Removal(Generic[T]):
                 continue
             # By the line; or, where rules hold it that JAX calls from elsewhere, without.
             same = makers[key] or {
-                s for k, found in makers.items() if _alike(k, key) for s in found
+                s for k, found in makers.items() if _is_same_checkpoint(k, key) for s in found
             }
             if len(same) == 1:
                 own[next(iter(same))].add(number)
         return {site: frozenset(found) for site, found in own.items()}
 
-    def unshown(self, found: Mapping[Site, frozenset[int]]) -> dict[Site, frozenset[int]]:
+    def hidden_sites(
+        self, found: Mapping[CheckpointSite, frozenset[int]]
+    ) -> dict[CheckpointSite, frozenset[int]]:
         """Return the checkpoints that no jaxpr shows, with their numbers.
 
         The function makes them while it is traced. With `jax_remat3` a derivative that the function
@@ -189,13 +196,13 @@ class Removal(Generic[T]):
         shown = [bound[number].key for number in known if number < len(bound)]
         groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for number, made in enumerate(bound):
-            if number not in known and not any(_alike(made.key, key) for key in shown):
+            if number not in known and not any(_is_same_checkpoint(made.key, key) for key in shown):
                 groups[made.key].append(number)
         sites = {}
         for numbers in groups.values():
             first = bound[numbers[0]]
             what = body(first.body, self._frames)
-            site = Site(
+            site = CheckpointSite(
                 what,
                 Source(first.location or what.defined),
                 first.policy,
@@ -233,10 +240,10 @@ class Removal(Generic[T]):
             if number not in numbers:
                 return params
             if not (jax_compat.is_in_shard_map() or _holds_shard_map(made.body)):
-                return jax_compat.as_function(jax_compat.callee(made.body))
-            function = jax_compat.checkpointed(frame)
+                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
+            function = jax_compat.checkpointed_function(frame)
             if function is None:
-                return jax_compat.as_function(jax_compat.callee(made.body))
+                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
             return functools.partial(called, function, number)
 
         def called(function: Callable[..., Any], number: int, *args: Any) -> Any:
@@ -249,7 +256,7 @@ class Removal(Generic[T]):
             return result
 
         try:
-            with heard({checkpoint_binding(): leave_out}):
+            with intercept_bind({checkpoint_binding(): leave_out}):
                 made = self._trace()
         except Exception as e:
             cause = e.__cause__ if type(e).__name__ == "BackwardError" else e
@@ -259,17 +266,17 @@ class Removal(Generic[T]):
         if found != expected:
             raise TraceError(_DIFFERS)
         for jaxpr in self._jaxprs(made):
-            forget(jaxpr)
+            strip_trace_context(jaxpr)
         return made
 
-    def _made(self, params: Mapping[str, Any]) -> Bound:
+    def _made(self, params: Mapping[str, Any]) -> CheckpointBinding:
         held = jax_compat.bound_params(params)
         body = jax_compat.open_jaxpr(held["jaxpr"])
         where = user_line(self._frames)
         line = where and (where.file, where.line)
         policy, prevents = description(held["policy"]), prevents_cse(held)
         key = jax_compat.traced_function(body), line, policy, prevents
-        return Bound(body, key, where, held["policy"])
+        return CheckpointBinding(body, key, where, held["policy"])
 
 
 def _holds_shard_map(body: Any) -> bool:
@@ -283,8 +290,8 @@ _DIFFERS = (
 
 
 def with_bodies(
-    sites: Sequence[Site], numbers: Mapping[int, int], removal: Removal[Any]
-) -> tuple[Site, ...]:
+    sites: Sequence[CheckpointSite], numbers: Mapping[int, int], removal: Removal[Any]
+) -> tuple[CheckpointSite, ...]:
     """Add their bodies as written, and what is around them, to the sites of a differentiated jaxpr.
 
     A call that is nested in another checkpoint gets the outermost one in `around`.
@@ -306,7 +313,7 @@ def with_bodies(
     return tuple(found)
 
 
-def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _is_same_checkpoint(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Return whether two keys are of one function with one policy, whatever the line."""
     return (one[0], *one[2:]) == (other[0], *other[2:])
 

@@ -17,7 +17,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.removal import Removal, with_bodies
-from jaxresid.inspector.checkpoints.sites import Site, is_derived, sites
+from jaxresid.inspector.checkpoints.sites import CheckpointSite, is_derived, sites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
@@ -44,13 +44,13 @@ class Removed:
         self._numbered = functools.cache(self._number)
         self._is_faithful = functools.cache(self._find_faithful)
         self._near_shard_maps = functools.cache(self._find_near_shard_maps)
-        self._made: dict[frozenset[Site], Trace] = {}
+        self._made: dict[frozenset[CheckpointSite], Trace] = {}
         self.sites = self._shown
         if traced.again is not None and _may_hide(jaxpr, traced.frames):
             with contextlib.suppress(JaxresidError):
                 self.sites = tuple(self._numbered()[1])
 
-    def without(self, gone: Iterable[Site]) -> Trace:
+    def without(self, gone: Iterable[CheckpointSite]) -> Trace:
         """Return the trace without some sites.
 
         Raises:
@@ -61,7 +61,7 @@ class Removed:
             self._made[key] = self._without(key)
         return self._made[key]
 
-    def _without(self, gone: frozenset[Site]) -> Trace:
+    def _without(self, gone: frozenset[CheckpointSite]) -> Trace:
         if all(site.is_as_written for site in gone):
             eqns = {eqn for site in gone for eqn in site.eqns}
             if not self._is_faithful() or gone & self._near_shard_maps():
@@ -72,7 +72,7 @@ class Removed:
                 return self._rewritten(eqns)
         return self._traced_without(gone)
 
-    def _traced_without(self, gone: frozenset[Site]) -> Trace:
+    def _traced_without(self, gone: frozenset[CheckpointSite]) -> Trace:
         removal, numbers = self._numbered()
         return removal.without({number for site in gone for number in numbers[site]})
 
@@ -89,7 +89,7 @@ class Removed:
             return True
         return _kept(self._rewritten(())) == _kept(self._traced)
 
-    def _find_near_shard_maps(self) -> frozenset[Site]:
+    def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
         """Return the sites that are in the body of a `shard_map`, or around one."""
         maps = [e for e in eqns_in(self._jaxpr) if jax_compat.primitive_name(e) == "shard_map"]
         inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
@@ -100,7 +100,7 @@ class Removed:
             if not site.eqns.isdisjoint(inside) or any(id(e) in own for e in site.held)
         )
 
-    def _number(self) -> tuple[Removal[Trace], dict[Site, frozenset[int]]]:
+    def _number(self) -> tuple[Removal[Trace], dict[CheckpointSite, frozenset[int]]]:
         """Trace the function again with its checkpoints numbered.
 
         Returns:
@@ -126,10 +126,12 @@ class Removed:
                 where = removal.bound()[min(own)].location or hidden.location
                 source = replace(hidden.source, location=where)
                 found[replace(hidden, source=source)] = own
-        return removal, found | removal.unshown(found)
+        return removal, found | removal.hidden_sites(found)
 
 
-def _called(site: Site, numbers: frozenset[int], removal: Removal[Trace]) -> Site:
+def _called(
+    site: CheckpointSite, numbers: frozenset[int], removal: Removal[Trace]
+) -> CheckpointSite:
     """Return a site with the line that calls it, which is known from its making.
 
     In a derivative that the function takes, JAX may give its eqn the traceback of what is around

@@ -30,8 +30,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import of_kind
+from jaxresid.layer_paths import folded_scopes
 from jaxresid.model import Location, Source
-from jaxresid.paths import folded_scopes
 
 # What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
 _TRANSPARENT = of_kind("call", "checkpoint", "control", "map")
@@ -84,7 +84,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class CheckpointSite:
     """One checkpoint as a user wrote it.
 
     Attributes:
@@ -154,7 +154,7 @@ class Site:
         return f"{self.location.file}:{self.location.line} ({self.function})"
 
 
-def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, ...]:
+def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[CheckpointSite, ...]:
     """Return the checkpoints of a jaxpr, in program order.
 
     Args:
@@ -187,7 +187,7 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Site, 
         heads.setdefault(key, (made, policy, is_prevented))
         groups.setdefault(key, []).append((call, source))
     return tuple(
-        Site(
+        CheckpointSite(
             made,
             replace(each[0][1], scope=folded_scopes(source.scope for _, source in each)),
             policy,

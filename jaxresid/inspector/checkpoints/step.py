@@ -16,34 +16,34 @@ from jaxresid.inspector.checkpoints.judging import (
     TAGGED,
     Case,
     Counterfactual,
-    Worth,
+    EvaluatedCheckpoints,
     figures_of,
     judge_all,
 )
 from jaxresid.inspector.checkpoints.placement import step_shape
 from jaxresid.inspector.checkpoints.removal import Removal, numbers_in, with_bodies
-from jaxresid.inspector.checkpoints.sites import Site, sites
-from jaxresid.inspector.checkpoints.verdicts import Figures, unjudged
+from jaxresid.inspector.checkpoints.sites import CheckpointSite, sites
+from jaxresid.inspector.checkpoints.verdicts import ProgramFigures, unjudged
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.cost.step import step_cost
-from jaxresid.inspector.memory.peak import Places
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import Program, whole
+from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Op
-from jaxresid.inspector.program.step import settled, step_program
+from jaxresid.inspector.program.step import infer_phases, step_program
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.model import Peak, Phases, Residual, totals_of
 
 
-def step_worth(
+def evaluate_step_checkpoints(
     fun: Callable[..., Any],
     step: StepTrace,
     profile: Profile,
     residuals: tuple[Residual, ...],
-    written: Program,
+    program_as_written: Program,
     estimate: Peak,
-) -> Worth:
+) -> EvaluatedCheckpoints:
     """Judge every checkpoint of a training step.
 
     Args:
@@ -51,7 +51,7 @@ def step_worth(
       step: its trace.
       profile: the memory profile that peaks are estimated with.
       residuals: the residuals of the step.
-      written: its program.
+      program_as_written: its program.
       estimate: its estimated peak.
 
     Returns:
@@ -62,7 +62,7 @@ def step_worth(
     """
     jaxpr, tagged = step.jaxpr, step_cost(step)
     if not step.has_checkpoints:
-        return Worth((), tagged)
+        return EvaluatedCheckpoints((), tagged)
     removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), step.frames)
     cost = jaxpr_cost(jaxpr)
     found = sites(step.levels, step.tops[0], backward=True)
@@ -74,19 +74,27 @@ def step_worth(
     @functools.cache
     def named() -> Program:
         # As it is written: what a compiler then merges is for the verdict.
-        inputs, outputs, sharding = written.inputs, written.outputs, written.sharding
-        return settled(whole(jaxpr, inputs, outputs, as_written=True, sharding=sharding))
+        inputs, outputs, sharding = (
+            program_as_written.inputs,
+            program_as_written.outputs,
+            program_as_written.sharding,
+        )
+        return infer_phases(
+            program_of_jaxpr(jaxpr, inputs, outputs, as_written=True, sharding=sharding)
+        )
 
     @functools.cache
-    def removed(gone: frozenset[Site]) -> StepTrace:
+    def removed(gone: frozenset[CheckpointSite]) -> StepTrace:
         return removal.without({number for site in gone for number in numbers[site]})
 
     @functools.cache
     def numbered() -> Program:
-        inputs, outputs = written.inputs, written.outputs
-        return settled(whole(removal.numbered().jaxpr, inputs, outputs, as_written=True))
+        inputs, outputs = program_as_written.inputs, program_as_written.outputs
+        return infer_phases(
+            program_of_jaxpr(removal.numbered().jaxpr, inputs, outputs, as_written=True)
+        )
 
-    def without(site: Site) -> Counterfactual:
+    def without(site: CheckpointSite) -> Counterfactual:
         other = removed(frozenset([site]))
         program = step_program(other)
         kept = totals_of(step_residuals(other, program)).computed_nbytes
@@ -99,16 +107,20 @@ def step_worth(
         shape=lambda site: step_shape(numbered, site, _in(numbers[site])),
         named=named,
     )
-    judged, offered = judge_all(case, residuals, written, estimate, profile, Places(step))
+    judged, offered = judge_all(
+        case, residuals, program_as_written, estimate, profile, OpSources(step)
+    )
     if not found:
-        return Worth((), tagged)
+        return EvaluatedCheckpoints((), tagged)
     try:
         plain = removed(frozenset(found))
     except JaxresidError:
         phases = replace(tagged, recompute=tagged.recompute + TAGGED)
-        return Worth(judged, phases, offered, is_known=False)
+        return EvaluatedCheckpoints(judged, phases, offered, is_known=False)
     phases = step_cost(plain).checkpointed(cost)
-    return Worth(judged, phases, offered, totals_of(step_residuals(plain)).computed_nbytes)
+    return EvaluatedCheckpoints(
+        judged, phases, offered, totals_of(step_residuals(plain)).computed_nbytes
+    )
 
 
 def _traced(fun: Callable[..., Any], step: StepTrace) -> StepTrace:
@@ -116,20 +128,24 @@ def _traced(fun: Callable[..., Any], step: StepTrace) -> StepTrace:
 
 
 def _numbered(
-    step: StepTrace, found: tuple[Site, ...], removal: Removal[StepTrace]
-) -> tuple[tuple[Site, ...], dict[Site, frozenset[int]]]:
+    step: StepTrace, found: tuple[CheckpointSite, ...], removal: Removal[StepTrace]
+) -> tuple[tuple[CheckpointSite, ...], dict[CheckpointSite, frozenset[int]]]:
     """Return the checkpoints with the bodies as written, and the numbers of what they bind."""
     numbers = removal.numbers(step.jaxpr, removal.numbered().jaxpr)
     found = with_bodies(found, numbers, removal)
     own = removal.numbers_of(found, numbers)
-    hidden = removal.unshown(own)
+    hidden = removal.hidden_sites(own)
     return (*found, *hidden), own | hidden
 
 
-def _unknown(found: Sequence[Site], figures: Figures, tagged: Phases, reason: str) -> Worth:
+def _unknown(
+    found: Sequence[CheckpointSite], figures: ProgramFigures, tagged: Phases, reason: str
+) -> EvaluatedCheckpoints:
     """Return the checkpoints unjudged, for a step that cannot be traced again."""
     phases = replace(tagged, recompute=tagged.recompute + TAGGED)
-    return Worth(tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False)
+    return EvaluatedCheckpoints(
+        tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False
+    )
 
 
 def _in(numbers: frozenset[int]) -> Callable[[Op], bool]:

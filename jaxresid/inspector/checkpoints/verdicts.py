@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.inspector.checkpoints.placement import AROUND_LOOP, LAST_STAGE, WHOLE
-from jaxresid.inspector.checkpoints.policies import Answers, description, means_nothing, wanted
-from jaxresid.inspector.checkpoints.sites import Site
+from jaxresid.inspector.checkpoints.policies import (
+    Answers,
+    description,
+    means_nothing,
+    wanted_names,
+)
+from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.model import Checkpoint, Cost, Finding, Location, Verdict
 from jaxresid.units import format_bytes, format_flops
 
@@ -21,7 +26,7 @@ COSTLY_RISE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ProgramFigures:
     """The kept residual bytes, the peak in bytes and the cost of a program."""
 
     kept_nbytes: int
@@ -30,7 +35,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class VerdictFacts:
     """All the facts that a verdict is made of.
 
     Attributes:
@@ -46,18 +51,18 @@ class Facts:
         pass.
     """
 
-    site: Site
+    site: CheckpointSite
     answers: Answers
     shape: str | None
-    around: Site | None
-    figures: Figures
-    without: Figures
+    around: CheckpointSite | None
+    figures: ProgramFigures
+    without: ProgramFigures
     peak_location: Location | None
     remover: str = ""
     is_merged: bool = False
 
 
-def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
+def judge(facts: VerdictFacts, findings: Sequence[Finding] = ()) -> Checkpoint:
     """Return the checkpoint with its verdict."""
     without = facts.without
     verdict, reason = _verdict(facts)
@@ -78,7 +83,7 @@ def judge(facts: Facts, findings: Sequence[Finding] = ()) -> Checkpoint:
     )
 
 
-def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
+def unjudged(site: CheckpointSite, figures: ProgramFigures, reason: str) -> Checkpoint:
     """Return a checkpoint without a verdict, for when the program without it is not known.
 
     Args:
@@ -107,20 +112,20 @@ def unjudged(site: Site, figures: Figures, reason: str) -> Checkpoint:
     )
 
 
-def _dropped(facts: Facts) -> int:
+def _dropped(facts: VerdictFacts) -> int:
     return facts.without.kept_nbytes - facts.figures.kept_nbytes
 
 
-def _saved(facts: Facts) -> int:
+def _saved(facts: VerdictFacts) -> int:
     return facts.without.peak_nbytes - facts.figures.peak_nbytes
 
 
-def _ratio(facts: Facts) -> float | None:
+def _ratio(facts: VerdictFacts) -> float | None:
     dropped = _dropped(facts)
     return _saved(facts) / dropped if dropped > 0 else None
 
 
-def _verdict(facts: Facts) -> tuple[Verdict, str]:
+def _verdict(facts: VerdictFacts) -> tuple[Verdict, str]:
     for rule in _RULES:
         found = rule(facts)
         if found is not None:
@@ -128,11 +133,11 @@ def _verdict(facts: Facts) -> tuple[Verdict, str]:
     dropped, saved = _dropped(facts), _saved(facts)
     return Verdict.EARNS, (
         f"it drops {format_bytes(dropped)} of residuals and the peak falls by"
-        f" {format_bytes(saved)}{_price(facts)}"
+        f" {format_bytes(saved)}{_added_cost(facts)}"
     )
 
 
-def _price(facts: Facts) -> str:
+def _added_cost(facts: VerdictFacts) -> str:
     added = facts.figures.cost - facts.without.cost
     if added.flops > 0:
         share = added.flops / facts.without.cost.flops if facts.without.cost.flops else 0.0
@@ -142,16 +147,16 @@ def _price(facts: Facts) -> str:
     return ", at no cost in FLOPs"
 
 
-def _matched_nothing(facts: Facts) -> tuple[Verdict, str] | None:
+def _matched_nothing(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     policy = facts.site.policy
     if facts.answers.saves or means_nothing(policy):
         return None
-    names = wanted(policy)
+    names = wanted_names(policy)
     if names:
         missed = ", ".join(repr(n) for n in sorted(names))
         return Verdict.MATCHED_NOTHING, (
-            f"its policy saves {missed}, but no value in it has that name{_near(facts, names)}:"
-            " everything is recomputed"
+            f"its policy saves {missed}, but no value in it has that name"
+            f"{_similar_names(facts, names)}: everything is recomputed"
         )
     if "dot" not in (description(policy) or ""):
         return None  # one that the user wrote may mean to save nothing
@@ -160,7 +165,7 @@ def _matched_nothing(facts: Facts) -> tuple[Verdict, str] | None:
     )
 
 
-def _near(facts: Facts, names: Sequence[str] | frozenset[str]) -> str:
+def _similar_names(facts: VerdictFacts, names: Sequence[str] | frozenset[str]) -> str:
     from jaxresid.nearest import nearest
 
     known = sorted(facts.answers.names)
@@ -173,7 +178,7 @@ def _near(facts: Facts, names: Sequence[str] | frozenset[str]) -> str:
     return f" (known names: {listed})"
 
 
-def _overridden(facts: Facts) -> tuple[Verdict, str] | None:
+def _overridden(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     if not (facts.site.is_nested and facts.answers.saves):
         return None
     around = (
@@ -185,7 +190,7 @@ def _overridden(facts: Facts) -> tuple[Verdict, str] | None:
     )
 
 
-def _costs_memory(facts: Facts) -> tuple[Verdict, str] | None:
+def _costs_memory(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     rise = -_saved(facts)
     is_estimate = _recomputes_at_once(facts) or _dropped(facts) == 0
     least = CLEAR_CHANGE if is_estimate else COSTLY_RISE
@@ -199,7 +204,7 @@ def _costs_memory(facts: Facts) -> tuple[Verdict, str] | None:
     )
 
 
-def is_useless(facts: Facts) -> bool:
+def is_useless(facts: VerdictFacts) -> bool:
     """Return whether the peak falls by too little of what is dropped."""
     ratio = _ratio(facts)
     if ratio is None:
@@ -208,7 +213,7 @@ def is_useless(facts: Facts) -> bool:
     return is_small and (ratio < USEFUL_RATIO or _recomputes_at_once(facts))
 
 
-def _recomputes_at_once(facts: Facts) -> bool:
+def _recomputes_at_once(facts: VerdictFacts) -> bool:
     """Return whether all that it drops is made again right away, before anything else can be freed.
 
     Because of where it is, such a checkpoint saves nothing; a small change comes from the estimate.
@@ -216,7 +221,7 @@ def _recomputes_at_once(facts: Facts) -> bool:
     return facts.shape in _BECAUSE and not facts.answers.saves
 
 
-def _undone(facts: Facts) -> tuple[Verdict, str] | None:
+def _undone(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     site = facts.site
     # What is left of a recomputation outside of loops waits for nothing and runs early.
     is_early = facts.is_merged or (not site.in_loops and _dropped(facts) > 0)
@@ -233,7 +238,7 @@ def _undone(facts: Facts) -> tuple[Verdict, str] | None:
     )
 
 
-def _saves_nothing(facts: Facts) -> tuple[Verdict, str] | None:
+def _saves_nothing(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     if not is_useless(facts):
         return None
     dropped = _dropped(facts)
@@ -249,7 +254,7 @@ def _saves_nothing(facts: Facts) -> tuple[Verdict, str] | None:
     return Verdict.SAVES_NOTHING, f"{because}: {_movement(facts)}"
 
 
-def _movement(facts: Facts) -> str:
+def _movement(facts: VerdictFacts) -> str:
     saved, dropped = _saved(facts), format_bytes(_dropped(facts))
     if saved > 0:
         return f"it drops {dropped} and the peak falls by only {format_bytes(saved)}"
@@ -264,5 +269,5 @@ _BECAUSE = {
     AROUND_LOOP: "it wraps the loop and not its body, so all trips are recomputed at once",
 }
 
-_Rule = Callable[[Facts], tuple[Verdict, str] | None]
+_Rule = Callable[[VerdictFacts], tuple[Verdict, str] | None]
 _RULES: tuple[_Rule, ...] = (_matched_nothing, _overridden, _undone, _costs_memory, _saves_nothing)

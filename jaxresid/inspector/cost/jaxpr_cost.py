@@ -39,7 +39,7 @@ Wanted = frozenset[int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _NeededPart:
     """What the wanted results of a jaxpr need of it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Costs:
     def __init__(self) -> None:
         # By id and wanted results; the jaxpr is kept, or its id could be reused.
         self._costs: dict[tuple[int, Wanted], tuple[Any, Cost]] = {}
-        self._reading: dict[tuple[int, Wanted], _Reading] = {}
+        self._reading: dict[tuple[int, Wanted], _NeededPart] = {}
 
     def of_jaxpr(self, jaxpr: Any, wanted: Wanted = None) -> Cost:
         """Return what one run of a jaxpr costs.
@@ -144,7 +144,7 @@ class Costs:
             return _with_traffic(Cost(uncosted=(name,)), eqn)
         costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
         if found[0].kind == "branch":
-            return _dearer(costs)
+            return _most_expensive(costs)
         (nest,), (cost,) = found, costs
         if name == "shard_map":
             return replace(cost * devices_of(params), collectives=cost.collectives)
@@ -200,7 +200,7 @@ class Costs:
         inner = sum((self.of_jaxpr(params[p]) for p in _APPLIED[name]), Cost()) * times
         return _with_traffic(inner, eqn)
 
-    def _read(self, jaxpr: Any, wanted: Wanted) -> _Reading:
+    def _read(self, jaxpr: Any, wanted: Wanted) -> _NeededPart:
         """Return the eqns and invars of a jaxpr that its wanted results need."""
         key = (id(jaxpr), wanted)
         known = self._reading.get(key)
@@ -225,7 +225,7 @@ class Costs:
             eqns.append((eqn, results))
         eqns.reverse()
         invars = frozenset(i for i, v in enumerate(jaxpr.invars) if v in read)
-        self._reading[key] = _Reading(jaxpr, tuple(eqns), invars)
+        self._reading[key] = _NeededPart(jaxpr, tuple(eqns), invars)
         return self._reading[key]
 
     def _operands(self, eqn: Any, results: frozenset[int]) -> Wanted:
@@ -277,14 +277,16 @@ def _exchanged(eqn: Any) -> tuple[tuple[str, int], ...]:
     return ((jax_compat.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
 
-def _dearer(branches: list[Cost]) -> Cost:
+def _most_expensive(branches: list[Cost]) -> Cost:
     """Return the cost of the branch with the most FLOPs.
 
     The uncosted primitives and the notes are those of all branches.
     """
-    dearest = max(branches, key=lambda c: (c.flops, c.transcendentals, c.nbytes))
-    notes = () if all(b == dearest for b in branches) else ("cond: the more expensive branch",)
-    return dearest + Cost(
+    most_expensive = max(branches, key=lambda c: (c.flops, c.transcendentals, c.nbytes))
+    notes = (
+        () if all(b == most_expensive for b in branches) else ("cond: the more expensive branch",)
+    )
+    return most_expensive + Cost(
         uncosted=tuple(name for b in branches for name in b.uncosted),
         notes=(*notes, *(note for b in branches for note in b.notes)),
     )

@@ -31,14 +31,14 @@ def step_cost(step: StepTrace) -> Phases:
     convolutions. For elementwise work it is too much, since without the checkpoint the forward pass
     would prepare some of it for the backward pass as well (`1 - tanh(x)**2`).
     """
-    parts = _Parts()
-    parts.add(step.jaxpr, None, "", _Times(), frozenset(), frozenset())
+    parts = _PassCosts()
+    parts.add(step.jaxpr, None, "", _RunCount(), frozenset(), frozenset())
     costs = parts.costs
     return Phases(costs[FORWARD], costs[BACKWARD], costs[RECOMPUTE], costs[UPDATE])
 
 
 @dataclass(frozen=True, slots=True)
-class _Times:
+class _RunCount:
     """How often a jaxpr runs, and on how many devices each time."""
 
     trips: int = 1
@@ -50,7 +50,7 @@ class _Times:
         return replace(times, collectives=(cost * self.trips).collectives)
 
 
-class _Parts(Costs):
+class _PassCosts(Costs):
     """A counter that adds up costs by pass."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Parts(Costs):
         jaxpr: Any,
         wanted: Wanted,
         tags: str,
-        times: _Times,
+        times: _RunCount,
         behind: frozenset[int],
         ahead: frozenset[int],
     ) -> frozenset[int]:
@@ -112,7 +112,7 @@ class _Parts(Costs):
         eqn: Any,
         wanted: Wanted,
         tags: str,
-        times: _Times,
+        times: _RunCount,
         behind: Sequence[int],
         ahead: frozenset[int],
     ) -> frozenset[int]:

@@ -31,15 +31,15 @@ def function_findings(report: Report, traced: Trace) -> tuple[Finding, ...]:
     stacking = functools.partial(stacking_loops, report, traced)
     return (
         *_about_checkpoints(report, traced, stacking),
-        *_widened(report, traced),
-        *_free(report),
+        *_widened_residuals(report, traced),
+        *_free_residuals(report),
     )
 
 
 def step_findings(report: Report, step: StepTrace) -> tuple[Finding, ...]:
     """Return the findings about a training step, those about its checkpoints first."""
     stacking = functools.partial(stacking_loops_of_step, step)
-    return (*_about_checkpoints(report, step, stacking), *_free(report))
+    return (*_about_checkpoints(report, step, stacking), *_free_residuals(report))
 
 
 def _about_checkpoints(
@@ -52,7 +52,7 @@ def _about_checkpoints(
     yield from unwrapped_bodies(report, traced, stacking)
 
 
-def _free(report: Report) -> Iterator[Finding]:
+def _free_residuals(report: Report) -> Iterator[Finding]:
     """Yield the findings about free residuals that a loop reads.
 
     In straight-line code every compiler folds such values into what reads them.
@@ -80,7 +80,7 @@ def _free(report: Report) -> Iterator[Finding]:
         )
 
 
-def _widened(report: Report, traced: Trace) -> Iterator[Finding]:
+def _widened_residuals(report: Report, traced: Trace) -> Iterator[Finding]:
     kept = report.totals.computed_nbytes
     nbytes: dict[tuple[Widening, str], int] = {}
     lost: dict[tuple[Widening, str], int] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.offers import Offer
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
-from jaxresid.inspector.memory.peak import Places
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.inspector.program.transfers import IN_PLACE, moves
@@ -30,7 +30,7 @@ def host_findings(
     residuals: Sequence[Residual],
     program: Program,
     offered: Sequence[Offer],
-    places: Places,
+    places: OpSources,
     peak_nbytes: int,
 ) -> tuple[Finding, ...]:
     """Return the findings about host memory in a function or a training step.
@@ -86,7 +86,7 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
 
 
 @dataclass(slots=True)
-class _Line:
+class _MovesOfLine:
     """The moves that one line makes.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Line:
     steps: list[int] = field(default_factory=list)
 
 
-def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
+def _unrolled(program: Program, places: OpSources) -> Iterator[Finding]:
     """Yield findings of moves to the device that straight-line code makes one after the other.
 
     They are of arguments in host memory, with work in between. A compiler starts all the moves as
@@ -113,7 +113,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
     even where each step is checkpointed. In a scan it is one, with gradients two.
     """
     sources = _sources(program)
-    lines: dict[Location, _Line] = {}
+    lines: dict[Location, _MovesOfLine] = {}
     for op in program.block.ops:
         if op.phase in (BACKWARD, RECOMPUTE):
             continue
@@ -124,7 +124,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
         for move in moves(op, frozenset()):
             where = places.location(op)
             if move.to == "device" and move.before in sources and where is not None:
-                line = lines.setdefault(where, _Line(places.source(op)))
+                line = lines.setdefault(where, _MovesOfLine(places.source(op)))
                 if line.works:
                     line.steps.append(0)
                 line.works = False
@@ -148,7 +148,7 @@ def _unrolled(program: Program, places: Places) -> Iterator[Finding]:
         )
 
 
-def _transposed(program: Program, places: Places) -> Iterator[Finding]:
+def _transposed(program: Program, places: OpSources) -> Iterator[Finding]:
     """Yield findings of arguments in host memory that are transposed before a loop slices them.
 
     XLA:CPU writes a transposed copy of all of it: 38 MiB of temporaries where the leading axis

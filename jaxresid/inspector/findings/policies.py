@@ -7,8 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.checkpoints.policies import answers, description, means_nothing, wanted
-from jaxresid.inspector.checkpoints.sites import Site, sites
+from jaxresid.inspector.checkpoints.policies import (
+    answers,
+    description,
+    means_nothing,
+    wanted_names,
+)
+from jaxresid.inspector.checkpoints.sites import CheckpointSite, sites
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
@@ -33,7 +38,7 @@ def policy_findings(traced: Traced) -> tuple[Finding, ...]:
     levels, top = traced.levels, Level(written)
     found = sites(levels, top, backward=traced.holds_backward) if has_sites else ()
     defined = _defined(levels, top)
-    return (*_unmet(found, defined), *_unused(found, named, defined, traced.frames))
+    return (*_undefined_names(found, defined), *_unused_names(found, named, defined, traced.frames))
 
 
 def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
@@ -65,14 +70,16 @@ def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, A
     return holding[id(jaxpr)]
 
 
-def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Finding]:
+def _undefined_names(
+    found: Sequence[CheckpointSite], defined: Mapping[str, Any]
+) -> Iterator[Finding]:
     """Yield findings of names that a policy saves and that nothing in the whole program has.
 
     Where a policy finds none of its names, its verdict says so.
     """
     said: set[str] = set()
     for site in found:
-        names = wanted(site.policy)
+        names = wanted_names(site.policy)
         missing = sorted(names - set(defined) - said)
         if not missing or not names & set(defined):
             continue
@@ -88,8 +95,8 @@ def _unmet(found: Sequence[Site], defined: Mapping[str, Any]) -> Iterator[Findin
         )
 
 
-def _unused(
-    found: Sequence[Site],
+def _unused_names(
+    found: Sequence[CheckpointSite],
     named: Sequence[Any],
     defined: Mapping[str, Location | None],
     frames: Frames,

@@ -68,7 +68,7 @@ def widened(traced: Trace, var: Any) -> Widening | None:
             inner = nests[0].jaxpr.outvars[nests[0].results.index(i)]
             todo.append((levels.enter(level, eqn, 0), inner))
         elif name == "convert_element_type" and _is_narrower(eqn.invars[0].aval.dtype, wide):
-            return _told(levels, level, eqn)
+            return _widening_at(levels, level, eqn)
         elif not nests and name not in _NEW_VALUES:
             todo += [(level, v) for v in eqn.invars if _is_like(v, var)]
     return None
@@ -92,7 +92,7 @@ def _is_narrower(dtype: Any, wide: Any) -> bool:
     return bool(numpy.issubdtype(dtype, numpy.floating)) and dtype.itemsize < wide.itemsize
 
 
-def _told(levels: Levels, level: Level, eqn: Any) -> Widening | None:
+def _widening_at(levels: Levels, level: Level, eqn: Any) -> Widening | None:
     frames = levels.place(level, eqn).frames
     at = levels.frames.innermost_user(frames)
     user = max((i for i, f in enumerate(frames) if f.kind == "user"), default=None)

@@ -31,7 +31,7 @@ _traces = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class BindSite:
     """The way in which a public function of JAX binds its primitive.
 
     Attributes:
@@ -44,19 +44,19 @@ class Binding:
     callers: tuple[CodeType, ...]
 
 
-def checkpoint_binding() -> Binding:
+def checkpoint_binding() -> BindSite:
     """Return the binding of `jax.checkpoint`, with the implementation that is switched on."""
     jax = jax_compat.import_jax()
     return _binding(lambda: jax.checkpoint(lambda x: x + x))
 
 
-def scan_binding() -> Binding:
+def scan_binding() -> BindSite:
     """Return the binding of `lax.scan`."""
     jax = jax_compat.import_jax()
     return _binding(lambda: lambda x: jax.lax.scan(lambda c, _: (c + c, None), x, None, length=2))
 
 
-def _binding(make: Callable[[], Callable[..., Any]]) -> Binding:
+def _binding(make: Callable[[], Callable[..., Any]]) -> BindSite:
     jax = jax_compat.import_jax()
     primitive = jax_compat.open_jaxpr(jax.make_jaxpr(make())(1.0)).eqns[0].primitive
     seen: list[tuple[CodeType, ...]] = []
@@ -65,9 +65,9 @@ def _binding(make: Callable[[], Callable[..., Any]]) -> Binding:
         seen.append(_callers(sys._getframe(2)))
         return plain(*args, **params)
 
-    with _bound_by(primitive, listen):
+    with _replaced_bind(primitive, listen):
         jax.make_jaxpr(make())(1.0)
-    return Binding(primitive, seen[0])
+    return BindSite(primitive, seen[0])
 
 
 def _callers(frame: Any) -> tuple[CodeType, ...]:
@@ -79,7 +79,7 @@ def _callers(frame: Any) -> tuple[CodeType, ...]:
 
 
 @contextlib.contextmanager
-def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
+def intercept_bind(handlers: Mapping[BindSite, Handler]) -> Iterator[None]:
     """Ask the handlers what to bind, for whatever this thread traces within the context.
 
     JAX keeps inner traces by function and context. What is traced here has a context of its own:
@@ -92,7 +92,7 @@ def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
 
     busy = False
 
-    def asking(binding: Binding, handler: Handler) -> _Bind:
+    def handled_by(binding: BindSite, handler: Handler) -> _Bind:
         def bind(plain: Callable[..., Any], args: Any, params: Any) -> Any:
             nonlocal busy
             frame = sys._getframe(2)
@@ -111,12 +111,12 @@ def heard(handlers: Mapping[Binding, Handler]) -> Iterator[None]:
         stack.enter_context(_lock)
         stack.enter_context(set_xla_metadata(**{_KEY: str(next(_traces))}))
         for binding, handler in handlers.items():
-            stack.enter_context(_bound_by(binding.primitive, asking(binding, handler)))
+            stack.enter_context(_replaced_bind(binding.primitive, handled_by(binding, handler)))
         yield
 
 
-def forget(jaxpr: Any) -> None:
-    """Remove the context of `heard` from the eqns of an open jaxpr, or XLA would be told of it."""
+def strip_trace_context(jaxpr: Any) -> None:
+    """Remove the context of `intercept_bind` from the eqns of a jaxpr, or XLA would see it."""
     for eqn in eqns_in(jaxpr):
         # Of one object since 0.11, which cannot be replaced; its dict is its own.
         known = eqn.ctx.xla_metadata
@@ -142,7 +142,7 @@ _Bind = Callable[[Callable[..., Any], Any, Any], Any]
 
 
 @contextlib.contextmanager
-def _bound_by(primitive: Any, bind: _Bind) -> Iterator[None]:
+def _replaced_bind(primitive: Any, bind: _Bind) -> Iterator[None]:
     """Replace the `bind` of a primitive, for this thread."""
     thread = threading.get_ident()
     # Since 0.10 that of remat is an attribute of the object, else it is its class's.

@@ -80,7 +80,7 @@ def _loops_at(frame: Frame) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flow:
+class _ControlFlow:
     """The instructions that a function reaches while it raises nothing.
 
     Attributes:
@@ -95,7 +95,7 @@ class _Flow:
 
 
 @functools.cache
-def _flow(code: CodeType) -> _Flow:
+def _flow(code: CodeType) -> _ControlFlow:
     listed = list(dis.get_instructions(code))
     number = {instruction.offset: i for i, instruction in enumerate(listed)}
     jumps = {*dis.hasjrel, *dis.hasjabs}
@@ -114,4 +114,4 @@ def _flow(code: CodeType) -> _Flow:
                 loops.append((instruction.argval, instruction.offset))
         if instruction.opname not in _LEAVING:
             ahead.append(i + 1)
-    return _Flow(frozenset(offsets), tuple(loops))
+    return _ControlFlow(frozenset(offsets), tuple(loops))

@@ -20,7 +20,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class EqnSite:
     """The place of an eqn before it was inlined into its level.
 
     Attributes:
@@ -36,7 +36,7 @@ class Site:
     twin: Any = None
 
 
-_NONE = Site()
+_NONE = EqnSite()
 _Key = tuple[tuple[Frame, ...], str]
 
 
@@ -45,9 +45,9 @@ class CallSites:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._found: dict[tuple[int, int, tuple[Frame, ...]], dict[int, Site]] = {}
+        self._found: dict[tuple[int, int, tuple[Frame, ...]], dict[int, EqnSite]] = {}
 
-    def find(self, primal: Any, forward: Any, above: tuple[Frame, ...], eqn: Any) -> Site:
+    def find(self, primal: Any, forward: Any, above: tuple[Frame, ...], eqn: Any) -> EqnSite:
         """Return the site of an eqn of a forward jaxpr.
 
         Args:
@@ -64,22 +64,22 @@ class CallSites:
             sites = self._found[key] = self._match(primal, forward, above)
         return sites.get(id(eqn), _NONE)
 
-    def _match(self, primal: Any, forward: Any, above: tuple[Frame, ...]) -> dict[int, Site]:
-        twins: dict[_Key, list[Site]] = defaultdict(list)
-        by_frames: dict[tuple[Frame, ...], list[Site]] = defaultdict(list)
+    def _match(self, primal: Any, forward: Any, above: tuple[Frame, ...]) -> dict[int, EqnSite]:
+        twins: dict[_Key, list[EqnSite]] = defaultdict(list)
+        by_frames: dict[tuple[Frame, ...], list[EqnSite]] = defaultdict(list)
         eqns = [(e, self._frames.of(e).frames, jax_compat.primitive_name(e)) for e in forward.eqns]
         # Of a checkpoint within a checkpoint, the inner one still stands in the forward jaxpr.
-        standing = {self._frames.of(e) for e, _, name in eqns if name == "remat"}
-        for site in self._flat(primal, above, _NONE, standing):
+        unopened = {self._frames.of(e) for e, _, name in eqns if name == "remat"}
+        for site in self._flat(primal, above, _NONE, unopened):
             frames = self._frames.of(site.twin).frames
             twins[frames, jax_compat.primitive_name(site.twin)].append(site)
             by_frames[frames].append(site)
-        seen: dict[_Key, Iterator[Site]] = {}
+        seen: dict[_Key, Iterator[EqnSite]] = {}
         count: dict[_Key, int] = defaultdict(int)
         for _, frames, name in eqns:
             count[frames, name] += 1
-        sites: dict[int, Site] = {}
-        latest: dict[tuple[Frame, ...], Site] = {}
+        sites: dict[int, EqnSite] = {}
+        latest: dict[tuple[Frame, ...], EqnSite] = {}
         for eqn, frames, name in eqns:
             candidates = twins.get((frames, name), [])
             if len(candidates) == count[frames, name]:
@@ -99,27 +99,27 @@ class CallSites:
         self,
         jaxpr: Any,
         above: tuple[Frame, ...],
-        around: Site,
-        standing: Set[Stack],
-    ) -> Iterator[Site]:
+        around: EqnSite,
+        unopened: Set[Stack],
+    ) -> Iterator[EqnSite]:
         """Yield the sites of a primal jaxpr's eqns, with those of its checkpoints in their place.
 
-        The checkpoints whose stacks are in `standing` are not opened.
+        The checkpoints whose stacks are in `unopened` are not opened.
         """
         for eqn in jaxpr.eqns:
             stack = self._frames.of(eqn)
-            if jax_compat.primitive_name(eqn) == "remat" and stack not in standing:
+            if jax_compat.primitive_name(eqn) == "remat" and stack not in unopened:
                 frames = around.frames + below(stack, above + around.frames, jaxpr)
                 is_mapped = "vmap(" in jax_compat.name_stack(eqn) and "vmap" not in around.labels
                 labels = ("vmap", "remat") if is_mapped else ("remat",)
                 for nest in nests(eqn):
-                    inner = Site(around.labels + labels, frames, nest.jaxpr)
-                    yield from self._flat(nest.jaxpr, above, inner, standing)
+                    inner = EqnSite(around.labels + labels, frames, nest.jaxpr)
+                    yield from self._flat(nest.jaxpr, above, inner, unopened)
             else:
                 yield replace(around, twin=eqn)
 
 
-def _common(sites: list[Site]) -> Site:
+def _common(sites: list[EqnSite]) -> EqnSite:
     """Return what holds for all of several sites."""
     if not sites:
         return _NONE
@@ -128,7 +128,7 @@ def _common(sites: list[Site]) -> Site:
         pairs = zip(frames, site.frames, strict=False)
         frames = tuple(a for a, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
     least = min(sites, key=lambda s: len(s.labels))
-    return Site(least.labels, frames, least.jaxpr)
+    return EqnSite(least.labels, frames, least.jaxpr)
 
 
 def is_inlined(forward: Any, frames: Frames) -> bool:

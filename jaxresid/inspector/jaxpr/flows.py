@@ -53,7 +53,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
-def described(var: Any) -> tuple[Any, Any]:
+def shape_and_dtype(var: Any) -> tuple[Any, Any]:
     """Return the shape and the dtype of a variable; None for what its aval does not have."""
     return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
 
@@ -78,7 +78,7 @@ class Flows:
         self._passes = Passes()
         self._like: dict[Any, int] = {}
         for i, v in enumerate(jaxpr.invars):
-            self._like[described(v)] = self.like(v) | 1 << i
+            self._like[shape_and_dtype(v)] = self.like(v) | 1 << i
         constants = [NOTHING] * len(jaxpr.constvars)
         self.outputs = self._of(jaxpr, constants + [Flow(1 << i) for i in range(len(jaxpr.invars))])
 
@@ -89,7 +89,7 @@ class Flows:
 
     def like(self, var: Any) -> int:
         """Return the inputs, a bit each, that have a variable's shape and dtype."""
-        return self._like.get(described(var), 0)
+        return self._like.get(shape_and_dtype(var), 0)
 
     def _of(self, jaxpr: Any, given: Sequence[Flow]) -> list[Flow]:
         """Return what comes together in each outvar of a jaxpr.
@@ -113,14 +113,16 @@ class Flows:
             for flow in operands:
                 # What an optimizer keeps reaches the next step of a loop with the parameters.
                 self.fed |= 0 if flow.is_after or flow.is_steered else flow.inputs
-            return self._made(eqn, replace(together, inputs=0, is_gradient=False, is_seen=True))
+            return self._result_flows(
+                eqn, replace(together, inputs=0, is_gradient=False, is_seen=True)
+            )
         if phase == BACKWARD:
-            return self._made(eqn, Flow(is_after=True, is_gradient=True))
+            return self._result_flows(eqn, Flow(is_after=True, is_gradient=True))
         if jax_compat.primitive_name(eqn) in _SIDE_BY_SIDE:
             return [replace(flow, is_gradient=False) for flow in operands]
         found = nests(eqn)
         if not found:
-            return self._made(eqn, replace(together, is_gradient=False))
+            return self._result_flows(eqn, replace(together, is_gradient=False))
         # What no body is given decides which of them runs, or how often.
         given = {i for nest in found for i in nest.operands}
         deciding = [flow for i, flow in enumerate(operands) if i not in given]
@@ -132,10 +134,10 @@ class Flows:
                     results[i] |= flow
         return results
 
-    def _made(self, eqn: Any, flow: Flow) -> list[Flow]:
+    def _result_flows(self, eqn: Any, flow: Flow) -> list[Flow]:
         """Return the same flow for each result; bools and integers hold no gradient."""
-        told = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
-        return [flow if is_inexact(v) else told for v in eqn.outvars]
+        result_flow = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
+        return [flow if is_inexact(v) else result_flow for v in eqn.outvars]
 
     def _body(self, nest: Nest, operands: Sequence[Flow]) -> list[Flow]:
         """Return what comes together in a body's outvars; for a loop, after any number of trips."""

@@ -31,8 +31,8 @@ class Inlining:
         body = jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
         found = self._callees.get(id(body))
         if found is None:
-            found = self._callees[id(body)] = body, jax_compat.callee(body)
-        return jax_compat.as_removed(eqn, found[1])
+            found = self._callees[id(body)] = body, jax_compat.as_jit_jaxpr(body)
+        return jax_compat.as_removed_checkpoint(eqn, found[1])
 
 
 def without(jaxpr: Any, removed: Iterable[int]) -> Any:
@@ -69,28 +69,28 @@ class _Flattening:
         return found[1]
 
     def _flat(self, jaxpr: Any, is_inside: bool) -> Any:
-        stands_for: dict[Any, Any] = {}
+        substitutes: dict[Any, Any] = {}
         eqns: list[Any] = []
         for eqn in jaxpr.eqns:
             under = is_inside or jax_compat.primitive_name(eqn) == "remat"
             made = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
-            made = _reading(made, stands_for)
-            if is_inside and jax_compat.is_removed(eqn):
-                eqns += _inlined(made, stands_for)
+            made = _with_substitutes(made, substitutes)
+            if is_inside and jax_compat.is_removed_checkpoint(eqn):
+                eqns += _inlined(made, substitutes)
             elif made is not eqn and _is_conversion(made):
                 (var,) = eqn.outvars
-                stands_for[var] = jax_compat.converted(made.invars[0], var)
+                substitutes[var] = jax_compat.converted(made.invars[0], var)
             else:
-                if jax_compat.is_removed(eqn):
+                if jax_compat.is_removed_checkpoint(eqn):
                     results = jax_compat.open_jaxpr(jax_compat.params(made)["jaxpr"]).outvars
                     pairs = zip(eqn.outvars, results, strict=True)
-                    stands_for |= {
+                    substitutes |= {
                         v: result for v, result in pairs if jax_compat.is_literal(result)
                     }
                 eqns.append(made)
         if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
             return jaxpr
-        return jaxpr.replace(eqns=eqns, outvars=[_value(v, stands_for) for v in jaxpr.outvars])
+        return jaxpr.replace(eqns=eqns, outvars=[_value(v, substitutes) for v in jaxpr.outvars])
 
 
 def _is_conversion(eqn: Any) -> bool:
@@ -103,31 +103,33 @@ def _is_conversion(eqn: Any) -> bool:
     return name == "convert_element_type" and jax_compat.is_literal(eqn.invars[0])
 
 
-def _inlined(call: Any, stands_for: dict[Any, Any]) -> list[Any]:
+def _inlined(call: Any, substitutes: dict[Any, Any]) -> list[Any]:
     """Return the eqns of a call, with new variables.
 
     Args:
       call: the eqn that calls.
-      stands_for: gets, for each result of the call, the variable or literal that it is.
+      substitutes: gets, for each result of the call, the variable or literal that it is.
     """
     body = jax_compat.open_jaxpr(jax_compat.params(call)["jaxpr"])
     inner = dict(zip(body.invars, call.invars, strict=True))
     eqns = []
     for eqn in body.eqns:
-        outvars = [v if jax_compat.is_dropped(v) else jax_compat.like(v) for v in eqn.outvars]
-        eqns.append(_reading(eqn, inner).replace(outvars=outvars))
+        outvars = [
+            v if jax_compat.is_dropped(v) else jax_compat.new_var_like(v) for v in eqn.outvars
+        ]
+        eqns.append(_with_substitutes(eqn, inner).replace(outvars=outvars))
         inner |= zip(eqn.outvars, outvars, strict=True)
     results = (_value(v, inner) for v in body.outvars)
-    stands_for |= zip(call.outvars, results, strict=True)
+    substitutes |= zip(call.outvars, results, strict=True)
     return eqns
 
 
-def _reading(eqn: Any, stands_for: Mapping[Any, Any]) -> Any:
+def _with_substitutes(eqn: Any, substitutes: Mapping[Any, Any]) -> Any:
     """Return the eqn with the operands that stand for its own."""
-    if not any(not jax_compat.is_literal(v) and v in stands_for for v in eqn.invars):
+    if not any(not jax_compat.is_literal(v) and v in substitutes for v in eqn.invars):
         return eqn
-    return eqn.replace(invars=[_value(v, stands_for) for v in eqn.invars])
+    return eqn.replace(invars=[_value(v, substitutes) for v in eqn.invars])
 
 
-def _value(var: Any, stands_for: Mapping[Any, Any]) -> Any:
-    return var if jax_compat.is_literal(var) else stands_for.get(var, var)
+def _value(var: Any, substitutes: Mapping[Any, Any]) -> Any:
+    return var if jax_compat.is_literal(var) else substitutes.get(var, var)

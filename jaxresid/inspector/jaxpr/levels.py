@@ -28,7 +28,7 @@ MARK = "jaxresid_checkpoint_"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EqnPlace:
     """The stack, enclosures, scope and module that the position of one eqn tells.
 
     Attributes:
@@ -123,12 +123,12 @@ class Levels:
             )
         return child
 
-    def place(self, level: Level, eqn: Any) -> Place:
+    def place(self, level: Level, eqn: Any) -> EqnPlace:
         """Return the stack, enclosures, scope and module of an eqn of this level."""
         found = self.position(level, eqn)
         return found if found.scope else replace(found, module=self.modules.of(level, eqn))
 
-    def position(self, level: Level, eqn: Any) -> Place:
+    def position(self, level: Level, eqn: Any) -> EqnPlace:
         """Return the stack, enclosures and scope of an eqn of this level, without its module."""
         stack = self.frames.of(eqn)
         under = below(stack, level.frames, level.jaxpr)
@@ -143,7 +143,7 @@ class Levels:
         if "vmap(" in names and "vmap" not in site.labels:
             within.append("vmap")
         scope = scope_of(names)
-        return Place(
+        return EqnPlace(
             frames=level.frames + under,
             within=tuple(within),
             scope="/".join(s for s in (level.scope, scope) if s),
@@ -193,7 +193,7 @@ class Levels:
         return source_of(self.frames, self.place(level, eqn))
 
 
-def source_of(frames: Frames, place: Place) -> Source:
+def source_of(frames: Frames, place: EqnPlace) -> Source:
     """Return where something at a place comes from."""
     library, caller = frames.library_calls(place.frames)
     location = frames.innermost_user(place.frames)

@@ -56,7 +56,7 @@ class Position(Protocol):
         """The frames, outermost first."""
 
 
-class Descent(Protocol):
+class LevelReader(Protocol):
     """The descent from a level into its eqns, as `levels.Levels` does it."""
 
     frames: Frames
@@ -71,7 +71,7 @@ class Descent(Protocol):
 class ModulePaths:
     """A finder of the modules that eqns belong to; it caches by level."""
 
-    def __init__(self, levels: Descent) -> None:
+    def __init__(self, levels: LevelReader) -> None:
         self._levels = levels
         self._found: dict[Level, dict[int, Path]] = {}
         self._known: dict[Level, dict[Any, Path]] = {}
@@ -82,7 +82,7 @@ class ModulePaths:
 
         The argument's name is left out. Empty where the arguments do not tell.
         """
-        return shown(self._of_module(level, self._paths(level).get(id(eqn), ())))
+        return display_path(self._of_module(level, self._paths(level).get(id(eqn), ())))
 
     def _paths(self, level: Level) -> dict[int, Path]:
         found = self._found.get(level)
@@ -94,7 +94,7 @@ class ModulePaths:
             found = self._found[level] = dict.fromkeys(ids, around) if around else {}
             if self._inputs(level) and self._has_methods(level):
                 eqns = [self._eqn(level, eqn) for eqn in level.jaxpr.eqns]
-                named = _named(eqns, range(len(eqns)), 0, around)
+                named = _paths_of_span(eqns, range(len(eqns)), 0, around)
                 found.update((ids[i], path) for i, path in named.items())
         return found
 
@@ -102,7 +102,7 @@ class ModulePaths:
         """Return the path of the module of an eqn with a body, such as a checkpoint."""
         child = self._levels.enter(level, eqn, 0)
         path = _common([path for path in self._paths(child).values() if path])
-        return shown(self._of_module(child, path))
+        return display_path(self._of_module(child, path))
 
     def _of_module(self, level: Level, path: Path) -> Path:
         """Return the path itself, or that of what holds a list of modules.
@@ -158,7 +158,9 @@ class ModulePaths:
         )
 
 
-def _named(eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path) -> dict[int, Path]:
+def _paths_of_span(
+    eqns: Sequence[_Eqn], span: Iterable[int], depth: int, around: Path
+) -> dict[int, Path]:
     """Return the module's path for each eqn of a span that is in `depth` methods, or more.
 
     Args:
@@ -188,7 +190,7 @@ def _of_call(eqns: Sequence[_Eqn], run: Sequence[int], depth: int) -> tuple[Path
     empty where no parameter tells.
     """
     inner = [i for i in run if len(eqns[i].methods) > depth + 1]
-    below = _named(eqns, inner, depth + 1, ())
+    below = _paths_of_span(eqns, inner, depth + 1, ())
     own = [path for i in run if i not in below for path in eqns[i].reads]
     calls = {(below[i], _is_same(eqns[i], depth)) for i in inner if below[i]}
     candidates = [_owner(path) for path in own]
@@ -232,7 +234,7 @@ def tokens(path: str) -> Path:
     return tuple(found)
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path as a user writes it after the model's name, `blocks[3].mlp`.
 
     For an argument that is itself a list of modules, the argument is part of it: `blocks[3].mlp`,

@@ -14,16 +14,16 @@ from jaxresid import jax_compat
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Itself:
+class _ById:
     """Something that has no hash, and is the same only as itself."""
 
-    it: Any
+    value: Any
 
     def __hash__(self) -> int:
-        return id(self.it)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.it is self.it
+        return isinstance(other, _ById) and other.value is self.value
 
 
 def key(jaxpr: Any) -> Hashable:
@@ -36,7 +36,7 @@ def key(jaxpr: Any) -> Hashable:
     def var(v: Any) -> Hashable:
         if jax_compat.is_literal(v):
             # Since 0.8 a literal may be an array.
-            return v.aval, _Itself(v.val) if v.aval.shape else repr(v.val)
+            return v.aval, _ById(v.val) if v.aval.shape else repr(v.val)
         return v.aval, numbers.setdefault(v, len(numbers))
 
     def all_of(vs: Any) -> Hashable:
@@ -64,5 +64,5 @@ def _hashable(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return _Itself(value)
+        return _ById(value)
     return value  # type: ignore[no-any-return]

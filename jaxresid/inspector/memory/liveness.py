@@ -82,16 +82,16 @@ def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -
     free = set(stored.of(v for v in block.inputs))
     free.update(v for v in outside if v in stored.roots and stored.is_stored(v))
     last = _last_reads(block, profile, stored)
-    if is_body or profile.outputs_lend_room:
-        homes = _written_in_place(block, profile, stored, last, free)
+    if is_body or profile.reuses_output_buffers:
+        overwritten_by = _written_in_place(block, profile, stored, last, free)
     if nest is not None and profile.carries_stay:
-        free.update(_carried_on(block, profile, nest, stored, last))
-    if not is_body and profile.outputs_lend_room:
-        free.update(_lodgers(block, stored, last, free, homes))
+        free.update(_carries_updated_in_place(block, profile, nest, stored, last))
+    if not is_body and profile.reuses_output_buffers:
+        free.update(_reusing_output_buffers(block, stored, last, free, overwritten_by))
     live: dict[Value, Buffer] = {}
     now, host = 0, 0
     points: list[Point] = []
-    best = _Best()
+    peak = _PeakTracker()
     most_host = 0
     for i, op in enumerate(block.ops):
         made = [v for v in op.results if stored.is_stored(v)]
@@ -100,7 +100,7 @@ def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -
         dying = [v for v in stored.of(op.operands) if last.get(v) == i and v in live]
         reused = _reused(made, dying, op, profile, free, live, block)
         for v in reused:
-            best.left(live[v], i - 1)
+            peak.release(live[v], i - 1)
             now -= live.pop(v).nbytes
         for v in made:
             nbytes = profile.nbytes(v, block)
@@ -111,30 +111,30 @@ def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -
                 live[v] = Buffer(op, v, 0)
                 continue
             live[v] = Buffer(op, v, nbytes)
-            best.came(live[v], i)
+            peak.allocate(live[v], i)
             now += nbytes
         inner: Timeline | None = None
         if op.bodies:
-            inner = _inside(op, profile)
+            inner = _body_timeline(op, profile)
             points += [Point(p.op, now + p.nbytes) for p in inner.points]
             most_host = max(most_host, host + inner.host_nbytes)
         points.append(Point(op, now))
-        best.offer(now, inner, len(points) - 1, i)
+        peak.observe(now, inner, len(points) - 1, i)
         most_host = max(most_host, host)
         for v in dying:
             if v in live:
-                best.left(live[v], i)
+                peak.release(live[v], i)
                 now -= live.pop(v).nbytes
                 host -= v.nbytes if v.memory == "host" else 0
         for v in made:
             if last.get(v, -1) <= i and v in live:
-                best.left(live[v], i)
+                peak.release(live[v], i)
                 now -= live.pop(v).nbytes
                 host -= v.nbytes if v.memory == "host" else 0
-    return Timeline(tuple(points), best.at, best.live(), max(best.nbytes, 0), most_host)
+    return Timeline(tuple(points), peak.at, peak.live(), max(peak.nbytes, 0), most_host)
 
 
-class _Best:
+class _PeakTracker:
     """The highest point so far, and when each buffer came and left."""
 
     def __init__(self) -> None:
@@ -142,17 +142,17 @@ class _Best:
         self.at = -1
         self._step = -1
         self._inner: tuple[Buffer, ...] = ()
-        self._came: dict[Buffer, int] = {}
-        self._left: dict[Buffer, int] = {}
+        self._allocated_at: dict[Buffer, int] = {}
+        self._released_at: dict[Buffer, int] = {}
 
-    def came(self, buffer: Buffer, step: int) -> None:
-        self._came[buffer] = step
+    def allocate(self, buffer: Buffer, step: int) -> None:
+        self._allocated_at[buffer] = step
 
-    def left(self, buffer: Buffer, step: int) -> None:
+    def release(self, buffer: Buffer, step: int) -> None:
         """Record that `step` is the last one that the buffer is live in."""
-        self._left[buffer] = step
+        self._released_at[buffer] = step
 
-    def offer(self, nbytes: int, inner: Timeline | None, index: int, step: int) -> None:
+    def observe(self, nbytes: int, inner: Timeline | None, index: int, step: int) -> None:
         total = nbytes + (inner.peak_nbytes if inner else 0)
         if total <= self.nbytes:
             return
@@ -162,12 +162,12 @@ class _Best:
 
     def live(self) -> tuple[Buffer, ...]:
         """Return the buffers at the highest point."""
-        at, left = self._step, self._left
-        outer = (b for b, came in self._came.items() if came <= at <= left.get(b, at))
+        at, left = self._step, self._released_at
+        outer = (b for b, came in self._allocated_at.items() if came <= at <= left.get(b, at))
         return (*outer, *self._inner)
 
 
-def _inside(op: Op, profile: Profile) -> Timeline:
+def _body_timeline(op: Op, profile: Profile) -> Timeline:
     """Return the timeline of that body of an op with the highest peak."""
     worst: Timeline | None = None
     for body in op.bodies:
@@ -203,7 +203,7 @@ def _written_in_place(
     Returns:
       What each of them is written over by.
     """
-    homes: dict[Value, Value] = {}
+    overwritten_by: dict[Value, Value] = {}
     for i in range(len(block.ops) - 1, -1, -1):
         op = block.ops[i]
         outside = [v for v in op.results if v in free]
@@ -216,12 +216,12 @@ def _written_in_place(
                 if v.nbytes == old.nbytes:
                     outside.remove(v)
                     free.add(old)
-                    homes[old] = v
+                    overwritten_by[old] = v
                     break
-    return homes
+    return overwritten_by
 
 
-def _carried_on(
+def _carries_updated_in_place(
     block: Block, profile: Profile, nest: Nest, stored: Storage, last: dict[Value, int]
 ) -> Iterator[Value]:
     """Yield the carries' next values that are made once nothing reads the carry any more."""
@@ -236,12 +236,12 @@ def _carried_on(
             yield after
 
 
-def _lodgers(
+def _reusing_output_buffers(
     block: Block,
     stored: Storage,
     last: dict[Value, int],
     free: set[Value],
-    homes: dict[Value, Value],
+    overwritten_by: dict[Value, Value],
 ) -> Iterator[Value]:
     """Yield the temporaries that fit into the buffer of an output written after their last use.
 
@@ -250,52 +250,52 @@ def _lodgers(
     made: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         made.update(dict.fromkeys((v for v in op.results if stored.is_stored(v)), i))
-    hosts: dict[int, list[_Host]] = {}
-    born: dict[Value, int] = {}
+    output_buffers: dict[int, list[_OutputBuffer]] = {}
+    written_at: dict[Value, int] = {}
     for v, i in made.items():  # from the first of those written over each other
-        if v in homes:
-            born[homes[v]] = born.get(v, i)
+        if v in overwritten_by:
+            written_at[overwritten_by[v]] = written_at.get(v, i)
         elif v in free and v.memory == "device":
-            hosts.setdefault(v.nbytes, []).append(_Host(born.get(v, i)))
-    for alike in hosts.values():
-        alike.sort(key=lambda host: -host.born)
-    guests = sorted(
+            output_buffers.setdefault(v.nbytes, []).append(_OutputBuffer(written_at.get(v, i)))
+    for same_size in output_buffers.values():
+        same_size.sort(key=lambda host: -host.written_at)
+    temporaries = sorted(
         ((v, i) for v, i in made.items() if v not in free and v.memory == "device"),
         key=lambda g: (-g[0].nbytes, g[1]),
     )
-    sizes = sorted(hosts)
-    for v, begin in guests:
-        if v.nbytes * _SMALL < guests[0][0].nbytes:
+    sizes = sorted(output_buffers)
+    for v, begin in temporaries:
+        if v.nbytes * _SMALL < temporaries[0][0].nbytes:
             break
         end = last.get(v, begin)
         for nbytes in sizes[bisect.bisect_left(sizes, v.nbytes) :]:
-            if _lodged(hosts[nbytes], begin, end):
+            if _reserve_output_buffer(output_buffers[nbytes], begin, end):
                 yield v
                 break
 
 
-def _lodged(alike: Sequence[_Host], begin: int, end: int) -> bool:
+def _reserve_output_buffer(output_buffers: Sequence[_OutputBuffer], begin: int, end: int) -> bool:
     """Take room in one of these buffers, and return whether there was any.
 
     Those written last are tried first.
     """
-    for host in alike[:_TRIES]:
-        if host.born <= end:
+    for output_buffer in output_buffers[:_TRIES]:
+        if output_buffer.written_at <= end:
             return False
-        if host.takes(begin, end):
+        if output_buffer.reserve(begin, end):
             return True
     return False
 
 
-class _Host:
+class _OutputBuffer:
     """An output's buffer before the output is written, and when it is lent."""
 
-    def __init__(self, born: int) -> None:
-        self.born = born
+    def __init__(self, written_at: int) -> None:
+        self.written_at = written_at
         self._begins: list[int] = []
         self._ends: list[int] = []
 
-    def takes(self, begin: int, end: int) -> bool:
+    def reserve(self, begin: int, end: int) -> bool:
         """Lend it from `begin` to `end` if it is free then, and return whether it was."""
         at = bisect.bisect_left(self._begins, begin)
         if at < len(self._begins) and self._begins[at] <= end:
@@ -308,7 +308,7 @@ class _Host:
 
 
 def _reused(
-    made: Iterable[Value],
+    results: Iterable[Value],
     dying: list[Value],
     op: Op,
     profile: Profile,
@@ -318,7 +318,7 @@ def _reused(
 ) -> list[Value]:
     """Return the dying operands whose buffers the results take over."""
     left, taken = [v for v in dying if profile.in_place(op, v)], []
-    for v in made:
+    for v in results:
         if v in free:
             continue
         nbytes = profile.nbytes(v, block)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid import jax_compat, words
+from jaxresid import jax_compat, option_types
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT, of_kind
@@ -19,10 +19,10 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program, all_ops
-from jaxresid.inspector.program.ops import Block, Context, Op, Value
+from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import NOWHERE, Live, Location, Peak, Source
-from jaxresid.paths import folded_scopes, pattern
+from jaxresid.layer_paths import folded_scopes, pattern
+from jaxresid.model import NOWHERE, LiveValue, Location, Peak, Source
 
 _CURVE = 200
 _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
@@ -30,7 +30,7 @@ _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 _OPAQUE = of_kind("foreign") | {"io_callback"}
 
 
-class Places:
+class OpSources:
     """A finder of the places that ops come from.
 
     Args:
@@ -41,8 +41,8 @@ class Places:
     def __init__(self, traced: Traced) -> None:
         self._levels = traced.levels
         self._tops = {id(level.jaxpr): level for level in traced.tops}
-        self._found: dict[Context, Level] = {}
-        self._sources: dict[tuple[Context, int], Source] = {}
+        self._found: dict[InlineContext, Level] = {}
+        self._sources: dict[tuple[InlineContext, int], Source] = {}
 
     def location(self, op: Op) -> Location | None:
         """Return the user's line that an op comes from; None where none is known."""
@@ -57,7 +57,7 @@ class Places:
             found = self._sources[key] = self._levels.source(level, op.eqn)
         return found
 
-    def _level(self, context: Context) -> Level:
+    def _level(self, context: InlineContext) -> Level:
         known = self._found.get(context)
         if known is None:
             if context.parent is None:
@@ -70,7 +70,7 @@ class Places:
         return known
 
 
-def profile_named(name: words.Profile) -> Profile:
+def profile_named(name: option_types.Profile) -> Profile:
     """Return what a compiler of this profile, as it is installed here, materialises."""
     if name != "cpu":
         return Accelerator()
@@ -84,7 +84,7 @@ def peak_nbytes(lowered: Lowered) -> int:
     return _outside(lowered.program) + timeline(lowered).peak_nbytes
 
 
-def peak(lowered: Lowered, places: Places) -> Peak:
+def peak(lowered: Lowered, places: OpSources) -> Peak:
     """Return the estimated peak with its place and what is live there."""
     program, found = lowered.program, timeline(lowered)
     outside = _outside(program)
@@ -143,13 +143,13 @@ def _aliased(program: Program, memory: str = "device") -> int:
     return total
 
 
-def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]:
+def _live(program: Program, timeline: Timeline, places: OpSources) -> tuple[LiveValue, ...]:
     """Return what is live at the peak, with equal values as one, biggest first."""
     kept = _kept(program)
-    each: list[Live] = []
+    each: list[LiveValue] = []
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if v.nbytes and v.memory == "device" and not role.donated:
-            each.append(Live(role.kind, v.nbytes, aval_of_value(v), path=role.path))
+            each.append(LiveValue(role.kind, v.nbytes, aval_of_value(v), path=role.path))
     made = {v: op for op in program.block.ops for v in op.results}
     for v, role in zip(program.block.outputs, program.outputs, strict=True):
         if v.memory != "device" or not v.size * v.itemsize:
@@ -158,7 +158,7 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
         phase = op.phase if op else None
         op = _maker(op, v) if op else None
         each.append(
-            Live(
+            LiveValue(
                 role.kind,
                 v.size * v.itemsize,
                 aval_of_value(v),
@@ -178,13 +178,15 @@ def _live(program: Program, found: Timeline, places: Places) -> tuple[Live, ...]
             if r.donated and v.memory == "device"
         )
         if extra - aliased:
-            each.append(Live("argument", extra - aliased, None))
-    at = found.points[found.at].op.phase if found.points else FORWARD
-    each += [_temporary(b, kept, places, at) for b in found.live if b.nbytes]
+            each.append(LiveValue("argument", extra - aliased, None))
+    at = timeline.points[timeline.at].op.phase if timeline.points else FORWARD
+    each += [_temporary(b, kept, places, at) for b in timeline.live if b.nbytes]
     return _folded(each)
 
 
-def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: str) -> Live:
+def _temporary(
+    buffer: Buffer, kept: dict[str, set[Value]], places: OpSources, at: str
+) -> LiveValue:
     """Return what a buffer is to a reader, while an op of the phase `at` runs.
 
     What the forward pass made and what is live in the backward pass is kept for it, even if the
@@ -196,7 +198,7 @@ def _temporary(buffer: Buffer, kept: dict[str, set[Value]], places: Places, at: 
         if buffer.value in values:
             kind = name
     op = _maker(buffer.op, buffer.value)
-    return Live(
+    return LiveValue(
         kind,
         buffer.nbytes,
         aval_of_value(buffer.value),
@@ -245,8 +247,8 @@ def _add_kept(block: Block, residuals: set[Value], gradients: set[Value]) -> Non
                     kept.add(op.operands[0])
 
 
-def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
-    groups: dict[tuple[object, ...], list[Live]] = {}
+def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:
+    groups: dict[tuple[object, ...], list[LiveValue]] = {}
     for v in each:
         path = v.path if v.primitive is None else None
         source = replace(v.source, scope=pattern(v.source.scope), library=_call(v.source.library))
@@ -255,7 +257,7 @@ def _folded(each: Sequence[Live]) -> tuple[Live, ...]:
         key = (v.kind, v.aval, v.primitive, source, v.phase, path)
         groups.setdefault(key, []).append(v)
     rows = [
-        Live(
+        LiveValue(
             g[0].kind,
             sum(v.nbytes for v in g),
             g[0].aval,
@@ -291,17 +293,17 @@ def _common(sources: Sequence[Source]) -> Source:
     )
 
 
-def _curve(found: Timeline, outside: int) -> tuple[tuple[int, ...], int]:
+def _curve(timeline: Timeline, outside: int) -> tuple[tuple[int, ...], int]:
     """Return the bytes at the points, thinned to at most `_CURVE`, and the index of the peak.
 
     Of each stretch of points its highest is kept.
     """
-    values = [outside + p.nbytes for p in found.points] or [outside]
-    if found.points:
-        values[found.at] = outside + found.peak_nbytes
+    values = [outside + p.nbytes for p in timeline.points] or [outside]
+    if timeline.points:
+        values[timeline.at] = outside + timeline.peak_nbytes
     count = len(values)
     stretches = min(count, _CURVE)
     edges = [i * count // stretches for i in range(stretches + 1)]
     curve = tuple(max(values[a:b]) for a, b in itertools.pairwise(edges))
-    at = next(i for i in range(stretches) if edges[i] <= max(found.at, 0) < edges[i + 1])
+    at = next(i for i in range(stretches) if edges[i] <= max(timeline.at, 0) < edges[i + 1])
     return curve, at

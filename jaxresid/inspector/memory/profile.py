@@ -18,7 +18,7 @@ class Profile(Protocol):
     """One compiler's decisions, each a rule about one mechanism."""
 
     name: str
-    outputs_lend_room: bool
+    reuses_output_buffers: bool
     """Whether temporaries may be in an output's buffer until the output is written."""
 
     carries_stay: bool

@@ -17,7 +17,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
-from jaxresid.inspector.program.ops import Block, Context, Op, Value
+from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.sharding import Sharding
@@ -32,7 +32,7 @@ _SAME = MARKS | SHARDINGS
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ValueRole:
     """What an input or output of a program is.
 
     Attributes:
@@ -60,8 +60,8 @@ class Program:
     """
 
     block: Block
-    inputs: tuple[Role, ...]
-    outputs: tuple[Role, ...]
+    inputs: tuple[ValueRole, ...]
+    outputs: tuple[ValueRole, ...]
     residuals: frozenset[Value] = frozenset()
     sharding: Sharding | None = None
     values: Mapping[Any, Value] = field(default_factory=dict)
@@ -71,18 +71,20 @@ def value_and_gradients(traced: Trace) -> Program:
     """Return the program of a function's value and gradients."""
     forward, backward = traced.forward, traced.backward
     sharding = traced.sharding
-    record = None if sharding is None else _Record()
+    record = None if sharding is None else _InlinedValues()
     build = _Builder(record=record)
     inputs = [_value(v) for v in [*forward.constvars, *forward.invars]]
-    made = build.inline(forward, inputs, Context(tags="jvp(", top=forward))
+    made = build.inline(forward, inputs, InlineContext(tags="jvp(", top=forward))
     primal, kept = made[: traced.num_outputs], made[traced.num_outputs :]
     paths = [None] * len(forward.constvars) + list(traced.inputs)
     # What leads the residuals are constants; what follows them are cotangents.
     lead = len(backward.invars) - traced.num_cotangents - len(kept)
     extra = [_value(v) for v in [*backward.constvars, *backward.invars[:lead]]]
     cotangents = [_cotangent(v) for v in backward.invars[lead + len(kept) :]]
-    given = [*extra, *kept, *cotangents]
-    gradients = build.inline(backward, given, Context(tags="transpose(jvp(", top=backward))
+    arguments = [*extra, *kept, *cotangents]
+    gradients = build.inline(
+        backward, arguments, InlineContext(tags="transpose(jvp(", top=backward)
+    )
     extra += [v for v in cotangents if v.literal is None]
     block = Block((*inputs, *extra), tuple(build.ops), (*primal, *gradients))
     values: Mapping[Any, Value] = {}
@@ -95,21 +97,26 @@ def value_and_gradients(traced: Trace) -> Program:
         block, values = _of_one_device(block, record, sharding, inputs)
         pairs = zip(traced.kept, kept, strict=True)
         kept = [made if jax_compat.is_literal(v) else values[v] for v, made in pairs]
-    roles = [Role("constant") if path is None else Role("argument", path) for path in paths]
+    roles = [
+        ValueRole("constant") if path is None else ValueRole("argument", path) for path in paths
+    ]
     return Program(
         block=pruned(block),
-        inputs=(*roles, *(Role("constant") for _ in extra)),
-        outputs=(*(Role("output") for _ in primal), *(Role("gradient") for _ in gradients)),
+        inputs=(*roles, *(ValueRole("constant") for _ in extra)),
+        outputs=(
+            *(ValueRole("output") for _ in primal),
+            *(ValueRole("gradient") for _ in gradients),
+        ),
         residuals=frozenset(kept),
         sharding=sharding,
         values=values,
     )
 
 
-def whole(
+def program_of_jaxpr(
     jaxpr: Any,
-    inputs: Sequence[Role],
-    outputs: Sequence[Role],
+    inputs: Sequence[ValueRole],
+    outputs: Sequence[ValueRole],
     *,
     as_written: bool = False,
     sharding: Sharding | None = None,
@@ -123,19 +130,19 @@ def whole(
       as_written: leave checkpoint_names as ops, and what is computed twice.
       sharding: how it is split over a mesh; None for one device.
     """
-    record = None if sharding is None else _Record()
+    record = None if sharding is None else _InlinedValues()
     build = _Builder(as_written, record)
-    given = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
-    made = build.inline(jaxpr, given, Context(top=jaxpr))
-    block = Block(tuple(given), tuple(build.ops), tuple(made))
+    arguments = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
+    made = build.inline(jaxpr, arguments, InlineContext(top=jaxpr))
+    block = Block(tuple(arguments), tuple(build.ops), tuple(made))
     values: Mapping[Any, Value] = {}
     if sharding is not None and record is not None:
-        block, values = _of_one_device(block, record, sharding, given)
+        block, values = _of_one_device(block, record, sharding, arguments)
     return Program(pruned(block), tuple(inputs), tuple(outputs), sharding=sharding, values=values)
 
 
 def _of_one_device(
-    block: Block, record: _Record, sharding: Sharding, inputs: Sequence[Value]
+    block: Block, record: _InlinedValues, sharding: Sharding, inputs: Sequence[Value]
 ) -> tuple[Block, Mapping[Any, Value]]:
     """Return the block as one device of a mesh runs it, and the values of the variables there.
 
@@ -162,7 +169,7 @@ def _of_one_device(
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _InlinedValues:
     """What is met while jaxprs are inlined.
 
     Attributes:
@@ -182,7 +189,7 @@ class _Builder:
     def __init__(
         self,
         as_written: bool = False,
-        record: _Record | None = None,
+        record: _InlinedValues | None = None,
     ) -> None:
         self.ops: list[Op] = []
         self._record = record
@@ -190,9 +197,9 @@ class _Builder:
         self._known: dict[Any, tuple[Value, ...]] = {}
         self._keys: dict[int, Any] = {}
 
-    def inline(self, jaxpr: Any, given: Sequence[Value], context: Context) -> list[Value]:
-        """Add the ops of a jaxpr called with `given` (constants first), and return its results."""
-        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+    def inline(self, jaxpr: Any, arguments: Sequence[Value], context: InlineContext) -> list[Value]:
+        """Add the ops of a jaxpr called with `arguments` (constants first); return its results."""
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], arguments, strict=True))
         for eqn in jaxpr.eqns:
             operands = [_literal(v) if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
             for var, made in zip(eqn.outvars, self._results(eqn, operands, context), strict=True):
@@ -202,10 +209,10 @@ class _Builder:
                 self._record.values.setdefault(var, made)
         return [_literal(v) if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
-    def _results(self, eqn: Any, operands: list[Value], context: Context) -> Sequence[Value]:
+    def _results(self, eqn: Any, operands: list[Value], context: InlineContext) -> Sequence[Value]:
         name = jax_compat.primitive_name(eqn)
         if name == "name" and self._as_written:
-            return self._plain(name, eqn, operands, context)
+            return self._add_plain(name, eqn, operands, context)
         if name in _SAME or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn)):
             if name == "sharding_constraint" and self._record is not None:
                 self._pin(operands[0], jax_compat.params(eqn)["sharding"])
@@ -214,7 +221,7 @@ class _Builder:
             return self._barrier(eqn, operands, context, (True,) * len(operands))
         inner = nests(eqn)
         if not inner:
-            return self._plain(name, eqn, operands, context)
+            return self._add_plain(name, eqn, operands, context)
         if inner[0].kind == "call":
             return self._call(name, eqn, inner[0], operands, context)
         return self._bodies(name, eqn, inner, operands, context)
@@ -224,8 +231,8 @@ class _Builder:
         if split is not None and value.literal is None and self._record is not None:
             self._record.pins.setdefault(value, split)
 
-    def _plain(
-        self, name: str, eqn: Any, operands: list[Value], context: Context
+    def _add_plain(
+        self, name: str, eqn: Any, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
         key = None if self._as_written else self._key(eqn, name)
         if key is not None:
@@ -255,7 +262,7 @@ class _Builder:
         return found
 
     def _barrier(
-        self, eqn: Any, operands: Sequence[Value], context: Context, held: Sequence[bool]
+        self, eqn: Any, operands: Sequence[Value], context: InlineContext, held: Sequence[bool]
     ) -> list[Value]:
         """Add a barrier for the operands that are `held`, and return all operands as behind it.
 
@@ -271,21 +278,21 @@ class _Builder:
         return [fresh.get(v, v) if h else v for v, h in zip(operands, held, strict=True)]
 
     def _call(
-        self, name: str, eqn: Any, nest: Nest, operands: list[Value], context: Context
+        self, name: str, eqn: Any, nest: Nest, operands: list[Value], context: InlineContext
     ) -> list[Value]:
-        inside = _entered(context, eqn, 0)
+        inside = _inner_context(context, eqn, 0)
         if name == "remat":
-            held = _barred(eqn, len(operands))
+            held = _barrier_operands(eqn, len(operands))
             if held is not None:
                 operands = self._barrier(eqn, operands, inside, held)
-        given = [_constant(v) for v in nest.jaxpr.constvars]
-        given += [operands[i] for i in nest.operands]
+        arguments = [_constant(v) for v in nest.jaxpr.constvars]
+        arguments += [operands[i] for i in nest.operands]
         if name == "shard_map" and self._record is not None:
-            return self._mapped(eqn, nest, given, inside, self._record)
-        made = self.inline(nest.jaxpr, given, inside)
-        return self._moved(eqn, made, context) if name == "jit" else made
+            return self._inline_shard_map(eqn, nest, arguments, inside, self._record)
+        made = self.inline(nest.jaxpr, arguments, inside)
+        return self._move_results(eqn, made, context) if name == "jit" else made
 
-    def _moved(self, eqn: Any, made: list[Value], context: Context) -> list[Value]:
+    def _move_results(self, eqn: Any, made: list[Value], context: InlineContext) -> list[Value]:
         """Return the results of a jit eqn, moved to host memory where its out_shardings say so."""
         for i in jax_compat.host_results(eqn):
             before = made[i]
@@ -296,8 +303,13 @@ class _Builder:
                 self._add(Op("device_put", (before,), (made[i],), put, context, phase))
         return made
 
-    def _mapped(
-        self, eqn: Any, nest: Nest, given: list[Value], context: Context, record: _Record
+    def _inline_shard_map(
+        self,
+        eqn: Any,
+        nest: Nest,
+        arguments: list[Value],
+        context: InlineContext,
+        record: _InlinedValues,
     ) -> list[Value]:
         """Inline the body of a `shard_map`, and return its results.
 
@@ -305,10 +317,10 @@ class _Builder:
         """
         params = jax_compat.params(eqn)
         start = len(self.ops)
-        for value, spec in zip(given[-len(nest.operands) :], params["in_specs"], strict=True):
+        for value, spec in zip(arguments[-len(nest.operands) :], params["in_specs"], strict=True):
             if value.literal is None:
                 record.pins.setdefault(value, jax_compat.spec_split(spec, len(value.shape)))
-        results = self.inline(nest.jaxpr, given, context)
+        results = self.inline(nest.jaxpr, arguments, context)
         around: dict[Value, Value] = {}
         made = {v for op in self.ops[start:] for v in op.results}
         for inner, var, spec in zip(results, eqn.outvars, params["out_specs"], strict=True):
@@ -331,14 +343,19 @@ class _Builder:
         return [around.get(v, v) for v in results]
 
     def _bodies(
-        self, name: str, eqn: Any, inner: Sequence[Nest], operands: list[Value], context: Context
+        self,
+        name: str,
+        eqn: Any,
+        inner: Sequence[Nest],
+        operands: list[Value],
+        context: InlineContext,
     ) -> Sequence[Value]:
         blocks = []
         for which, nest in enumerate(inner):
-            blocks.append(self._body(nest.jaxpr, _entered(context, eqn, which)))
+            blocks.append(self._body(nest.jaxpr, _inner_context(context, eqn, which)))
         if name == "while":
             cond = jax_compat.open_jaxpr(jax_compat.params(eqn)["cond_jaxpr"])
-            blocks.append(self._body(cond, _entered(context, eqn, 0)))
+            blocks.append(self._body(cond, _inner_context(context, eqn, 0)))
         results = tuple(_value(v) for v in eqn.outvars)
         loop = inner[0] if inner[0].kind in ("scan", "while") else None
         phase = _phase(eqn, context)
@@ -348,20 +365,20 @@ class _Builder:
     def _add(self, op: Op) -> None:
         self.ops.append(op)
 
-    def _body(self, jaxpr: Any, context: Context) -> Block:
+    def _body(self, jaxpr: Any, context: InlineContext) -> Block:
         return _body(_Builder(self._as_written, self._record), jaxpr, context)
 
 
-def _body(build: _Builder, jaxpr: Any, context: Context) -> Block:
+def _body(build: _Builder, jaxpr: Any, context: InlineContext) -> Block:
     constants = [_constant(v) for v in jaxpr.constvars]
     inputs = [_value(v) for v in jaxpr.invars]
     outputs = build.inline(jaxpr, [*constants, *inputs], context)
     return Block(tuple(inputs), tuple(build.ops), tuple(outputs))
 
 
-def _entered(context: Context, eqn: Any, which: int) -> Context:
+def _inner_context(context: InlineContext, eqn: Any, which: int) -> InlineContext:
     is_remat = jax_compat.primitive_name(eqn) == "remat"
-    return Context(
+    return InlineContext(
         parent=context,
         eqn=eqn,
         which=which,
@@ -371,7 +388,7 @@ def _entered(context: Context, eqn: Any, which: int) -> Context:
     )
 
 
-def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
+def _barrier_operands(eqn: Any, count: int) -> tuple[bool, ...] | None:
     """Return which operands of a remat eqn a barrier holds; None if there is no barrier.
 
     The legacy implementation has it on the operands of the eqn that recomputes and transposes;
@@ -386,7 +403,7 @@ def _barred(eqn: Any, count: int) -> tuple[bool, ...] | None:
     return (True,) * count if prevent else None
 
 
-def _phase(eqn: Any, context: Context) -> str:
+def _phase(eqn: Any, context: InlineContext) -> str:
     return phase_of(f"{context.tags}/{jax_compat.name_stack(eqn)}")
 
 
@@ -487,13 +504,13 @@ def scheduled(block: Block, is_body: bool) -> Block:
         order.append((at, int(at != i), i, recomputes and held))
         place.update(dict.fromkeys(op.results, at))
     order.sort()
-    return _on_demand(
+    return _placed_before_readers(
         Block(block.inputs, tuple(block.ops[i] for _, _, i, _ in order), block.outputs),
         [waits for *_, waits in order],
     )
 
 
-def _on_demand(block: Block, waits: Sequence[bool]) -> Block:
+def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
     """Return the block with the ops that wait placed right before what reads them.
 
     Those that read one value are made together where that is its last use: a compiler fuses them.
@@ -563,20 +580,20 @@ def _needed(block: Block) -> Block:
 def _trimmed(op: Op, needed: set[Value]) -> Op:
     """Return the op with only those of its results that are needed, where it can do with less."""
     if op.name == "barrier":
-        return _barrier_of(op, needed)
+        return _trim_barrier(op, needed)
     if op.is_loop:
-        return _loop_of(op, needed)
-    return _branches_of(op, needed) if op.bodies else op
+        return _trim_loop(op, needed)
+    return _trim_branches(op, needed) if op.bodies else op
 
 
-def _barrier_of(op: Op, needed: set[Value]) -> Op:
+def _trim_barrier(op: Op, needed: set[Value]) -> Op:
     # All of a barrier's operands wait for each other, whether or not they are read behind it; but
     # a compiler drops those that are not.
     pairs = [(a, b) for a, b in zip(op.operands, op.results, strict=True) if b in needed]
     return replace(op, operands=tuple(a for a, _ in pairs), results=tuple(b for _, b in pairs))
 
 
-def _loop_of(op: Op, needed: set[Value]) -> Op:
+def _trim_loop(op: Op, needed: set[Value]) -> Op:
     """Return the loop with only those results that are read, outside or by its own next trip."""
     nest, body = op.nest, op.bodies[0]
     assert nest is not None
@@ -642,7 +659,7 @@ def _reads(block: Block) -> set[Value]:
     return read.union(block.outputs)
 
 
-def _branches_of(op: Op, needed: set[Value]) -> Op:
+def _trim_branches(op: Op, needed: set[Value]) -> Op:
     live = [i for i, v in enumerate(op.results) if v in needed]
     blocks = tuple(
         pruned(replace(b, outputs=tuple(b.outputs[i] for i in live)), is_body=True)

@@ -45,7 +45,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Context:
+class InlineContext:
     """The eqns that an op was inlined from, as a chain that begins with the innermost.
 
     Attributes:
@@ -57,7 +57,7 @@ class Context:
       top: the jaxpr at the top.
     """
 
-    parent: Context | None = None
+    parent: InlineContext | None = None
     eqn: Any = None
     which: int = 0
     tags: str = ""
@@ -94,7 +94,7 @@ class Op:
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     eqn: Any
-    context: Context
+    context: InlineContext
     phase: str
     bodies: tuple[Block, ...] = ()
     nest: Nest | None = None

@@ -35,7 +35,7 @@ def propagated(
       sizes: the sizes of the mesh's axes by name.
       local: ops of one device, such as those of a `shard_map` body; nothing spreads over them.
     """
-    spread = _Spread(known, sizes)
+    spread = _Propagation(known, sizes)
     steps = [*_steps(block, local)]
     for groups in ([s.groups for s in steps if s.is_plain], [s.groups for s in steps]):
         for _ in range(_SWEEPS):
@@ -66,7 +66,7 @@ def _steps(block: Block, local: frozenset[Op]) -> Iterator[_Step]:
         yield step
 
 
-class _Spread:
+class _Propagation:
     def __init__(self, known: Mapping[Value, Split], sizes: Mapping[str, int]) -> None:
         self.splits: dict[Value, Split] = dict(known)
         self._known = frozenset(known)
@@ -77,11 +77,11 @@ class _Spread:
         changed = False
         for groups in steps:
             # The wish of the larger array counts, so it goes first.
-            for group in sorted(groups, key=self._loudness, reverse=True):
+            for group in sorted(groups, key=self._priority, reverse=True):
                 changed |= self._shared(group)
         return changed
 
-    def _loudness(self, group: tuple[Dim, ...]) -> int:
+    def _priority(self, group: tuple[Dim, ...]) -> int:
         splits = self.splits
         return max((v.size for v, d in group if v in splits and splits[v][d]), default=0)
 

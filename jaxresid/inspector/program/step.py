@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
-from jaxresid.inspector.program.build import Program, whole
+from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.trace.step import StepTrace
@@ -16,10 +16,10 @@ from jaxresid.inspector.trace.step import StepTrace
 def step_program(step: StepTrace) -> Program:
     """Return the program of a training step."""
     inputs, outputs = roles(step)
-    return settled(whole(step.jaxpr, inputs, outputs, sharding=step.sharding))
+    return infer_phases(program_of_jaxpr(step.jaxpr, inputs, outputs, sharding=step.sharding))
 
 
-def settled(program: Program) -> Program:
+def infer_phases(program: Program) -> Program:
     """Return the program with the phases of its untagged ops settled.
 
     What no derivative has a part in is `forward` where a forward pass reads it and it needs no
@@ -27,10 +27,10 @@ def settled(program: Program) -> Program:
     both passes, for example over microbatches; the ops of its body are settled one by one.
     """
     block = program.block
-    return replace(program, block=_settled(block, frozenset(), frozenset()))
+    return replace(program, block=_infer_phases(block, frozenset(), frozenset()))
 
 
-def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:
+def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:
     """Return the block with the phases of its untagged ops settled.
 
     Args:
@@ -46,7 +46,7 @@ def _settled(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) ->
         phase = tag
         is_after = phase in (RECOMPUTE, BACKWARD) or any(v in after for v in op.operands)
         bodies = tuple(
-            _settled(body, _entering(op, body, after), _leaving(op, body, fed))
+            _infer_phases(body, _entering(op, body, after), _leaving(op, body, fed))
             for body in op.bodies
         )
         if phase == UPDATE:

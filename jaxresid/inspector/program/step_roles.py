@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, described, is_inexact
-from jaxresid.inspector.program.build import Role
+from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
+from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.trace.step import StepTrace
 
 PARAMETERS, OPTIMIZER_STATE, BATCH = "parameters", "optimizer-state", "batch"
 
 
-def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
+def roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]:
     """Return the roles of a step's inputs (its constants, then its arguments) and of its outputs.
 
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient
@@ -33,9 +33,9 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
     jaxpr = step.jaxpr
     lead = len(jaxpr.invars) - len(step.arguments.dynamic)
     holders = [-1] * lead + _argument_numbers(step)
-    found = _ways(step, holders)
+    found = _input_uses(step, holders)
     own = {holders[i] for i in (*found.parameters, *found.state)}
-    inputs = [Role("constant")] * len(jaxpr.constvars)
+    inputs = [ValueRole("constant")] * len(jaxpr.constvars)
     kinds = ["gradient" if is_gradient else "output" for is_gradient in found.is_gradient]
     for i, path in enumerate(step.inputs):
         kind = "argument"
@@ -47,16 +47,16 @@ def roles(step: StepTrace) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
             kind = OPTIMIZER_STATE
         elif i in found.fed - found.carried and holders[i] not in own and i not in step.updates:
             kind = BATCH
-        inputs.append(Role(kind, path, step.donated[i]))
+        inputs.append(ValueRole(kind, path, step.donated[i]))
         if step.donated[i]:
             for j in found.parameters.get(i, set()) | found.state.get(i, set()):
                 kinds[j] = kind
     outputs = zip(kinds, step.outputs, strict=True)
-    return tuple(inputs), tuple(Role(kind, path) for kind, path in outputs)
+    return tuple(inputs), tuple(ValueRole(kind, path) for kind, path in outputs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
+class _InputUses:
     """How inputs go through a step, by number.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Ways:
     is_gradient: tuple[bool, ...]
 
 
-def _ways(step: StepTrace, holders: Sequence[int]) -> _Ways:
+def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     jaxpr = step.jaxpr
     flows = Flows(jaxpr)
     made, fed = flows.outputs, frozenset(bits(flows.fed))
@@ -95,28 +95,30 @@ def _ways(step: StepTrace, holders: Sequence[int]) -> _Ways:
     # What is counted beside metrics, in an argument without gradients, is one of them.
     # So is what is counted beside a scale of the loss, which gradients only decide about.
     scales = {i for i, at in back.items() if i in fed and any(made[j].is_steered for j in at)}
-    theirs = {holders[i] for i in metrics | scales} - {
+    metric_holders = {holders[i] for i in metrics | scales} - {
         holders[i] for i, at in (*kept.items(), *parameters.items()) if at & after
     }
-    state = {i: at for i, at in kept.items() if i not in metrics and holders[i] not in theirs}
-    unread = _unread(step, made, parameters, state, holders)
+    state = {
+        i: at for i, at in kept.items() if i not in metrics and holders[i] not in metric_holders
+    }
+    unread = _unread_parameters(step, made, parameters, state, holders)
     parameters |= unread
     nexts.update(*unread.values())
     state = {i: at for i, at in state.items() if i not in unread}
     # Parameters may be remade of a copy that the optimizer keeps; the copy needs a next value too.
     needed = {j for at in state.values() if len(at) == 1 for j in at}
-    paired = _paired(step, sorted(fed - parameters.keys()), sorted(after - nexts - needed))
+    paired = _paired_outputs(step, sorted(fed - parameters.keys()), sorted(after - nexts - needed))
     parameters |= paired
     nexts.update(*paired.values())
     state = {i: at - nexts for i, at in state.items()}
     others = set(range(len(made))) - nexts - needed
     nested = [i for i in sorted(fed - parameters.keys()) if _keys(step.inputs[i] or "")]
-    carried = frozenset(_paired(step, nested, sorted(others)))
+    carried = frozenset(_paired_outputs(step, nested, sorted(others)))
     is_gradient = tuple(flow.is_gradient for flow in made)
-    return _Ways(fed, parameters, state, carried, is_gradient)
+    return _InputUses(fed, parameters, state, carried, is_gradient)
 
 
-def _unread(
+def _unread_parameters(
     step: StepTrace,
     made: Sequence[Flow],
     parameters: Mapping[int, set[int]],
@@ -174,7 +176,9 @@ def _is_seen(made: Sequence[Flow], outputs: Iterable[int]) -> bool:
     return flow.is_seen and not flow.is_after and not flow.is_steered
 
 
-def _paired(step: StepTrace, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, set[int]]:
+def _paired_outputs(
+    step: StepTrace, inputs: Sequence[int], outputs: Sequence[int]
+) -> dict[int, set[int]]:
     """Return the inputs whose gradient or next value is among outputs, with that output.
 
     The next value is one that is made of something else than the input. The output is in the same
@@ -184,10 +188,10 @@ def _paired(step: StepTrace, inputs: Sequence[int], outputs: Sequence[int]) -> d
     keys = {i: _keys(path) for i in inputs if (path := step.inputs[i]) is not None}
     free: dict[Any, list[int]] = {}
     for j in outputs:
-        free.setdefault(described(step.jaxpr.outvars[j]), []).append(j)
+        free.setdefault(shape_and_dtype(step.jaxpr.outvars[j]), []).append(j)
     found = {}
     for i in sorted(keys, key=lambda i: -len(keys[i])):
-        alike = free.get(described(step.jaxpr.invars[i]), [])
+        alike = free.get(shape_and_dtype(step.jaxpr.invars[i]), [])
         for j in alike:
             tail = _keys(step.outputs[j])
             if tail[len(tail) - len(keys[i]) :] == keys[i]:

@@ -6,7 +6,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.consumers import consumers
 from jaxresid.inspector.residuals.marking import Marking
-from jaxresid.inspector.residuals.numbering import Free, Numbering
+from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Residual
@@ -24,7 +24,7 @@ def residuals(traced: Trace, program: Program | None = None) -> tuple[Residual, 
         program = value_and_gradients(traced)
     values = {} if program is None else program.values
     levels, (top, top_back) = traced.levels, traced.tops
-    numbers, free = Numbering(levels).of(top.jaxpr), Free(levels)
+    numbers, free = Numbering(levels).of(top.jaxpr), FreeValues(levels)
     marking = Marking(top, numbers, top.jaxpr.outvars[: traced.num_outputs], free, values)
     gradients = {v for v in top_back.jaxpr.outvars if not jax_compat.is_literal(v)}
     found = []

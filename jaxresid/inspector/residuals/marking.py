@@ -10,7 +10,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.ops import Value
-from jaxresid.inspector.residuals.numbering import Free
+from jaxresid.inspector.residuals.numbering import FreeValues
 from jaxresid.inspector.residuals.provenance import Provenance
 from jaxresid.model import Computed, Consumer, Mark, Residual
 
@@ -31,7 +31,7 @@ class Marking:
         level: Level,
         numbers: Mapping[Any, int],
         outputs: Iterable[Any],
-        free: Free,
+        free: FreeValues,
         values: Mapping[Any, Value],
     ) -> None:
         self._level = level

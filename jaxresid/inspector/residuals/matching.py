@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from jaxresid.home import FOLDER
 from jaxresid.inspector.jaxpr.levels import scope_of
+from jaxresid.layer_paths import folded, pattern
 from jaxresid.model import NOWHERE, CompiledBuffer, Computed, Location, Residual, Source
-from jaxresid.paths import folded, pattern
 from jaxresid.xla.job import PeakBuffer
 
 _OURS = FOLDER

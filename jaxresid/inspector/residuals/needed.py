@@ -59,7 +59,7 @@ class Needed:
         jaxpr = nest.jaxpr
         if eqn.effects:
             return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
-        wanted = _asked(eqn, nest) | {
+        wanted = _deciding_carries(eqn, nest) | {
             i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
         }
         while True:
@@ -116,11 +116,11 @@ def _is_kept_whole(level: Level) -> bool:
 
 def _read_by_condition(eqn: Any, nest: Nest) -> set[int]:
     """Return the inner invars of a `while` that its condition reads."""
-    asked = _asked(eqn, nest)
+    asked = _deciding_carries(eqn, nest)
     return {i for i, o in nest.carries.items() if o in asked}
 
 
-def _asked(eqn: Any, nest: Nest) -> set[int]:
+def _deciding_carries(eqn: Any, nest: Nest) -> set[int]:
     """Return the carries of a `while` that decide whether it goes on, by the outvar of its body."""
     if nest.kind != "while":
         return set()

@@ -69,7 +69,7 @@ class Numbering:
                     operands[0] if isinstance(operands[0], int) else self._intern(operands)
                 )
                 continue
-            what = self._what(eqn, name)
+            what = self._operation_key(eqn, name)
             nest = next(iter(self._levels.nests(eqn)), None)
             inner = self.of(nest.jaxpr) if nest is not None and nest.kind != "branch" else None
             for i, var in enumerate(eqn.outvars):
@@ -81,7 +81,7 @@ class Numbering:
                 numbers[var] = self._intern((what, operands, result, var.aval))
         return numbers
 
-    def _what(self, eqn: Any, name: str) -> Any:
+    def _operation_key(self, eqn: Any, name: str) -> Any:
         if eqn.effects:
             return ("unlike", id(eqn))
         key = (name, *((k, v) for k, v in eqn.params.items()))
@@ -92,7 +92,7 @@ class Numbering:
         return key
 
 
-class Free:
+class FreeValues:
     """The values that are made of literals, iota and single elements alone.
 
     They are made by elementwise and shape operations: masks, fills, broadcast scalars. Values of

@@ -20,7 +20,7 @@ from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfe
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptResidual:
     """A computed residual.
 
     Attributes:
@@ -38,7 +38,7 @@ class Kept:
     is_copy: bool = False
 
 
-def kept_by(traced: Trace, program: Program) -> tuple[Kept, ...]:
+def kept_by(traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
     """Return the computed residuals of a function's trace, without tracing its primal jaxpr.
 
     Args:
@@ -55,12 +55,12 @@ def kept_by(traced: Trace, program: Program) -> tuple[Kept, ...]:
     return tuple(found)
 
 
-def kept_of(residuals: Iterable[Residual]) -> tuple[Kept, ...]:
+def kept_of(residuals: Iterable[Residual]) -> tuple[KeptResidual, ...]:
     """Return those of the residuals that are computed."""
     return tuple(k for r in residuals for k in _kept(r.origin, r.aval, r.aval.memory))
 
 
-def kept_nbytes(kept: Iterable[Kept]) -> tuple[int, int]:
+def kept_nbytes(kept: Iterable[KeptResidual]) -> tuple[int, int]:
     """Return the bytes of computed residuals in device and in host memory."""
     nbytes = Counter[str]()
     for each in kept:
@@ -68,19 +68,19 @@ def kept_nbytes(kept: Iterable[Kept]) -> tuple[int, int]:
     return nbytes["device"], nbytes["host"]
 
 
-def _kept(origin: Origin, aval: Aval, memory: str) -> list[Kept]:
+def _kept(origin: Origin, aval: Aval, memory: str) -> list[KeptResidual]:
     if not isinstance(origin, Computed):
         return []
     line = origin.location and (origin.location.file, origin.location.line)
     key = (origin.primitive, origin.path, line, aval.dtype, aval.shape)
     is_copy = "device_put" in (origin.primitive, *origin.through)
-    return [Kept(key, aval.nbytes, memory, origin.path, is_copy)]
+    return [KeptResidual(key, aval.nbytes, memory, origin.path, is_copy)]
 
 
 def offloading(
     program: Program,
-    kept: Callable[[], Sequence[Kept]],
-    plain: Callable[[], Sequence[Kept]],
+    kept: Callable[[], Sequence[KeptResidual]],
+    plain: Callable[[], Sequence[KeptResidual]],
     *,
     without_effect: bool = False,
 ) -> Offloading | None:
@@ -122,7 +122,7 @@ def offloading(
 
 def total_offloading(
     program: Program,
-    kept: Sequence[Kept],
+    kept: Sequence[KeptResidual],
     kept_without_nbytes: int,
     *,
     without_effect: bool = False,
@@ -153,7 +153,7 @@ def total_offloading(
     )
 
 
-def _without(some: Sequence[Kept], others: Sequence[Kept]) -> list[Kept]:
+def _without(some: Sequence[KeptResidual], others: Sequence[KeptResidual]) -> list[KeptResidual]:
     """Return those of `some` that `others` do not have as well, each counted once."""
     left = Counter(k.key for k in others)
     found = []

@@ -24,7 +24,7 @@ _ALIASES = MARKS | (COPIES - {"reshard", "layout_constraint"}) | {"sharding_cons
 
 
 @dataclass(slots=True)
-class _Walk:
+class _ProvenanceWalk:
     """What the walk from a residual to its maker has met."""
 
     level: Level
@@ -66,7 +66,7 @@ def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]
       var: the variable.
       paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
-    walk = _Walk(top, var)
+    walk = _ProvenanceWalk(top, var)
     while True:
         if jax_compat.is_literal(walk.var):
             return _end(levels, walk, Literal(jax_compat.literal_text(walk.var)))
@@ -83,7 +83,7 @@ def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]
             return _computed(levels, walk, eqn, None)
 
 
-def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str | None]) -> Origin | None:
+def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) -> Origin | None:
     """Step from an invar to what it is outside; return the origin at the top."""
     level = walk.level
     i = levels.invar(level, walk.var)
@@ -106,10 +106,10 @@ def _outwards(levels: Levels, walk: _Walk, paths: Sequence[str | None]) -> Origi
     return None
 
 
-def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
+def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Any, i: int) -> None:
     """Step from a result of an eqn to the inner outvar that it is."""
     found = levels.nests(eqn)
-    which = min(range(len(found)), key=lambda n: _emptiness(found[n].jaxpr, i))
+    which = min(range(len(found)), key=lambda n: _how_empty(found[n].jaxpr, i))
     nest = found[which]
     walk.level = levels.enter(walk.level, eqn, which)
     walk.var = nest.jaxpr.outvars[nest.results.index(i)]
@@ -118,7 +118,7 @@ def _inwards(levels: Levels, walk: _Walk, eqn: Any, i: int) -> None:
         walk.stacked = walk.level
 
 
-def _emptiness(jaxpr: Any, i: int) -> int:
+def _how_empty(jaxpr: Any, i: int) -> int:
     """Return how little a branch has to do with its outvar i.
 
     The result is 0 where it computes the outvar, 1 where it passes an input on, and 2 where it only
@@ -134,7 +134,7 @@ def _emptiness(jaxpr: Any, i: int) -> int:
     return 1
 
 
-def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
+def _look_through(walk: _ProvenanceWalk, eqn: Any, i: int) -> bool:
     """Step through an eqn that only names, casts, moves or reshapes; return False at a maker."""
     primitive = jax_compat.primitive_name(eqn)
     if primitive == "optimization_barrier":
@@ -160,7 +160,7 @@ def _look_through(walk: _Walk, eqn: Any, i: int) -> bool:
     return True
 
 
-def _end(levels: Levels, walk: _Walk, source: Origin) -> Provenance:
+def _end(levels: Levels, walk: _ProvenanceWalk, source: Origin) -> Provenance:
     """Return the provenance of a walk that came to an input.
 
     The value is an alias of the input, or made of it alone.
@@ -184,7 +184,7 @@ def _is_on_host(var: Any) -> bool:
     return not jax_compat.is_literal(var) and jax_compat.memory_space(var.aval) == "host"
 
 
-def _computed(levels: Levels, walk: _Walk, eqn: Any, path: str | None) -> Provenance:
+def _computed(levels: Levels, walk: _ProvenanceWalk, eqn: Any, path: str | None) -> Provenance:
     place = levels.place(walk.level, eqn)
     frames = levels.frames
     marks = []

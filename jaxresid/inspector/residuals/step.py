@@ -25,7 +25,7 @@ from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals.consumers import consumers
 from jaxresid.inspector.residuals.marking import Marking
 from jaxresid.inspector.residuals.needed import Needed
-from jaxresid.inspector.residuals.numbering import Free, Numbering
+from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Residual
@@ -47,8 +47,8 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
         program = step_program(step)
     values = {} if program is None else program.values
     levels, passes, (top,) = step.levels, step.passes, step.tops
-    behind = _Behind(levels, passes)
-    numbering, free = Numbering(levels), Free(levels)
+    behind = _BackwardReaders(levels, passes)
+    numbering, free = Numbering(levels), FreeValues(levels)
     found = []
     for level in _levels(levels, passes, top):
         marking = Marking(level, numbering.of(level.jaxpr), _returned(level), free, values)
@@ -61,7 +61,7 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
     return tuple(found)
 
 
-class _Behind:
+class _BackwardReaders:
     """The readers of variables in the backward passes that something depends on."""
 
     def __init__(self, levels: Levels, passes: Passes) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.checkpoints.judging import Worth
+from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import Places, peak
+from jaxresid.inspector.memory.peak import OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
@@ -48,7 +48,7 @@ class Subject(ABC):
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
         """Return the context to trace it in again, or parts of it."""
-        return jax_compat.as_on_gpu() if self.assumes_gpu else contextlib.nullcontext()
+        return jax_compat.assuming_gpu() if self.assumes_gpu else contextlib.nullcontext()
 
     @property
     def is_dead(self) -> bool:
@@ -66,7 +66,7 @@ class Subject(ABC):
     @property
     def mesh(self) -> Mesh | None:
         """The mesh that it is split over; None: it is of one device."""
-        return meshes.described(self.trace.arguments.mesh)
+        return meshes.mesh_for_report(self.trace.arguments.mesh)
 
     @property
     def jax(self) -> JaxInfo:
@@ -86,7 +86,7 @@ class Subject(ABC):
     @functools.cached_property
     def peak(self) -> Peak:
         """The estimated peak, with what is live there."""
-        return peak(lower(self.program, self.profile), Places(self.trace))
+        return peak(lower(self.program, self.profile), OpSources(self.trace))
 
     @property
     @abstractmethod
@@ -104,7 +104,7 @@ class Subject(ABC):
         """The name of the function, what is differentiated, and whether it is a training step."""
 
     @abstractmethod
-    def worth(self) -> Worth:
+    def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes.
 
         Raises:
@@ -151,7 +151,7 @@ class Inspection:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the garbage collector.
 
     With 48 layers it took two thirds of the time, going again and again over hundreds of thousands

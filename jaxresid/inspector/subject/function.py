@@ -6,8 +6,8 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jaxresid.inspector.checkpoints.function import worth
-from jaxresid.inspector.checkpoints.judging import Worth
+from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
+from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import function_findings
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
@@ -61,9 +61,11 @@ class FunctionSubject(Subject):
         call = self.trace.arguments
         return Target(self.name, tuple(call.paths[i] for i in call.having("differentiated")))
 
-    def worth(self) -> Worth:
-        """Return its checkpoints, judged, and the cost of its passes; see `Subject.worth`."""
-        return worth(self.trace, self.profile, self.residuals, self.program, self.peak)
+    def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
+        """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
+        return evaluate_checkpoints(
+            self.trace, self.profile, self.residuals, self.program, self.peak
+        )
 
     def variants(self) -> FunctionVariants:
         """Return its variants, made by rewriting its primal jaxpr."""

@@ -6,8 +6,8 @@ import functools
 from dataclasses import dataclass
 
 from jaxresid.errors import InputsError
-from jaxresid.inspector.checkpoints.judging import Worth
-from jaxresid.inspector.checkpoints.step import step_worth
+from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
+from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.findings.collect import step_findings
 from jaxresid.inspector.program.build import Program
@@ -47,11 +47,11 @@ class StepSubject(Subject):
         parameters = (r.path or "" for r in self.program.inputs if r.kind == "parameters")
         return Target(self.name, tuple(parameters), "step")
 
-    def worth(self) -> Worth:
-        """Return its checkpoints, judged, and the cost of its passes; see `Subject.worth`."""
+    def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
+        """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
         if self.is_dead:
-            return Worth((), step_cost(self.trace))
-        return step_worth(
+            return EvaluatedCheckpoints((), step_cost(self.trace))
+        return evaluate_step_checkpoints(
             self.fun, self.trace, self.profile, self.residuals, self.program, self.peak
         )
 

@@ -19,7 +19,7 @@ from jaxresid.inspector.trace.sharding import Sharding
 CONCRETE = "--concrete-inputs calls it without tracing (its arrays are then allocated)"
 
 
-class Static:
+class StaticNumber:
     """A number that stays static where a bare one would be traced."""
 
     __slots__ = ("value",)
@@ -32,7 +32,7 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachedObject:
     """Something that the function reaches by itself, see `outside`, whose leaves are inputs.
 
     Attributes:
@@ -79,7 +79,7 @@ class Arguments:
     treedef: Any
     layout: Layout
     names: tuple[str, ...]
-    reached: tuple[Reached, ...] = ()
+    reached: tuple[ReachedObject, ...] = ()
     owners: tuple[tuple[str, Any], ...] = ()
     refs: Mapping[int, Any] = field(default_factory=dict)
     is_mutable: bool = False
@@ -167,21 +167,21 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
     given = {id(leaf) for leaf in flat.leaves}
     places += [(None, ref, path) for path, ref in around.refs if id(ref) not in given]
-    found = reaching(found, places)
+    found = with_reached(found, places)
     # A step may take gradients of nothing but what it changes.
     if not found.is_mutable and not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
     return found
 
 
-def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
+def with_reached(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
     """Return the arguments with what is in some places as inputs.
 
     These inputs replace those of the places that the arguments had.
 
     Args:
       call: the arguments.
-      places: an owner, a key and a path each, see `Reached`.
+      places: an owner, a key and a path each, see `ReachedObject`.
     """
     jax = jax_compat.import_jax()
     count = call.treedef.num_leaves
@@ -198,7 +198,7 @@ def reaching(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Argumen
             paths.append(path_text(path, keys))
             leaves.append(abstract)
             roles.append(role)
-        reached.append(Reached(owner, key, path, start, len(leaves), inner))
+        reached.append(ReachedObject(owner, key, path, start, len(leaves), inner))
     return replace(
         call,
         paths=tuple(paths),
@@ -233,7 +233,7 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
         if not changed.isdisjoint(call.paths[each.start : each.stop])
         or any(i in call.refs for i in range(each.start, each.stop))
     ]
-    found = reaching(call, kept)
+    found = with_reached(call, kept)
     roles = [
         "traced" if role == "differentiated" and path in changed else role
         for path, role in zip(found.paths, found.roles, strict=True)

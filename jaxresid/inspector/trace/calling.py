@@ -10,12 +10,14 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.trace.arguments import Arguments, Static, path_text
+from jaxresid.inspector.trace.arguments import Arguments, StaticNumber, path_text
 from jaxresid.inspector.trace.objects import entries, flattened, is_variable, put, restored
 from jaxresid.inspector.trace.outside import inner_path
 
 
-def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]) -> Any:
+def call_with_leaves(
+    fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]
+) -> Any:
     """Call the function with the leaves of `dynamic`, by index, in place of the abstract ones."""
     return called_with_changes(fun, arguments, dynamic)[0]
 
@@ -23,7 +25,7 @@ def called(fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, 
 def called_with_changes(
     fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]
 ) -> tuple[Any, tuple[dict[str, Any], dict[str, Any], dict[str, list[Any]]]]:
-    """Call as `called` does, and return also what the function changed in place.
+    """Call as `call_with_leaves` does, and return also what the function changed in place.
 
     Changes are given by path, as the leaves that are there now.
 
@@ -35,7 +37,7 @@ def called_with_changes(
     """
     jax = jax_compat.import_jax()
     leaves = [dynamic.get(i, leaf) for i, leaf in enumerate(arguments.leaves)]
-    leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves]
+    leaves = [leaf.value if isinstance(leaf, StaticNumber) else leaf for leaf in leaves]
     for i, ref in arguments.refs.items():
         leaves[i] = ref
     found = [each for each in arguments.reached if each.owner is not None]
@@ -60,13 +62,15 @@ def called_with_changes(
         if owners:  # the result may hold what is put back
             result = jax.tree.map(lambda leaf: leaf, result)
         seen = _changes(arguments, tree, leaves)
-        moved = _moved(arguments, list(owners.values()), kept)
-        for into, added in zip(seen, _added(arguments, list(owners.values()), kept), strict=True):
+        moved = _leaves_that_moved(arguments, list(owners.values()), kept)
+        for into, added in zip(
+            seen, _added_leaves(arguments, list(owners.values()), kept), strict=True
+        ):
             into.update(added)
     return result, (*seen, moved)
 
 
-def _added(
+def _added_leaves(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return by path the traced leaves of what is in owners where nothing was before.
@@ -96,7 +100,7 @@ def _added(
     return held, loose
 
 
-def _moved(
+def _leaves_that_moved(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> dict[str, list[Any]]:
     """Return the last of the dicts of `called_with_changes`.

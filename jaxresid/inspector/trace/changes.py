@@ -13,7 +13,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.trace.arguments import Arguments, reaching
+from jaxresid.inspector.trace.arguments import Arguments, with_reached
 from jaxresid.inspector.trace.function import primal_trace
 from jaxresid.inspector.trace.objects import entries, is_variable
 from jaxresid.inspector.trace.outside import inner_path
@@ -56,14 +56,14 @@ def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
     found = []
     # As the leaves of a dict are: sorted.
     for at, path in enumerate((*sorted(held), *sorted(loose)), start):
-        origin = handed_through(jaxpr, jaxpr.outvars[at])
+        origin = passed_through(jaxpr, jaxpr.outvars[at])
         if origin is None or inputs[origin] != path:
             is_after = flows[at].is_after or flows[at].is_steered
             found.append(Change(path, at, path in held, is_after))
     return tuple(found)
 
 
-def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
+def trace_with_changes(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
     """Return a traced function (see `function.primal_trace`) and its arguments.
 
     Its arguments then include those things that it reaches by itself and either reads as Variables
@@ -100,11 +100,11 @@ def settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Argumen
     added += [(None, ref, f"Ref {i}") for i, ref in enumerate(unknown, 1)]
     if len(kept) == len(arguments.reached) and not added:
         return primal, arguments
-    found = reaching(arguments, [*kept, *added])
+    found = with_reached(arguments, [*kept, *added])
     return primal_trace(fun, found, False), found
 
 
-def made_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
+def changes_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
     """Return those changes that a training step makes for others to see.
 
     Those of arguments that are dicts or lists are among them if a gradient is part of any change of
@@ -115,7 +115,7 @@ def made_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
     return tuple(c for c in found if c.is_held or argument[c.path] in updated)
 
 
-def made_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
+def changes_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
     """Return those changes that a function makes for others to see."""
     return tuple(c for c in found if c.is_held)
 
@@ -125,7 +125,7 @@ def drops_gradients(jaxpr: Any) -> bool:
     return not Flows(jaxpr).has_gradient
 
 
-def handed_through(jaxpr: Any, var: Any) -> int | None:
+def passed_through(jaxpr: Any, var: Any) -> int | None:
     """Return the index of the invar that an outvar is, whatever it was handed through.
 
     None if it is no invar.
@@ -145,7 +145,7 @@ def handed_through(jaxpr: Any, var: Any) -> int | None:
         operands = set()
         for nest in inside:
             at = nest.results.index(result)
-            inner = handed_through(nest.jaxpr, nest.jaxpr.outvars[at])
+            inner = passed_through(nest.jaxpr, nest.jaxpr.outvars[at])
             # What goes into a scan in slices and comes out of it stacked is whole again.
             if inner is None or (at in nest.stacked) != (inner in nest.slices):
                 return None

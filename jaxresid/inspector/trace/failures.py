@@ -30,10 +30,10 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
     if isinstance(error, BackwardError):
         cause = error.__cause__ or error
         lines = [f"{name} cannot be differentiated: {_summary(cause)}"]
-        lines += _at(_while_loops(error.forward, frames))
+        lines += _at_lines(_while_loops(error.forward, frames))
     else:
         lines = [f"{name} fails to trace: {_summary(error)}"]
-        lines += _at([_user_line(error, frames)])
+        lines += _at_lines([_user_line(error, frames)])
         lines += _hint(error, arguments)
     return TraceError("\n".join(lines))
 
@@ -60,7 +60,7 @@ def _summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _at(locations: list[Location | None]) -> list[str]:
+def _at_lines(locations: list[Location | None]) -> list[str]:
     found = dict.fromkeys(loc for loc in locations if loc is not None)
     return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in found]
 
@@ -95,7 +95,7 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
         traced = [arguments.paths[i] for i in arguments.dynamic]
         return [
             "  a traced argument was used where Python needs its value; pass that argument as a"
-            f" Python literal, which stays static (traced here: {_some(traced)})"
+            f" Python literal, which stays static (traced here: {_abridged(traced)})"
         ]
     if type(error).__name__ == "UnexpectedTracerError":
         left = "an inputs function may have left traced arrays behind, for example in a global"
@@ -106,9 +106,11 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
         if arguments.leaves[i] is not None and not callable(arguments.leaves[i])
     ]
     if static and isinstance(error, AttributeError | TypeError):
-        return [f"  static here: {_some(static)}; to trace a number, write it as f32[] or i32[]"]
+        return [
+            f"  static here: {_abridged(static)}; to trace a number, write it as f32[] or i32[]"
+        ]
     return []
 
 
-def _some(items: list[str]) -> str:
+def _abridged(items: list[str]) -> str:
     return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")

@@ -206,13 +206,13 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: 
             return _passes(primal, arguments, frames)
         # What is differentiated holds no Refs.
         written = _traced(primal, arguments)
-        return replace(_passes(_evaluating(written), arguments, frames), primal=lambda: written)
+        return replace(_passes(_as_evaluation(written), arguments, frames), primal=lambda: written)
 
     return replace(again(), again=again)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TraceWithoutRefs:
     """A traced function as a `jax.stages.Traced` has it, with what Refs hold in the place of Refs.
 
     Attributes:
@@ -227,7 +227,7 @@ class Written:
 
 
 def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
-    """Return the `jax.stages.Traced` of the function itself; of one with Refs, a `Written`.
+    """Return the `jax.stages.Traced` of the function; of one with Refs, a `TraceWithoutRefs`.
 
     It is a function of the differentiated leaves and then of the other traced ones, to the output
     and auxiliary arrays.
@@ -279,11 +279,11 @@ def retrace(traced: Trace, primal: Any) -> Trace:
       traced: the trace before.
       primal: the rewritten closed jaxpr, with the inputs and outputs that `traced.primal()` has.
     """
-    written = Written(primal, traced.primal().out_info)
-    return _passes(_evaluating(written), traced.arguments, traced.frames)
+    written = TraceWithoutRefs(primal, traced.primal().out_info)
+    return _passes(_as_evaluation(written), traced.arguments, traced.frames)
 
 
-def _evaluating(written: Any) -> _Primal:
+def _as_evaluation(written: Any) -> _Primal:
     """Return a traced function as one that can be traced; no user code runs."""
     jax = jax_compat.import_jax()
     treedef = jax.tree.structure(written.out_info)
@@ -352,7 +352,7 @@ def _traced(primal: _Primal, arguments: Arguments) -> Any:
 
 
 def _without_refs(traced: Any, arguments: Arguments) -> Any:
-    """Return the `Written` of a traced function with Refs; one without is returned as it is."""
+    """Return the `TraceWithoutRefs` of a traced function with Refs; one without as it is."""
     closed = traced.jaxpr
     reached = jax_compat.held_refs(closed)
     if not reached and not arguments.refs:
@@ -391,7 +391,7 @@ def _without_refs(traced: Any, arguments: Arguments) -> Any:
     }
     shapes = {path: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for path, v in made.items()}
     outvars[first:second] = [made[path] for path in sorted(made)]
-    return Written(
+    return TraceWithoutRefs(
         jax_compat.with_outvars(closed, outvars),
         (result, (aux, (shapes, loose, moved))),
         tuple(ref for _, ref in unknown),

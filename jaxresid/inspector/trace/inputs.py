@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import NOT_CAUGHT, InputsError
-from jaxresid.inspector.trace.arguments import CONCRETE, Static
+from jaxresid.inspector.trace.arguments import CONCRETE, StaticNumber
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.leaves import is_array
 from jaxresid.inspector.trace.objects import Layout, flattened
@@ -163,7 +163,7 @@ def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
         return {k: _structs(v, mesh, warnings) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_structs(v, mesh, warnings) for v in value)
-    return Static(value) if isinstance(value, float | complex) else value
+    return StaticNumber(value) if isinstance(value, float | complex) else value
 
 
 def _struct(spec: ArraySpec, mesh: Any, warnings: list[str]) -> Any:

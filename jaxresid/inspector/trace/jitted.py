@@ -19,7 +19,7 @@ def as_jitted(closed: Any) -> Any:
         return closed
     (eqn,) = jaxpr.eqns
     known = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
-    made = [v if v in known else jax_compat.like(v) for v in eqn.outvars]
+    made = [v if v in known else jax_compat.new_var_like(v) for v in eqn.outvars]
     rest = [v for v in jaxpr.outvars if jax_compat.is_literal(v) or v not in made]
     outputs = [*made, *rest]
     return jax_compat.with_jaxpr(

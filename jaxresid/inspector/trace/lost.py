@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.flows import described
+from jaxresid.inspector.jaxpr.flows import shape_and_dtype
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
@@ -16,7 +16,7 @@ from jaxresid.model import Location
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostGradients:
     """A whole backward pass that nothing depends on.
 
     Attributes:
@@ -28,7 +28,7 @@ class Lost:
     location: Location | None
 
 
-def lost(step: StepTrace) -> tuple[Lost, ...]:
+def lost_gradients(step: StepTrace) -> tuple[LostGradients, ...]:
     """Return the backward passes that no output of a step depends on.
 
     A backward pass that is used, but of which something is left out, such as the gradients of
@@ -36,12 +36,12 @@ def lost(step: StepTrace) -> tuple[Lost, ...]:
     """
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
     live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
-    return tuple(_lost(step.levels, step.passes, step.tops[0], live, names))
+    return tuple(_lost_in_level(step.levels, step.passes, step.tops[0], live, names))
 
 
-def _lost(
+def _lost_in_level(
     levels: Levels, passes: Passes, level: Level, live: set[Any], names: Mapping[Any, str]
-) -> Iterator[Lost]:
+) -> Iterator[LostGradients]:
     """Yield the lost backward passes of a level and of what is inside it.
 
     `live` are the outvars that are used, `names` are the paths of invars.
@@ -59,12 +59,12 @@ def _lost(
         if not backward or any(alive[at] for at in backward):
             continue
         inside = {v for at in backward for v in eqns[at].invars if not jax_compat.is_literal(v)}
-        made = {described(v) for at in backward for v in eqns[at].outvars if v not in inside}
+        made = {shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside}
         forward = [at for at in group if phases[at] == FORWARD]
         read = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}
-        inputs = [path for v, path in names.items() if v in read and described(v) in made]
+        inputs = [path for v, path in names.items() if v in read and shape_and_dtype(v) in made]
         location = levels.location(level, eqns[forward[0]]) if forward else None
-        yield Lost(tuple(inputs), location)
+        yield LostGradients(tuple(inputs), location)
     for eqn, phase in zip(eqns, phases, strict=True):
         if phase != BOTH:
             continue
@@ -83,7 +83,7 @@ def _lost(
             known = {
                 v: names[o] for v, o in outer.items() if not jax_compat.is_literal(o) and o in names
             }
-            yield from _lost(levels, passes, levels.enter(level, eqn, which), inner, known)
+            yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, known)
 
 
 def _is_used(eqn: Any, result: int | None, used: set[Any]) -> bool:

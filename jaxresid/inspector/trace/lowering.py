@@ -101,4 +101,4 @@ def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
     if jaxpr.constvars and not hasattr(jaxpr, "consts"):
         inputs = [*jaxpr.constvars, *jaxpr.invars]
         jaxpr = jaxpr.replace(constvars=[], invars=inputs)
-    return jaxpr, jax_compat.callee(jaxpr)
+    return jaxpr, jax_compat.as_jit_jaxpr(jaxpr)

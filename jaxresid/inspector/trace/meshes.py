@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _WORTH_SAYING = 0.01
 
 
-def meshed(mesh: Any) -> Any | None:
+def as_mesh(mesh: Any) -> Any | None:
     """Return what is traced over: a Mesh, an AbstractMesh whose axes are explicit, or None.
 
     Args:
@@ -49,7 +49,7 @@ def meshed(mesh: Any) -> Any | None:
     return jax_compat.new_mesh(jax_compat.axes_of(mesh), explicit=False)
 
 
-def described(mesh: Any) -> Mesh | None:
+def mesh_for_report(mesh: Any) -> Mesh | None:
     """Return a mesh as reports show it, before any compiler was asked."""
     if mesh is None:
         return None
@@ -59,7 +59,7 @@ def described(mesh: Any) -> Mesh | None:
     return Mesh(axes, "auto", "propagated")
 
 
-def undecided(call: Arguments, given: Sequence[Any]) -> str | None:
+def unsharded_warning(call: Arguments, leaves: Sequence[Any]) -> str | None:
     """Return a warning where some arguments have a sharding and others none.
 
     The latter may be an optimizer's state that `jax.eval_shape` made of split parameters. None if
@@ -68,12 +68,12 @@ def undecided(call: Arguments, given: Sequence[Any]) -> str | None:
 
     Args:
       call: the arguments, abstract.
-      given: the leaves of the call as they were given.
+      leaves: the leaves of the call as they were given.
     """
     if call.mesh is None or jax_compat.is_explicit(call.mesh):
         return None
     sizes = {call.paths[i]: _nbytes(call.leaves[i]) for i in call.dynamic}
-    bare = sorted(call.paths[i] for i in call.dynamic if _split(given[i]) is None)
+    bare = sorted(call.paths[i] for i in call.dynamic if _split(leaves[i]) is None)
     nbytes = sum(sizes[path] for path in bare)
     if nbytes <= _WORTH_SAYING * sum(sizes.values()):
         return None

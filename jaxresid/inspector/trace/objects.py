@@ -244,7 +244,7 @@ def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
     kept = [entries(each) for each in owners]
     try:
         for each, found in zip(owners, kept, strict=True):
-            for name, value in _here(each, found).items():
+            for name, value in _trace_state(each, found).items():
                 put(each, name, value)
         yield kept
     finally:
@@ -295,7 +295,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 
 
-def _here(owner: Any, found: Mapping[Any, Any]) -> dict[str, Any]:
+def _trace_state(owner: Any, found: Mapping[Any, Any]) -> dict[str, Any]:
     """Return those attributes of a Flax object that say in which trace it was made.
 
     They are made anew, in this trace.
@@ -308,6 +308,6 @@ def _here(owner: Any, found: Mapping[Any, Any]) -> dict[str, Any]:
             made[name] = type(value)()
         elif name in ("_pytree__state", "_object__state"):
             made[name] = state = copy.copy(value)
-            for inner, now in _here(state, entries(state)).items():
+            for inner, now in _trace_state(state, entries(state)).items():
                 object.__setattr__(state, inner, now)
     return made

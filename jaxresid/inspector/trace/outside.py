@@ -45,12 +45,12 @@ class Outside:
 
 def outside(fun: Callable[..., Any]) -> Outside:
     """Return what a function reaches that is no argument."""
-    search = _Search()
+    search = _ReachSearch()
     search.look(fun, "", 0)
     return Outside(tuple(search.variables), tuple(search.refs), tuple(search.owners))
 
 
-class _Search:
+class _ReachSearch:
     def __init__(self) -> None:
         self.variables: list[tuple[str, Any]] = []
         self.refs: list[tuple[str, Any]] = []

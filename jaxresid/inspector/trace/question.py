@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 from jaxresid.errors import InputsError
 from jaxresid.nearest import did_you_mean
-from jaxresid.words import Mode, Profile
+from jaxresid.option_types import Mode, Profile
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,12 +118,12 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
                 f" second call: {name}(fun)(*args, **kwargs)"
             )
         second = function(*args, **options)
-        return _dressed(second, function.__name__, args[0] if args else options["fun"])
+        return _named_after(second, function.__name__, args[0] if args else options["fun"])
 
     return first
 
 
-def _dressed(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
+def _named_after(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
     """Return the callable, named after the function that it is about and with its signature."""
     name = name_of(fun)
     second.__module__ = "jaxresid"

@@ -11,7 +11,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.trace.arguments import Arguments
-from jaxresid.inspector.trace.calling import called
+from jaxresid.inspector.trace.calling import call_with_leaves
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.leaves import is_inexact
 
@@ -39,7 +39,7 @@ def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux:
         def primal(*args: Any, **kwargs: Any) -> Any:
             leaves = jax.tree.leaves((args, kwargs))
             dynamic = dict(zip([*passed, *held], [*leaves, *held_leaves], strict=True))
-            y = called(fun, arguments, dynamic)
+            y = call_with_leaves(fun, arguments, dynamic)
             return y[0] if has_aux else y
 
         # None is no leaf: in place of a static argument it keeps the others where they are.

@@ -20,10 +20,10 @@ from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
 from jaxresid.inspector.trace.arguments import Arguments
 from jaxresid.inspector.trace.changes import (
     changes,
+    changes_by_step,
     drops_gradients,
-    made_by_step,
     paths_of,
-    settled,
+    trace_with_changes,
 )
 from jaxresid.inspector.trace.function import Trace, primal_trace
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
@@ -143,12 +143,12 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
     return primal_trace(_returning_arrays(fun), arguments, False)
 
 
-def step_settled(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
+def step_trace_with_changes(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
     """Return what `step_primal` does, and the arguments that the function turns out to have.
 
-    See `changes.settled`.
+    See `changes.trace_with_changes`.
     """
-    return settled(_returning_arrays(fun), arguments)
+    return trace_with_changes(_returning_arrays(fun), arguments)
 
 
 def may_be_step(traced: Trace) -> bool:
@@ -220,7 +220,7 @@ def step_trace(primal: Any, arguments: Arguments, frames: Frames) -> StepTrace:
     returned = paths_of(primal.out_info[0])
     made = changes(primal, arguments)
     order = {arguments.paths[i]: n for n, i in enumerate(arguments.dynamic)}
-    changed = sorted(made_by_step(made), key=lambda c: order.get(c.path, len(order)))
+    changed = sorted(changes_by_step(made), key=lambda c: order.get(c.path, len(order)))
     outvars = [*jaxpr.outvars[: len(returned)], *(jaxpr.outvars[c.output] for c in changed)]
     closed = primal.jaxpr
     if outvars != list(jaxpr.outvars):

@@ -15,14 +15,14 @@ _SUBSETS_UP_TO = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PolicyCandidate:
     """A policy, and how it is written after `jax.checkpoint_policies.`."""
 
     text: str
     policy: Any
 
 
-def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
+def candidates(names: Sequence[str]) -> tuple[PolicyCandidate, ...]:
     """Return the policies that a comparison tries.
 
     These are JAX's policies without parameters, then for the names in a function those that save
@@ -31,7 +31,7 @@ def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
     Args:
       names: the checkpoint_names that occur, each once.
     """
-    found = [Candidate(name, policy) for name, policy in builtins().items()]
+    found = [PolicyCandidate(name, policy) for name, policy in builtins().items()]
     found += [saving(chosen) for chosen in _subsets(names)]
     if names:
         found.append(_names_and_dots(names))
@@ -39,14 +39,16 @@ def candidates(names: Sequence[str]) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def saving(names: Sequence[str]) -> Candidate:
+def saving(names: Sequence[str]) -> PolicyCandidate:
     """Return `save_only_these_names` of some names."""
     policies = jax_compat.import_jax().checkpoint_policies
     listed = ", ".join(map(repr, names))
-    return Candidate(f"save_only_these_names({listed})", policies.save_only_these_names(*names))
+    return PolicyCandidate(
+        f"save_only_these_names({listed})", policies.save_only_these_names(*names)
+    )
 
 
-def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> Candidate:
+def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> PolicyCandidate:
     """Return `save_and_offload_only_these_names` of some names, to pinned host memory."""
     policies = jax_compat.import_jax().checkpoint_policies
     given = {
@@ -57,7 +59,7 @@ def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> Candidate:
     }
     listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
     made = policies.save_and_offload_only_these_names(**given)
-    return Candidate(f"save_and_offload_only_these_names({listed})", made)
+    return PolicyCandidate(f"save_and_offload_only_these_names({listed})", made)
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -71,19 +73,19 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     yield tuple(names)
 
 
-def _names_and_dots(names: Sequence[str]) -> Candidate:
+def _names_and_dots(names: Sequence[str]) -> PolicyCandidate:
     policies = jax_compat.import_jax().checkpoint_policies
     named = saving(names)
     dots = "dots_with_no_batch_dims_saveable"
-    return Candidate(
+    return PolicyCandidate(
         f"save_from_both_policies({dots}, {named.text})",
         policies.save_from_both_policies(getattr(policies, dots), named.policy),
     )
 
 
-def _offloading(names: Sequence[str]) -> Iterator[Candidate]:
+def _offloading(names: Sequence[str]) -> Iterator[PolicyCandidate]:
     policies = jax_compat.import_jax().checkpoint_policies
-    yield Candidate(
+    yield PolicyCandidate(
         "offload_dot_with_no_batch_dims('device', 'pinned_host')",
         policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
     )

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.residuals.offloading import Kept
+from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Cost, Expression, Location, Residual
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class CheckpointPlace:
     """Somewhere that a checkpoint is or could be.
 
     Attributes:
@@ -63,7 +63,7 @@ class Choice:
 
 # For each place what becomes of its calls, in program order: a checkpoint, or none (None). Places
 # that are not there stay as they are written.
-Choices = Mapping[Place, tuple[Choice | None, ...]]
+Choices = Mapping[CheckpointPlace, tuple[Choice | None, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ class Variant:
     lowered: Lowered
     trace: Traced
     residuals: Callable[[], tuple[Residual, ...]]
-    kept: Callable[[], tuple[Kept, ...]]
+    kept: Callable[[], tuple[KeptResidual, ...]]
 
     @property
     def program(self) -> Program:
@@ -99,19 +99,19 @@ class Variant:
 class Variants(Protocol):
     """The variants of one function or training step."""
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[CheckpointPlace, ...]:
         """Return everywhere that a checkpoint is or could be, in program order."""
         ...
 
-    def left(self) -> tuple[str, ...]:
+    def unchangeable(self) -> tuple[str, ...]:
         """Return the checkpoints that are no places: in every variant they stay as written."""
         ...
 
-    def body(self, place: Place) -> Any:
+    def body(self, place: CheckpointPlace) -> Any:
         """Return the open jaxpr that a place's first call runs, without the checkpoints inside."""
         ...
 
-    def overlaps(self) -> tuple[tuple[Place, Place], ...]:
+    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
         """Return the pairs of places of which the second is (partly) inside the first."""
         ...
 
@@ -124,6 +124,6 @@ class Variants(Protocol):
         ...
 
 
-def everywhere(place: Place, choice: Choice | None) -> tuple[Choice | None, ...]:
+def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:
     """Return the same choice for every call of a place."""
     return (choice,) * place.calls

@@ -14,7 +14,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.removed import Removed
-from jaxresid.inspector.checkpoints.sites import Site, has_rule, is_derived
+from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -31,7 +31,7 @@ from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
-from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.regions import regions
 from jaxresid.model import Cost, Expression, Location
@@ -62,12 +62,12 @@ class FunctionVariants:
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
 
-    def _places(self) -> tuple[Place, ...]:
+    def _places(self) -> tuple[CheckpointPlace, ...]:
         top = Level(self._jaxpr)
         found = [_checkpoint(site) for site in self._sites() if site.is_as_written]
         found += self._loops(top)
         found += [
-            Place(
+            CheckpointPlace(
                 "call", r.function, r.location, len(r.runs), len(r.runs), can_split=True, handle=r
             )
             for r in regions(self._jaxpr, self._traced.levels, top)
@@ -75,21 +75,21 @@ class FunctionVariants:
                 is_derived(e) for run in r.runs for e in run.jaxpr.eqns[run.start : run.stop]
             )
         ]
-        found.append(Place("whole", self._name.rpartition(":")[2], None, 1, 1))
+        found.append(CheckpointPlace("whole", self._name.rpartition(":")[2], None, 1, 1))
         return tuple(found)
 
-    def left(self) -> tuple[str, ...]:
+    def unchangeable(self) -> tuple[str, ...]:
         """Return the checkpoints that are no places; see `choices.Variants`."""
         return tuple(str(site) for site in self._sites() if not site.is_as_written)
 
-    def _loops(self, top: Level) -> list[Place]:
+    def _loops(self, top: Level) -> list[CheckpointPlace]:
         """Return the outermost scans, those of one line as one place."""
         groups: dict[Any, list[_Loop]] = {}
         for loop in self._scans(top):
             key = (loop.function, loop.location and (loop.location.file, loop.location.line))
             groups.setdefault(key, []).append(loop)
         return [
-            Place(
+            CheckpointPlace(
                 "scan",
                 loops[0].function,
                 loops[0].location,
@@ -124,14 +124,14 @@ class FunctionVariants:
                     found += self._scans(self._traced.levels.enter(level, eqn, which))
         return found
 
-    def body(self, place: Place) -> Any:
+    def body(self, place: CheckpointPlace) -> Any:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         found = self._bodies.get(place)
         if found is None:
             found = self._bodies[place] = _without_checkpoints(self._body(place))
         return found
 
-    def _body(self, place: Place) -> Any:
+    def _body(self, place: CheckpointPlace) -> Any:
         match place.kind:
             case "checkpoint":
                 return place.handle.calls[0].jaxpr
@@ -142,7 +142,7 @@ class FunctionVariants:
                 return cut(run.jaxpr, run.start, run.stop, run.jaxpr.eqns[run.start : run.stop])
         return self._jaxpr
 
-    def overlaps(self) -> tuple[tuple[Place, Place], ...]:
+    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
         """Return the pairs of places that overlap; see `choices.Variants`."""
         places = self.places()
         own, inside = {}, {}
@@ -214,12 +214,12 @@ class FunctionVariants:
         done = rewritten(self._jaxpr, eqns, regroups)
         if whole is not None:
             done = remake.wrapped(done, whole, prevent_cse=True)
-        elsewhere = self._elsewhere(choices)
+        elsewhere = self._names_outside(choices)
         if elsewhere:
             done = named(done, elsewhere, self._traced.frames, loops=True)
         return flattened(done)
 
-    def _elsewhere(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
+    def _names_outside(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
         """Return the names that a place's code also gives to values outside the place.
 
         That happens where another place runs the same code.
@@ -252,7 +252,7 @@ def _key(choice: Choice) -> tuple[int, Any]:
     return id(choice.policy), choice.names
 
 
-def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: Place) -> None:
+def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: CheckpointPlace) -> None:
     known = eqns.setdefault(id(eqn), what)
     if known is not what:
         raise InputsError(
@@ -293,7 +293,7 @@ class Checkpointing:
     def _loop(self, choice: Choice) -> Replace:
         def replace(eqn: Any) -> Any:
             held = jax_compat.params(eqn)["jaxpr"]
-            body = self._once(
+            body = self._cached(
                 ("loop", _key(choice)),
                 jax_compat.open_jaxpr(held),
                 lambda body: self.wrapped(body, choice, prevent_cse=False),
@@ -330,9 +330,11 @@ class Checkpointing:
     def _named(self, body: Any, choice: Choice) -> Any:
         if not choice.names:
             return body
-        return self._once(_key(choice), body, lambda body: named(body, choice.names, self._frames))
+        return self._cached(
+            _key(choice), body, lambda body: named(body, choice.names, self._frames)
+        )
 
-    def _once(self, key: Any, body: Any, make: Callable[[Any], Any]) -> Any:
+    def _cached(self, key: Any, body: Any, make: Callable[[Any], Any]) -> Any:
         found = self._made.get((key, id(body)))
         if found is None:
             found = self._made[key, id(body)] = body, make(body)
@@ -373,7 +375,7 @@ def cut(jaxpr: Any, start: int, stop: int, eqns: Sequence[Any]) -> Any:
     return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
 
 
-def _extent(place: Place, whole: Any) -> tuple[set[int], set[int]]:
+def _extent(place: CheckpointPlace, whole: Any) -> tuple[set[int], set[int]]:
     """Return the ids of the eqns that a place consists of, and the ids of the eqns inside it."""
     match place.kind:
         case "checkpoint":
@@ -399,8 +401,8 @@ def _without_checkpoints(jaxpr: Any) -> Any:
     return without(jaxpr, removed) if removed else jaxpr
 
 
-def _checkpoint(site: Site) -> Place:
-    return Place(
+def _checkpoint(site: CheckpointSite) -> CheckpointPlace:
+    return CheckpointPlace(
         "checkpoint",
         site.function,
         site.location,

@@ -133,14 +133,14 @@ def _levels(
     if id(level.jaxpr) in seen:
         return
     seen.add(id(level.jaxpr))
-    yield from _at(levels, level)
+    yield from _nameable_at(levels, level)
     for eqn in level.jaxpr.eqns:
         if jax_compat.primitive_name(eqn) in entered:
             for which in range(len(levels.nests(eqn))):
                 yield from _levels(levels, levels.enter(level, eqn, which), entered, seen)
 
 
-def _at(levels: Levels, level: Level) -> Iterator[Nameable]:
+def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
     """Yield the nameable values of one level."""
     jaxpr = level.jaxpr
     last_read: dict[Any, int] = {}

@@ -142,7 +142,7 @@ def _differentiated(body: Any) -> tuple[Any, int]:
     The jaxpr's outputs are those of the body, then its residuals.
     """
     jax = jax_compat.import_jax()
-    evaluate = jax_compat.as_function(jax_compat.callee(_without_constants(body)))
+    evaluate = jax_compat.as_function(jax_compat.as_jit_jaxpr(_without_constants(body)))
     structs = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=bool(v.aval.weak_type))
         if hasattr(v.aval, "weak_type")

@@ -42,7 +42,7 @@ _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class EqnRun:
     """One call: the eqns [start, stop) of an open jaxpr."""
 
     jaxpr: Any
@@ -56,7 +56,7 @@ class Region:
 
     function: str
     location: Location | None
-    runs: tuple[Run, ...]
+    runs: tuple[EqnRun, ...]
 
 
 def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
@@ -72,7 +72,7 @@ def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
       levels: descends into the eqns.
       top: its outermost level.
     """
-    search = _Search(levels, jaxpr)
+    search = _CallSearch(levels, jaxpr)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
     for call in search.within(_Span(top, 0, len(jaxpr.eqns), -1)):
         groups[search.line(call)].append(call)
@@ -116,7 +116,7 @@ class _Call:
 
     code: CodeType
     chain: tuple[Frame, ...]
-    run: Run
+    run: EqnRun
     body: _Span
 
     @property
@@ -149,7 +149,7 @@ class _Weight:
         )
 
 
-class _Search:
+class _CallSearch:
     """A search for calls, which reads the paths of each level once."""
 
     def __init__(self, levels: Levels, jaxpr: Any) -> None:
@@ -264,7 +264,7 @@ class _Search:
             if stretch and previous is not None:
                 chain, code, depth = previous
                 for start, stop in self._runs(level, stretch, depth):
-                    run, body = Run(jaxpr, start, stop), _Span(level, start, stop, depth)
+                    run, body = EqnRun(jaxpr, start, stop), _Span(level, start, stop, depth)
                     made.append(self._through_lambda(_Call(code, chain, run, body)))
                 stretch.clear()
 
@@ -312,7 +312,7 @@ class _Search:
                 chain = below.chain(depth, callee)
                 code = below.frames[below.users[callee]].code
                 body = _Span(inner, 0, len(jaxpr.eqns), callee)
-                return _Call(code, chain, Run(level.jaxpr, i, i + 1), body)
+                return _Call(code, chain, EqnRun(level.jaxpr, i, i + 1), body)
         return None
 
     def _through_lambda(self, call: _Call) -> _Call:

@@ -11,14 +11,14 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.checkpoints.policies import answers, description
-from jaxresid.inspector.checkpoints.sites import Body, Site, prevents_cse, sites
+from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
     checkpoint_binding,
-    forget,
-    heard,
+    intercept_bind,
     scan_binding,
+    strip_trace_context,
     user_line,
 )
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -33,14 +33,14 @@ from jaxresid.inspector.residuals.offloading import kept_of
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.inspector.variants.choices import Choice, Choices, Place, Variant
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.function import Checkpointing
 from jaxresid.inspector.variants.naming import named
 from jaxresid.model import Location, totals_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bound:
+class _Binding:
     """One binding of `jax.checkpoint` or `lax.scan`.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Marking:
 
 
 @dataclass(slots=True, eq=False)
-class _Standing:
+class _BackwardUse:
     """The context in a backward pass of something that was bound.
 
     Attributes:
@@ -87,7 +87,7 @@ class _Standing:
       around: the numbers of the bindings around it, outermost first.
     """
 
-    site: Site
+    site: CheckpointSite
     trips: int = 0
     around: list[int] = field(default_factory=list)
 
@@ -107,12 +107,12 @@ class StepVariants:
         self._fun = fun
         self._step = step
         self._profile = profile
-        self._bound: list[_Bound] = []
+        self._bound: list[_Binding] = []
         self.places = functools.cache(self._places)
         self._bodies: dict[int, Any] = {}
         self._around: dict[int, list[int]] = {}
 
-    def _places(self) -> tuple[Place, ...]:
+    def _places(self) -> tuple[CheckpointPlace, ...]:
         remake = Checkpointing(self._step.frames)
         bound = self._bound
 
@@ -129,19 +129,19 @@ class StepVariants:
             return _wrapped(params, Choice(_Marking(len(bound) - 1)), remake)
 
         marked = self._traced(checkpoint, scan)
-        found = self._standing(marked)
+        found = self._uses_in_backward(marked)
         self._around = {number: standing.around for number, standing in found.items()}
         return self._grouped(found)
 
-    def _standing(self, marked: StepTrace) -> dict[int, _Standing]:
+    def _uses_in_backward(self, marked: StepTrace) -> dict[int, _BackwardUse]:
         """Return by number what was bound and occurs in the backward pass of a marked step."""
-        levels, found = marked.levels, dict[int, _Standing]()
+        levels, found = marked.levels, dict[int, _BackwardUse]()
         for site in sites(levels, Level(marked.jaxpr), backward=True):
             for call in site.calls:
                 number = _mark(call.eqn)
                 if number is not None:
-                    standing = found.setdefault(number, _Standing(site))
-                    standing.add(call.trips, _marks(call.around))
+                    use = found.setdefault(number, _BackwardUse(site))
+                    use.add(call.trips, _marks(call.around))
         if jax_compat.flags().get("jax_remat3"):
             # There the policy of a checkpoint holds for those inside of it too, and each of them
             # leaves an eqn that bears its mark.
@@ -154,13 +154,13 @@ class StepVariants:
                     mark = _mark(call.eqn)
                     if mark is not None:
                         around = [*outer.around, number, *_marks(call.around)]
-                        standing = found.setdefault(mark, _Standing(site))
-                        standing.add(outer.trips * call.trips, around)
-        for standing in found.values():
-            standing.around = [mark for mark in standing.around if mark in found]
+                        use = found.setdefault(mark, _BackwardUse(site))
+                        use.add(outer.trips * call.trips, around)
+        for use in found.values():
+            use.around = [mark for mark in use.around if mark in found]
         return found
 
-    def _grouped(self, found: Mapping[int, _Standing]) -> tuple[Place, ...]:
+    def _grouped(self, found: Mapping[int, _BackwardUse]) -> tuple[CheckpointPlace, ...]:
         """Return the places: what one line binds of one function with one policy is one place."""
 
         def order(number: int) -> tuple[int, int, int]:
@@ -169,17 +169,17 @@ class StepVariants:
 
         groups: dict[Any, list[int]] = {}
         for number in sorted(found, key=order):
-            made, standing = self._bound[number], found[number]
-            if made.kind == "scan" and standing.around:
+            made, use = self._bound[number], found[number]
+            if made.kind == "scan" and use.around:
                 continue
-            location = made.location or standing.site.location
+            location = made.location or use.site.location
             line = location and (location.file, location.line)
             # Of a loop's body JAX knows the function itself.
-            body = standing.site.body if made.kind == "checkpoint" else Body(made.function)
+            body = use.site.body if made.kind == "checkpoint" else Body(made.function)
             key = (made.kind, body, line, description(made.policy), made.prevent_cse)
             groups.setdefault(key, []).append(number)
         return tuple(
-            Place(
+            CheckpointPlace(
                 kind=key[0],
                 function=key[1].name,
                 location=self._bound[numbers[0]].location or found[numbers[0]].site.location,
@@ -199,11 +199,11 @@ class StepVariants:
         marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
 
-    def left(self) -> tuple[str, ...]:
+    def unchangeable(self) -> tuple[str, ...]:
         """Return the checkpoints that are no places: none; see `choices.Variants`."""
         return ()
 
-    def body(self, place: Place) -> Any:
+    def body(self, place: CheckpointPlace) -> Any:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         self.places()
         number = place.handle[0]
@@ -215,7 +215,7 @@ class StepVariants:
             self._bodies[number] = without(body, removed) if removed else body
         return self._bodies[number]
 
-    def overlaps(self) -> tuple[tuple[Place, Place], ...]:
+    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
         """Return the pairs of places that overlap; see `choices.Variants`."""
         places = self.places()
         return tuple(
@@ -256,7 +256,7 @@ class StepVariants:
                 return params
             choice = chosen[number]
             if choice is None:
-                return jax_compat.as_function(jax_compat.callee(made.body))
+                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
             held = jax_compat.bound_params(params)["jaxpr"]
             body = bodies.of(made.body, choice)
             return jax_compat.with_bound_params(
@@ -294,7 +294,7 @@ class StepVariants:
             lambda: kept_of(found),
         )
 
-    def _check_policies(self, place: Place, made: Iterable[Choice | None]) -> None:
+    def _check_policies(self, place: CheckpointPlace, made: Iterable[Choice | None]) -> None:
         for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
             answers(policy, eqns_in(self.body(place)), str(place))
 
@@ -302,7 +302,7 @@ class StepVariants:
         call = self._step.arguments
         handlers = {checkpoint_binding(): checkpoint, scan_binding(): scan}
         try:
-            with heard(handlers):
+            with intercept_bind(handlers):
                 primal = step_primal(self._fun, call)
         except JaxresidError:
             raise
@@ -310,7 +310,7 @@ class StepVariants:
             said = str(trace_error(e, self._name, self._step.frames, call))
             raise TraceError(said.partition("\n")[0]) from e
         made = step_trace(primal, call, self._step.frames)
-        forget(made.jaxpr)
+        strip_trace_context(made.jaxpr)
         return made
 
     @property
@@ -334,14 +334,14 @@ class _Named:
         return self._made[key][1]
 
 
-def _checkpoint(bound: Mapping[str, Any]) -> _Bound:
+def _checkpoint(bound: Mapping[str, Any]) -> _Binding:
     params = jax_compat.bound_params(bound)
     body = jax_compat.open_jaxpr(params["jaxpr"])
-    return _Bound("checkpoint", body, params["policy"], prevents_cse(params))
+    return _Binding("checkpoint", body, params["policy"], prevents_cse(params))
 
 
-def _scan(bound: Mapping[str, Any], frames: Frames) -> _Bound:
-    return _Bound("scan", jax_compat.open_jaxpr(bound["jaxpr"]), location=user_line(frames))
+def _scan(bound: Mapping[str, Any], frames: Frames) -> _Binding:
+    return _Binding("scan", jax_compat.open_jaxpr(bound["jaxpr"]), location=user_line(frames))
 
 
 def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from jaxresid.model import Checkpoint, Live, Report, Source
+from jaxresid.model import Checkpoint, LiveValue, Report, Source
 from jaxresid.render.report.checkpoints import LEGEND, figure_parts, finding_text, site_parts
 from jaxresid.render.report.cost import cost_remarks, cost_rows
 from jaxresid.render.report.heading import STEP
@@ -87,7 +87,7 @@ def _peak(report: Report) -> Iterable[str]:
     yield from map(_paragraph, peak_remarks(peak, report.jax))
 
 
-def _live(live: Live, peak_nbytes: int) -> Sequence[str]:
+def _live(live: LiveValue, peak_nbytes: int) -> Sequence[str]:
     count = f"×{live.count} " if live.count > 1 else ""
     return (
         format_bytes(live.nbytes),

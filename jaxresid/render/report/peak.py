@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import JaxInfo, Live, Peak
-from jaxresid.paths import folded, pattern
+from jaxresid.layer_paths import folded, pattern
+from jaxresid.model import JaxInfo, LiveValue, Peak
 from jaxresid.render.report.accuracy import accuracy_text
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.sparkline import column, sparkline
@@ -57,7 +57,7 @@ class LargestValues:
       hidden_nbytes: the bytes of the others.
     """
 
-    shown: tuple[Live, ...]
+    shown: tuple[LiveValue, ...]
     hidden: int
     hidden_nbytes: int
 
@@ -67,7 +67,7 @@ def top_live(peak: Peak) -> LargestValues:
 
     Arguments that differ only in an index, as those of repeated layers do, are one row.
     """
-    groups: dict[Hashable, list[Live]] = {}
+    groups: dict[Hashable, list[LiveValue]] = {}
     for i, live in enumerate(peak.live):
         key: Hashable = i
         if live.primitive is None and live.path is not None:
@@ -79,7 +79,7 @@ def top_live(peak: Peak) -> LargestValues:
     return LargestValues(tuple(rows[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
 
 
-def live_text(live: Live) -> str:
+def live_text(live: LiveValue) -> str:
     """Return a live value as text, without the count: `bf16[8,1024]  residual, exp, forward`."""
     if live.aval is None and live.primitive is not None:
         return f"scratch memory of {live.primitive}"
@@ -183,7 +183,7 @@ def _table(peak: Peak, top: LargestValues) -> Table:
     return table
 
 
-def _folded(group: list[Live]) -> Live:
+def _folded(group: list[LiveValue]) -> LiveValue:
     first = group[0]
     if len(group) == 1:
         return first

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from jaxresid.layer_paths import folded, pattern
 from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
-from jaxresid.paths import folded, pattern
+from jaxresid.option_types import GroupBy
 from jaxresid.render.style.words import aval_text, short_path
-from jaxresid.words import GroupBy
 
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 

@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from jaxresid.layer_paths import folded
 from jaxresid.model import Computed, Report, Residual
-from jaxresid.paths import folded
+from jaxresid.option_types import GroupBy
 from jaxresid.render.report.checkpoints import render_checkpoints
 from jaxresid.render.report.compiled import compiled_lines, remarks
 from jaxresid.render.report.cost import render_cost
@@ -27,7 +28,6 @@ from jaxresid.render.style.words import aval_text, computed_text, mark_text, per
 from jaxresid.render.style.wrapping import SourceLines
 from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
-from jaxresid.words import GroupBy
 
 _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory is above."
 

@@ -22,12 +22,12 @@ class Unit:
 
     Attributes:
       name: what it is called, `MiB`.
-      worth: how many bytes or FLOPs one of it is.
+      scale: how many bytes or FLOPs one of it is.
       decimals: how many decimals tell the figures of the column apart.
     """
 
     name: str
-    worth: int
+    scale: int
     decimals: int
 
     def text(self, value: int) -> str:
@@ -35,7 +35,7 @@ class Unit:
 
         Nothing is `0`. Something too small to show is `<0.01`, or `>-0.01` where it is negative.
         """
-        shown = f"{value / self.worth:.{self.decimals}f}"
+        shown = f"{value / self.scale:.{self.decimals}f}"
         if value == 0 or float(shown):
             return shown if value else "0"
         least = f"{10**-self.decimals:.{self.decimals}f}"
@@ -57,8 +57,8 @@ def _unit(values: Iterable[int], names: tuple[str, ...], base: int) -> Unit:
     power = 0
     while power + 1 < len(names) and biggest >= base ** (power + 1):
         power += 1
-    worth = base**power
-    return Unit(names[power], worth, 0 if power == 0 else 3 if biggest < 10 * worth else 2)
+    scale = base**power
+    return Unit(names[power], scale, 0 if power == 0 else 3 if biggest < 10 * scale else 2)
 
 
 @dataclass(frozen=True, slots=True)

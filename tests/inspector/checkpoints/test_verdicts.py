@@ -6,24 +6,24 @@ import jax
 import pytest
 
 from jaxresid.inspector.checkpoints.policies import Answers
-from jaxresid.inspector.checkpoints.sites import Body, Call, Site
-from jaxresid.inspector.checkpoints.verdicts import Facts, Figures, judge
+from jaxresid.inspector.checkpoints.sites import Body, Call, CheckpointSite
+from jaxresid.inspector.checkpoints.verdicts import ProgramFigures, VerdictFacts, judge
 from jaxresid.model import Cost, Location, Source, Verdict
 
 cp = jax.checkpoint_policies
 AT = Location("model.py", 12, 4, "loss", "x = layer(x)")
 CALL = Call(eqn=object(), jaxpr=None, trips=1, around=(), loops=(), makers={})
-SITE = Site(Body("layer"), Source(AT), None, True, (CALL,))
+SITE = CheckpointSite(Body("layer"), Source(AT), None, True, (CALL,))
 
 
 def facts(kept, kept_without, peak, peak_without, *, flops=0, saves=False, names=(), **changes):
     given = {"shape": None, "around": None, "peak_location": AT, **changes}
     site = given.pop("site", SITE)
-    return Facts(
+    return VerdictFacts(
         site=site,
         answers=Answers(saves, False, frozenset(names), frozenset()),
-        figures=Figures(kept, peak, Cost(matmul_flops=1000 + flops)),
-        without=Figures(kept_without, peak_without, Cost(matmul_flops=1000)),
+        figures=ProgramFigures(kept, peak, Cost(matmul_flops=1000 + flops)),
+        without=ProgramFigures(kept_without, peak_without, Cost(matmul_flops=1000)),
         **given,
     )
 

@@ -17,8 +17,8 @@ from jaxresid.inspector.checkpoints.sites import body
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.question import Question
+from jaxresid.layer_paths import folded, folded_scopes
 from jaxresid.model import Computed, Verdict
-from jaxresid.paths import folded, folded_scopes
 from jaxresid.render.report.rows import View, rows
 from jaxresid.render.report.text import render_report, row_text
 

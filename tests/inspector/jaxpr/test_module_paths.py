@@ -9,7 +9,7 @@ import pytest
 from small import f32
 
 import jaxresid
-from jaxresid.inspector.jaxpr.module_paths import shown, tokens
+from jaxresid.inspector.jaxpr.module_paths import display_path, tokens
 
 WIDTH, BATCH = 8, 4
 X = f32(BATCH, WIDTH)
@@ -264,4 +264,4 @@ def without_numbers(path):
     ],
 )
 def test_how_a_path_is_shown(path, text):
-    assert shown(tokens(path)) == text
+    assert display_path(tokens(path)) == text

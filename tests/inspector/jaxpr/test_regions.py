@@ -672,7 +672,7 @@ def extracted(jaxpr, runs):
         made = [v for v in made if v in outvars]
         body = jaxpr.replace(invars=invars, constvars=[], outvars=made, eqns=inside)
         return jax_compat.as_call(
-            inside[0].replace(invars=invars, outvars=made), jax_compat.callee(body)
+            inside[0].replace(invars=invars, outvars=made), jax_compat.as_jit_jaxpr(body)
         )
 
     return regroup

@@ -12,7 +12,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.program.build import Role, value_and_gradients, whole
+from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
 from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
@@ -30,8 +30,8 @@ def stored(fun, *args):
     """Temporaries of a function at its peak, in arrays of 128 x 128 floats."""
     closed = jax.make_jaxpr(fun)(*args)
     jaxpr = jax_compat.open_jaxpr(closed)
-    inputs = [Role("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
-    program = whole(jaxpr, inputs, [Role("output")] * len(jaxpr.outvars))
+    inputs = [ValueRole("argument")] * (len(jaxpr.constvars) + len(jaxpr.invars))
+    program = program_of_jaxpr(jaxpr, inputs, [ValueRole("output")] * len(jaxpr.outvars))
     return round(timeline(lower(program, Cpu())).peak_nbytes / UNIT, 1)
 
 

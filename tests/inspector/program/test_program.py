@@ -11,7 +11,12 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes, profile_named
-from jaxresid.inspector.program.build import Role, all_ops, value_and_gradients, whole
+from jaxresid.inspector.program.build import (
+    ValueRole,
+    all_ops,
+    program_of_jaxpr,
+    value_and_gradients,
+)
 from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
@@ -28,8 +33,8 @@ def program(fun, *args):
 
 def plain(fun, *args, **options):
     jaxpr = jax_compat.open_jaxpr(jax.jit(fun).trace(*args).jaxpr)
-    inputs = options.pop("inputs", [Role("argument")] * len(jaxpr.invars))
-    return whole(jaxpr, inputs, [Role("output")] * len(jaxpr.outvars), **options)
+    inputs = options.pop("inputs", [ValueRole("argument")] * len(jaxpr.invars))
+    return program_of_jaxpr(jaxpr, inputs, [ValueRole("output")] * len(jaxpr.outvars), **options)
 
 
 def names(found, *phases):
@@ -119,7 +124,9 @@ def test_a_gradient_inside_a_loss_is_part_of_its_forward_pass():
 
 @pytest.mark.parametrize("donate", [False, True])
 def test_one_donated_argument_lends_its_buffer_once(donate):
-    found = plain(lambda x: (x + 1.0, x * 2.0), X, inputs=[Role("argument", "x", donated=donate)])
+    found = plain(
+        lambda x: (x + 1.0, x * 2.0), X, inputs=[ValueRole("argument", "x", donated=donate)]
+    )
     nbytes = 4 * 8 * 4
     total = peak_nbytes(lower(found, profile_named("cpu")))
     assert total == (2 if donate else 3) * nbytes

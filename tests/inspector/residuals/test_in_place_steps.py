@@ -9,7 +9,7 @@ from jaxresid.cli.main import run
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.trace.changes import handed_through
+from jaxresid.inspector.trace.changes import passed_through
 from jaxresid.inspector.trace.inputs import from_function
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.step import StepTrace
@@ -131,7 +131,7 @@ def test_handed_through_loops_and_calls():
         return (*jax.jit(lambda p: p)(same), stacked, total, *swapped)
 
     jaxpr = jax.make_jaxpr(fun)(jnp.ones(2), jnp.ones(2), jnp.ones((3, 2))).jaxpr
-    found = [handed_through(jaxpr, v) for v in jaxpr.outvars]
+    found = [passed_through(jaxpr, v) for v in jaxpr.outvars]
     assert found == [0, 1, 2, None, None, None]
 
 

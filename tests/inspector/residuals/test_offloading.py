@@ -17,7 +17,7 @@ from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.transfers import transfers
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.residuals.offloading import Kept, offloading
+from jaxresid.inspector.residuals.offloading import KeptResidual, offloading
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
@@ -202,7 +202,7 @@ def test_every_row_of_a_comparison_adds_up():
 
 def test_what_is_kept_because_of_a_checkpoint_alone():
     def some(*nbytes, memory="device"):
-        return [Kept(n, n, memory) for n in nbytes]
+        return [KeptResidual(n, n, memory) for n in nbytes]
 
     trace = subject(Question(offload.plain, offload.inputs(2, 4, 8))).trace
     program = value_and_gradients(trace)

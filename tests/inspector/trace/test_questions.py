@@ -19,7 +19,7 @@ import pytest
 from small import f32
 
 import jaxresid
-from jaxresid import words
+from jaxresid import option_types
 from jaxresid.cli import cli
 from jaxresid.errors import InputsError
 from jaxresid.inspector.trace.question import Question
@@ -245,10 +245,10 @@ def options_of(command):
 @pytest.mark.parametrize(
     ("option", "word"),
     [
-        ("mode", words.Mode),
-        ("profile", words.Profile),
-        ("mesh_mode", words.MeshMode),
-        ("group_by", words.GroupBy),
+        ("mode", option_types.Mode),
+        ("profile", option_types.Profile),
+        ("mesh_mode", option_types.MeshMode),
+        ("group_by", option_types.GroupBy),
     ],
 )
 def test_choices_are_the_words_of_the_types(option, word):

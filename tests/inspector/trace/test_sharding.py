@@ -23,7 +23,7 @@ from jaxresid.cli.main import run as command_line
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import profile_named
-from jaxresid.inspector.program.build import Role, value_and_gradients, whole
+from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace import meshes, splits
 from jaxresid.inspector.trace.arguments import arguments
@@ -92,8 +92,8 @@ def spread(fun, args, given):
     """The split of each result, in words."""
     jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(fun)(*args))
     inputs = dict(zip(jaxpr.invars, given, strict=True))
-    roles = [Role("argument")] * len(jaxpr.invars), [Role("output")] * len(jaxpr.outvars)
-    program = whole(jaxpr, *roles, sharding=Sharding(AXES, inputs))
+    roles = [ValueRole("argument")] * len(jaxpr.invars), [ValueRole("output")] * len(jaxpr.outvars)
+    program = program_of_jaxpr(jaxpr, *roles, sharding=Sharding(AXES, inputs))
     return [v.spec for v in program.block.outputs]
 
 
@@ -185,8 +185,8 @@ def test_the_inputs_stay_as_they_are_split():
 
     jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4), f32(8, 4)))
     given = dict(zip(jaxpr.invars, [(D, W), (W, W)], strict=True))
-    roles = [Role("argument")] * 2, [Role("output")]
-    program = whole(jaxpr, *roles, sharding=Sharding(AXES, given))
+    roles = [ValueRole("argument")] * 2, [ValueRole("output")]
+    program = program_of_jaxpr(jaxpr, *roles, sharding=Sharding(AXES, given))
     assert [v.shape for v in program.block.inputs] == [(2, 4), (8, 4)]
 
 
@@ -195,7 +195,9 @@ def test_a_shape_that_the_compiler_told_is_taken():
     inner = jaxpr.eqns[0].outvars[0]
     given = {jaxpr.invars[0]: (W, W)}
     sharding = Sharding(AXES, given, {inner: (8, 2)})
-    program = whole(jaxpr, [Role("argument")], [Role("output")], sharding=sharding)
+    program = program_of_jaxpr(
+        jaxpr, [ValueRole("argument")], [ValueRole("output")], sharding=sharding
+    )
     assert program.values[inner].shape == (8, 2)
     assert [v.shape for v in program.block.outputs] == [(8, 2)]
 
@@ -209,7 +211,9 @@ def test_the_compiler_splits_what_a_constraint_leaves_open():
     jaxpr = jax_compat.open_jaxpr(jax.make_jaxpr(fun)(f32(8, 4)))
     inner = jaxpr.eqns[0].outvars[0]
     sharding = Sharding(AXES, {jaxpr.invars[0]: (D, W)}, {inner: (2, 2)})
-    program = whole(jaxpr, [Role("argument")], [Role("output")], sharding=sharding)
+    program = program_of_jaxpr(
+        jaxpr, [ValueRole("argument")], [ValueRole("output")], sharding=sharding
+    )
     assert program.values[inner].spec == "data,model"
     assert [v.shape for v in program.block.outputs] == [(2, 2)]
 
@@ -234,7 +238,7 @@ def test_arguments_without_a_sharding_are_said(mesh, state, is_said):
     w, x = f32(64, 64, split=split, mesh=mesh), f32(64, 64, split=split, mesh=mesh)
     adam = {"mu": f32(state, 16), "nu": f32(state, 64), "count": f32()}
     args = (w, adam, x)
-    said = meshes.undecided(arguments(Question(step, args), mesh), jax.tree.leaves(args))
+    said = meshes.unsharded_warning(arguments(Question(step, args), mesh), jax.tree.leaves(args))
     assert said == (
         "20.00 KiB of the arguments have no sharding (3 leaves, the largest state['nu']) and are"
         " counted whole on each device; jax.jit leaves their split to the compiler"
@@ -381,7 +385,7 @@ def test_a_shard_map_counts_per_device():
 def test_too_few_devices_are_said():
     jax.devices()
     with pytest.raises(InputsError, match="JAX_NUM_CPU_DEVICES=1024"):
-        meshes.meshed({"data": 1024})
+        meshes.as_mesh({"data": 1024})
 
 
 def test_something_else_is_no_mesh():

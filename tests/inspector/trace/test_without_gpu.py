@@ -73,7 +73,7 @@ def leaves_of_vjp(fun, *args):
     def run(*args):
         return jax.tree.leaves(jax.vjp(fun, *args)[1])
 
-    with jax_compat.as_on_gpu():
+    with jax_compat.assuming_gpu():
         closed = jax.make_jaxpr(run)(*args)
     jaxpr = jax_compat.open_jaxpr(closed)
     given = set(jaxpr.invars)

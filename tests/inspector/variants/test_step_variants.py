@@ -19,7 +19,7 @@ from fixtures.inspect import train_step
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, heard, scan_binding
+from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind, scan_binding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.report import subject
@@ -570,7 +570,7 @@ def test_bind_is_as_before_also_after_errors():
         raise RuntimeError("a policy of mine")
 
     found = variants(training(unrolled(jax.checkpoint)), WS, X)
-    with pytest.raises(RuntimeError), heard({scan_binding(): lambda params, frame: 1 / 0}):
+    with pytest.raises(RuntimeError), intercept_bind({scan_binding(): lambda params, frame: 1 / 0}):
         raise RuntimeError
     with pytest.raises(InputsError, match="fails: RuntimeError: a policy of mine"):
         changed(found, only(found), Choice(failing))
@@ -588,7 +588,7 @@ def test_other_threads_and_handlers_are_not_heard():
         trace()
         return params
 
-    with heard({checkpoint_binding(): listen}):
+    with intercept_bind({checkpoint_binding(): listen}):
         thread = threading.Thread(target=trace)
         thread.start()
         thread.join()

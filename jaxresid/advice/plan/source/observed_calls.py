@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxresid import jax_compat
-from jaxresid.inspector.trace.arguments import Static
+from jaxresid.inspector.trace.arguments import StaticNumber
 from jaxresid.model import PlannedSite
 
 Kind = Literal["traced", "static", "closed"]
@@ -62,7 +62,7 @@ def target_argument_kinds(arguments: Any) -> ArgumentKinds:
     """Return what a target is given; `arguments` is an `inspector.tracing.Arguments`."""
     jax = jax_compat.import_jax()
     roles = [
-        _Role(role, leaf.value if isinstance(leaf, Static) else leaf)
+        _Role(role, leaf.value if isinstance(leaf, StaticNumber) else leaf)
         for leaf, role in zip(arguments.leaves, arguments.roles, strict=True)
     ]
     args, kwargs = jax.tree.unflatten(arguments.treedef, roles)

@@ -44,7 +44,7 @@ def without_barriers(block: Block, *, is_body: bool) -> Block:
     return scheduled(Block(block.inputs, tuple(ops), outputs), is_body)
 
 
-def undoing(profile: Profile) -> tuple[str, ...]:
+def barrier_removal_warnings(profile: Profile) -> tuple[str, ...]:
     """Return the warnings for trying out checkpoints on a compiler that undoes them."""
     if not profile.removes_barriers:
         return ()

@@ -22,7 +22,7 @@ OVERWRITING = SCATTERS | {"dynamic_update_slice"}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BlockWithCopies:
     """A block with nothing left out.
 
     Attributes:
@@ -36,34 +36,34 @@ class Written:
     plain: frozenset[Value]
 
 
-def written(block: Block, nest: Nest | None) -> Written:
+def insert_copies(block: Block, nest: Nest | None) -> BlockWithCopies:
     """Return the block with its copies, broadcasts and reshapes.
 
     Args:
       block: the block.
       nest: how it lines up with the loop whose body it is; None if it is no loop's.
     """
-    writer = _Writer(nest)
+    writer = _CopyInserter(nest)
     made = writer.block(block)
-    return Written(made, frozenset(writer.rewritten), frozenset(writer.plain()))
+    return BlockWithCopies(made, frozenset(writer.rewritten), frozenset(writer.plain()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Turned:
+class _Transposed:
     """A value that is another one with its axes permuted."""
 
     base: Value
     permutation: tuple[int, ...]
 
 
-class _Writer:
+class _CopyInserter:
     """A writer of what the jaxpr leaves to the compiler."""
 
     def __init__(self, nest: Nest | None) -> None:
         self._nest = nest
         self._ops: list[Op] = []
         self._same: dict[Value, Value] = {}
-        self._turned: dict[Value, _Turned] = {}
+        self._turned: dict[Value, _Transposed] = {}
         self._makers: dict[Value, Op] = {}
         self._readers: dict[Value, int] = {}
         self._wide: dict[Any, Value] = {}
@@ -328,7 +328,7 @@ class _Writer:
             if _keeps_order(base.shape, permutation):
                 self._same[result] = base
                 return
-            self._turned[result] = _Turned(base, permutation)
+            self._turned[result] = _Transposed(base, permutation)
             known = self._copies.get((base, permutation))
             if known is not None:
                 self._same[result] = known

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.cpu.barriers import without_barriers
-from jaxresid.inspector.memory.cpu.copies import OVERWRITING, written
+from jaxresid.inspector.memory.cpu.copies import OVERWRITING, insert_copies
 from jaxresid.inspector.memory.cpu.fusion import Kernel, fused
 from jaxresid.inspector.memory.cpu.schedule import breadth_first
 from jaxresid.inspector.program.ops import Block, Op, Value
@@ -20,7 +20,7 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 
 def kernels(block: Block, nest: Nest | None) -> Block:
     """Return the kernels of a block, which is a loop's body if there is a `nest`."""
-    found = written(block, nest)
+    found = insert_copies(block, nest)
     return breadth_first(fused(found.block, found.plain), found.rewritten)
 
 
@@ -34,7 +34,7 @@ class Cpu:
 
     removes_barriers: str = ""
     name = "cpu"
-    outputs_lend_room = True
+    reuses_output_buffers = True
     carries_stay = True
 
     def lowered(self, block: Block, nest: Nest | None) -> Block:

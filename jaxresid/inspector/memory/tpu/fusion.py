@@ -43,9 +43,9 @@ _READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
 # Calls into a library, which read arrays and write the type that they are asked for.
 LIBRARY = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve"})
 # No fusion has more ops than this between two ends.
-_FAR = 64
+_MAX_STEPS = 64
 # Of how many readers more is not asked.
-_MANY = 4
+_MAX_CONSUMERS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +64,8 @@ class Fusions:
 
     Attributes:
       block: the block with `Elementwise` and `Sum` ops.
-      held: values that are materialised because of what reads them.
-      spared: elementwise values that are materialised because that reads and writes less.
+      always_materialized: values that are materialised because of what reads them.
+      materialized: elementwise values that are materialised because that reads and writes less.
       fused: dots and convolutions that are not materialised, as something else finishes them.
       starts: what is materialised instead of a dot, and dots that finish themselves -> the dot that
         the kernel starts with.
@@ -73,8 +73,8 @@ class Fusions:
     """
 
     block: Block
-    held: set[Value]
-    spared: set[Value]
+    always_materialized: set[Value]
+    materialized: set[Value]
     fused: set[Value]
     starts: Mapping[Value, Op]
     widths: Mapping[Value, int]
@@ -84,28 +84,30 @@ class Fusions:
         if not op.results:  # a callback
             return True
         first = op.results[0]
-        if not self.held.isdisjoint(op.results) or first in self.widths:
+        if not self.always_materialized.isdisjoint(op.results) or first in self.widths:
             return True
         if first in self.fused:
             return False
-        return first in self.starts or first in self.spared or not leads_on(op)
+        return first in self.starts or first in self.materialized or not is_fusible(op)
 
 
 def fusions(block: Block) -> Fusions:
     """Return what is fused in a block, and what is materialised."""
     block = _simplified(block, _readers(block))
     readers = _readers(block)
-    held = _held(block)
-    meets = _meetings(block, held, readers)
-    fused, starts = _epilogues(block, held, meets)
+    held = _always_materialized(block)
+    post_dominators = _post_dominators(block, held, readers)
+    fused, starts = _epilogues(block, held, post_dominators)
     made = Fusions(block, held, set(), fused, starts, _retiled(block, readers))
     # What an array spares depends on which of its readers are arrays.
     for _ in range(2):
-        sinks = _sinks(block, held | made.spared, readers)
-        spared = _spared(made, {op: s for op, s in sinks.items() if meets[op] is None})
-        if spared == made.spared:
+        consumers = _consumer_kernels(block, held | made.materialized, readers)
+        spared = _materialized_to_save_traffic(
+            made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
+        )
+        if spared == made.materialized:
             break
-        made = replace(made, spared=spared)
+        made = replace(made, materialized=spared)
     return made
 
 
@@ -124,7 +126,7 @@ def is_view(op: Op) -> bool:
     return op.name in VIEWS and op.operands[0].literal is None
 
 
-def leads_on(op: Op) -> bool:
+def is_fusible(op: Op) -> bool:
     """Return whether the op is computed inside what reads it, unless something prevents that."""
     return is_elementwise(op) or (op.name in _MOVES and not _is_fetched(op)) or is_view(op)
 
@@ -188,7 +190,7 @@ def _is_one_per_row(op: Op) -> bool:
     return updates.size == rows and len(batched) == len(result.shape) - 1
 
 
-def _held(block: Block) -> set[Value]:
+def _always_materialized(block: Block) -> set[Value]:
     held = set(block.outputs)
     makers = {v: op for op in block.ops for v in op.results}
     for op in block.ops:
@@ -208,7 +210,7 @@ def _held(block: Block) -> set[Value]:
     return held
 
 
-def _meetings(
+def _post_dominators(
     block: Block, held: set[Value], readers: Mapping[Value, Sequence[Op]]
 ) -> dict[Op, Op | None]:
     """Return, for each op, the first op that everything made of its results leads through.
@@ -224,21 +226,21 @@ def _meetings(
             continue
         meet: Op | None = reading.pop()
         for other in reading:
-            meet = _meeting(meet, other, found, depth)
+            meet = _common_post_dominator(meet, other, found, depth)
         found[op] = meet
-        depth[op] = depth[meet] + 1 if meet is not None and leads_on(meet) else 1
+        depth[op] = depth[meet] + 1 if meet is not None and is_fusible(meet) else 1
     return found
 
 
-def _meeting(
+def _common_post_dominator(
     a: Op | None, b: Op | None, found: Mapping[Op, Op | None], depth: Mapping[Op, int]
 ) -> Op | None:
-    for _ in range(_FAR):
+    for _ in range(_MAX_STEPS):
         if a is b or a is None or b is None:
             break
-        if leads_on(a) and (depth[a] >= depth[b] or not leads_on(b)):
+        if is_fusible(a) and (depth[a] >= depth[b] or not is_fusible(b)):
             a = found[a]
-        elif leads_on(b):
+        elif is_fusible(b):
             b = found[b]
         else:
             return None
@@ -246,7 +248,7 @@ def _meeting(
 
 
 def _epilogues(
-    block: Block, held: set[Value], meets: Mapping[Op, Op | None]
+    block: Block, held: set[Value], post_dominators: Mapping[Op, Op | None]
 ) -> tuple[set[Value], dict[Value, Op]]:
     """Return `Fusions.fused` and `Fusions.starts`.
 
@@ -258,14 +260,14 @@ def _epilogues(
     ready: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         at = i
-        if leads_on(op) or op.name in _EXPENSIVE:
+        if is_fusible(op) or op.name in _EXPENSIVE:
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
     for i, op in enumerate(block.ops):
         if not is_multiplied(op) or op.results[0] in held:
             continue
         (v,) = op.results
-        end, after = v, meets.get(op)
+        end, after = v, post_dominators.get(op)
         while after is not None and after.results and ready[after.results[0]] == i:
             (more,) = after.results[:1]
             is_cast = after.name == "convert_element_type"
@@ -277,14 +279,14 @@ def _epilogues(
                 end = more
             elif not is_view(after):
                 break
-            after = meets.get(after)
+            after = post_dominators.get(after)
         if end is not v:
             fused.add(v)
         starts[end] = op
     return fused, starts
 
 
-def _sinks(
+def _consumer_kernels(
     block: Block, arrays: set[Value], readers: Mapping[Value, Sequence[Op]]
 ) -> dict[Op, frozenset[Op]]:
     """Return, for each op that leads on, the kernels that compute it if it is not materialised.
@@ -293,59 +295,61 @@ def _sinks(
     """
     found: dict[Op, frozenset[Op]] = {}
     for op in reversed(block.ops):
-        if not leads_on(op):
+        if not is_fusible(op):
             continue
-        sinks: set[Op] = set()
+        consumers: set[Op] = set()
         for v in op.results:
             for reader in readers.get(v, ()):
-                if len(sinks) >= _MANY:
+                if len(consumers) >= _MAX_CONSUMERS:
                     break
                 is_array = not arrays.isdisjoint(reader.results)
-                sinks |= {reader} if is_array else found.get(reader, {reader})
-        found[op] = frozenset(sinks)
+                consumers |= {reader} if is_array else found.get(reader, {reader})
+        found[op] = frozenset(consumers)
     return found
 
 
-def _spared(made: Fusions, forks: Mapping[Op, frozenset[Op]]) -> set[Value]:
+def _materialized_to_save_traffic(
+    fusions: Fusions, consumer_kernels: Mapping[Op, frozenset[Op]]
+) -> set[Value]:
     """Return the elementwise values for which less is read and written if they are materialised.
 
     With r bytes to compute each of its bytes from, and k kernels that read it, computing it each
     time takes r k, materialising it r + 1 + k. And a cast to a narrower type is not left to several
     dots.
     """
-    bare = replace(made, spared=set())
+    without_these = replace(fusions, materialized=set())
     found: set[Value] = set()
-    roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in made.block.inputs}
-    for op in made.block.ops:
-        if op.name == "barrier" or (is_view(op) and op.results[0] not in made.widths):
+    roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in fusions.block.inputs}
+    for op in fusions.block.ops:
+        if op.name == "barrier" or (is_view(op) and op.results[0] not in fusions.widths):
             for a, b in zip(op.operands, op.results, strict=False):
                 roots[b] = roots.get(a, ())
             continue
-        if op.bodies or bare.is_array(op):
+        if op.bodies or without_these.is_array(op):
             roots.update((v, (v,)) for v in op.results)
             continue
         if len(op.operands) == 1:
             read = roots.get(op.operands[0], ())
         else:
             read = tuple(dict.fromkeys(r for a in op.operands for r in roots.get(a, ())))
-        sinks = forks.get(op, frozenset())
-        if len(sinks) > 1 and is_elementwise(op) and op.results[0] not in made.fused:
+        consumers = consumer_kernels.get(op, frozenset())
+        if len(consumers) > 1 and is_elementwise(op) and op.results[0] not in fusions.fused:
             (v,) = op.results
-            if "float" in v.dtype and _spares(v, read, sinks):
+            if "float" in v.dtype and _saves_traffic(v, read, consumers):
                 found.add(v)
                 read = (v,)
         roots.update((v, read) for v in op.results)
     return found
 
 
-def _spares(value: Value, read: Sequence[Value], sinks: frozenset[Op]) -> bool:
+def _saves_traffic(value: Value, read: Sequence[Value], consumers: frozenset[Op]) -> bool:
     if not value.nbytes:
         return False
     large = [r for r in read if r.size >= value.size]
     is_narrowed = any(r.itemsize > value.itemsize for r in large)
-    if is_narrowed and sum(is_multiplied(s) for s in sinks) > 1:
+    if is_narrowed and sum(is_multiplied(s) for s in consumers) > 1:
         return True
-    return (sum(r.nbytes for r in large) / value.nbytes - 1) * (len(sinks) - 1) >= 2
+    return (sum(r.nbytes for r in large) / value.nbytes - 1) * (len(consumers) - 1) >= 2
 
 
 def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value, int]:

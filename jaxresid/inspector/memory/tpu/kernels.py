@@ -74,10 +74,10 @@ class _Compiler:
         return found
 
     def block(self, block: Block, nest: Nest | None) -> Kernels:
-        return _Writer(self, block, nest).written()
+        return _KernelWriter(self, block, nest).write()
 
 
-class _Writer:
+class _KernelWriter:
     """A writer of the kernels of one block."""
 
     def __init__(self, compiler: _Compiler, block: Block, nest: Nest | None) -> None:
@@ -97,7 +97,7 @@ class _Writer:
         self._nbytes: dict[Value, int] = {}
         self._looped: set[Value] = set()
 
-    def written(self) -> Kernels:
+    def write(self) -> Kernels:
         for op in self._block.ops:
             if op.name == "barrier":
                 self._barrier(op)

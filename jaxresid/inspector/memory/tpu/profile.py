@@ -11,7 +11,7 @@ class Accelerator:
     """The default profile: a TPU's compiler."""
 
     name = "accelerator"
-    outputs_lend_room = False
+    reuses_output_buffers = False
     carries_stay = False
     removes_barriers = ""
 

@@ -41,7 +41,7 @@ _API = {
     ),
     "Lint": ("jaxresid.linter",),
     "Inputs and options": (
-        *("jaxresid.targets.inputs", "jaxresid.settings.config", "jaxresid.words"),
+        *("jaxresid.targets.inputs", "jaxresid.settings.config", "jaxresid.option_types"),
         "jaxresid._version",
     ),
     "Results": ("jaxresid.model",),

@@ -297,6 +297,7 @@ def test_marks_are_among_rows_without_host_bytes():
 # -- model libraries and steps -----------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("module", "plain", "checkpointed"),
     [

@@ -104,6 +104,7 @@ def by_name(variants, found, plain):
     return tried
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("profile", ["accelerator", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_values_of_a_scan_equal_brute_force(profile):
     found = subject(Question(scanned, scanned_inputs(), mode="function", profile=profile))
@@ -120,6 +121,7 @@ def test_values_of_a_scan_equal_brute_force(profile):
         assert plan.peak_nbytes <= budget
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", [pytest.param(checkpointed, marks=pytest.mark.slow), unrolled])
 def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
     found, variants = traced(fun, unrolled_inputs(5))

@@ -112,6 +112,7 @@ def lowest(fun, *args):
     return jaxresid.plan(fun, budget=floor, mode="function")(*args)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fun", "args", "written"),
     [

@@ -193,7 +193,7 @@ PROGRAMS = [
     (jitted, Model(blocks())),
     (batched, Model(blocks())),
     (cast, Model(blocks())),
-    (step, Model(blocks())),
+    pytest.param(step, Model(blocks()), marks=pytest.mark.integration),
     (unrolled, Scanned()),
 ]
 
@@ -233,7 +233,9 @@ def test_a_checkpoint_is_of_the_module_that_it_wraps():
         assert (site.function, site.source.scope) == ("Block", "blocks[0..2]")
 
 
-@pytest.mark.parametrize("fun", [unrolled, batched, step])
+@pytest.mark.parametrize(
+    "fun", [unrolled, batched, pytest.param(step, marks=pytest.mark.integration)]
+)
 def test_the_peak_says_the_same_of_both_passes(fun):
     """Or less: what is transposed runs in another order; jax_remat3 mixes it with the rest."""
     said, found = (report_of(fun, Model(blocks()), names).peak.live for names in (True, False))

@@ -66,7 +66,8 @@ def _module(what: Lowerable, platform: str, mesh: Any) -> LoweredModule:
     """
     jax = jax_compat.import_jax()
     jitted = jax.jit(
-        lambda *given: list(what.run(given)),
+        # XLA calls its parameters `operands[3]` after this name; residuals/matching.py reads it.
+        lambda *operands: list(what.run(operands)),
         out_shardings=list(what.outputs),
         donate_argnums=tuple(what.donated),
         keep_unused=True,

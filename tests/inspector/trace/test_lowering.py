@@ -150,6 +150,13 @@ def test_a_buffer_says_the_users_line():
     assert any("# this line" in line for line in lines)
 
 
+def test_parameters_are_called_what_matching_reads():
+    """XLA hands on these names; `residuals.matching` takes an argument's index from them."""
+    traced = subject(Question(lambda w, x: jnp.sum(w @ x), (jnp.ones((4, 4)), jnp.ones(4)))).trace
+    code = lowered(traced, "cpu").code
+    assert [f"operands[{i}]".encode() in code for i in range(3)] == [True, True, False]
+
+
 def test_calls_back_into_python_are_lowered_for_devices_that_are_here():
     def loss(x):
         jax.debug.print("{}", x[0])

@@ -55,11 +55,11 @@ def main() -> None:
             ]
     every = sum(len(target.environments) for target in TARGETS)
     full = sum(len(found["facts"].get("codes", {})) == len(_COMMANDS) for found in outcomes)
+    unrun = sum(map(_is_uncompared, outcomes))
     print(
-        f"\n{rows} of {every} rows were run, {full} of them with every command, the others with"
-        f" those that are counted, `report` at least. {agreed} of {verdicts} verdicts agree;"
-        f" {sum(map(_is_uncompared, outcomes))} rows with checkpoints were not compiled without"
-        " them (*not run*)."
+        f"\n{rows} of {every} rows were run, {full} of them with every command."
+        f" {agreed} of {verdicts} verdicts agree"
+        + (f"; {unrun} rows with checkpoints were not compiled without them." if unrun else ".")
     )
     print("\n## What is wrong\n")
     for name, jax, text in wrong:

@@ -8,3 +8,15 @@ Mode = Literal["auto", "function", "step"]
 Profile = Literal["accelerator", "cpu"]
 MeshMode = Literal["auto", "explicit"]
 GroupBy = Literal["line", "function", "name", "primitive", "scope", "argument", "none"]
+OutputFormat = Literal[
+    "text",
+    "concise",
+    "json",
+    "json-lines",
+    "sarif",
+    "github",
+    "gitlab",
+    "junit",
+    "rdjson",
+    "lsp",
+]

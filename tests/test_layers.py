@@ -28,7 +28,7 @@ ALLOWED = {
     "option_types": set(),
     "jax_compat": {"errors", "interrupts"},
     "model": {"option_types"},
-    "settings": {"errors", "nearest"},
+    "settings": {"errors", "nearest", "option_types"},
     "targets": {"errors", "nearest"},
     "linter": {
         *("_version", "decoding", "errors", "home", "interrupts", "nearest", "regular_files"),

@@ -1,7 +1,8 @@
 """Define what a rule is: one class, in one file, with its own examples.
 
 Rules hold no state. `find` gets the facts of a module and yields violations, made by `report`.
-The docstring is the documentation: a summary line, then the sections that `SECTIONS` names.
+The docstring is the documentation: a summary line, then the sections that `SECTIONS` names, the
+last one only if the rule has a fix.
 """
 
 from __future__ import annotations

@@ -11,25 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, get_args
 
 from jaxresid.errors import JaxresidError
 from jaxresid.nearest import did_you_mean
+from jaxresid.option_types import OutputFormat
 from jaxresid.settings.globs import Glob, excluder, regex_of
 from jaxresid.settings.requirements import Version, jax_requirements, newest_admitted, table_in
 
-OUTPUT_FORMATS = (
-    "text",
-    "concise",
-    "json",
-    "json-lines",
-    "sarif",
-    "github",
-    "gitlab",
-    "junit",
-    "rdjson",
-    "lsp",
-)
+OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
 # ruff's list, and what holds other people's code or no code.
 DEFAULT_EXCLUDE = (

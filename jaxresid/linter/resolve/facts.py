@@ -3,6 +3,9 @@
 A *site* is one use of the checkpoint family. The *uses* of a value (a function, a checkpointed
 function, a gradient function) are the places it reaches. The *context* of a place is the context
 that its code runs in.
+
+Most of what `Facts` has is inherited: `sites`, `policy`, `named`, `loops` and `derivatives` are in
+`sites`, `uses` in `uses`, `context` in `context`, `role` in `callees`; `facts.names` is in `names`.
 """
 
 from __future__ import annotations

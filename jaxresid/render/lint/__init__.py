@@ -1,4 +1,4 @@
-"""Lint results as text, one module per format, each imported when it is asked for."""
+"""Lint results as text: one module per format, named as the format, imported when asked for."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from jaxresid.option_types import OutputFormat
 from jaxresid.safe_text import inert
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
 
-_MODULES = {
-    "text": "text",
-    "concise": "concise",
-    "json": "json",
-    "json-lines": "json_lines",
-    "sarif": "sarif",
-    "github": "github",
-    "gitlab": "gitlab",
-    "junit": "junit",
-    "rdjson": "rdjson",
-    "lsp": "lsp",
-}
-
-FORMATS = tuple(_MODULES)
+FORMATS: tuple[str, ...] = get_args(OutputFormat)
 STATISTICS_FORMATS = ("text", "concise", "json")
 
 
@@ -60,7 +48,7 @@ def render(
     Raises:
       ValueError: there is no such format.
     """
-    if format not in _MODULES:
+    if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
     from jaxresid.render.lint.run import Run
 
@@ -76,8 +64,8 @@ def render(
         summary=summary,
     )
     # With nothing to show, what is left to say is the same, and quicker to load.
-    name = _MODULES["concise" if format == "text" and not run.violations else format]
-    module = importlib.import_module(f"{__name__}.{name}")
+    name = "concise" if format == "text" and not run.violations else format
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     out: str = module.render(run)
     return out if format == "github" else inert(out)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Location
 
 
@@ -90,7 +91,7 @@ def _is_used(eqn: Any, result: int | None, used: set[Any]) -> bool:
     return result is not None and eqn.outvars[result] in used
 
 
-def _gradients(eqns: list[Any], phases: list[str]) -> list[list[int]]:
+def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
     """Return the eqns of forward and backward passes, by index, grouped by what belongs together.
 
     A group is the eqns of one gradient, or of several of which one reads what another makes.

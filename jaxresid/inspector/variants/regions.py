@@ -24,6 +24,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Location
 
 # Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is
@@ -98,8 +99,8 @@ class _Span:
     depth: int
 
     @property
-    def eqns(self) -> Sequence[Any]:
-        return self.level.jaxpr.eqns[self.start : self.stop]  # type: ignore[no-any-return]
+    def eqns(self) -> Sequence[Eqn]:
+        return self.level.jaxpr.eqns[self.start : self.stop]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

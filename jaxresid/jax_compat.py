@@ -18,10 +18,11 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from jaxresid.errors import InputsError, MissingJaxError
 from jaxresid.interrupts import deferring_interrupts
+from jaxresid.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr, Literal, Primitive, Var
 
 MINIMUM = (0, 7)
 
@@ -201,16 +202,18 @@ def flags() -> dict[str, bool]:
     return {name: bool(value) for name, value in values.items() if value is not None}
 
 
-def open_jaxpr(jaxpr: Any) -> Any:
+def open_jaxpr(jaxpr: ClosedJaxpr) -> Jaxpr:
     """Return the jaxpr with its eqns.
 
     Until 0.10 `Traced.jaxpr` and eqn params hold a ClosedJaxpr around it; since 0.11 a Jaxpr
     carries its constants itself.
     """
-    return jaxpr.jaxpr if type(jaxpr).__name__ == "ClosedJaxpr" else jaxpr
+    held: Any = jaxpr
+    opened: Jaxpr = held.jaxpr if type(jaxpr).__name__ == "ClosedJaxpr" else held
+    return opened
 
 
-def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
+def with_jaxpr(closed: ClosedJaxpr, jaxpr: Jaxpr) -> ClosedJaxpr:
     """Return what holds a jaxpr, with another one of the same inputs and outputs in it.
 
     See `open_jaxpr`.
@@ -218,7 +221,7 @@ def with_jaxpr(closed: Any, jaxpr: Any) -> Any:
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
 
 
-def with_outvars(closed: Any, outvars: Sequence[Any]) -> Any:
+def with_outvars(closed: ClosedJaxpr, outvars: Sequence[Var]) -> ClosedJaxpr:
     """Return a closed jaxpr with other outputs, chosen from those that it has."""
     jaxpr = open_jaxpr(closed)
     known = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
@@ -256,13 +259,13 @@ def abstract_ref(struct: Any) -> Any:
     return made
 
 
-def held_refs(closed: Any) -> dict[Any, Any]:
+def held_refs(closed: ClosedJaxpr) -> dict[Var, Any]:
     """Return the Refs that a closed jaxpr closes over, by constvar."""
     pairs = zip(open_jaxpr(closed).constvars, closed.consts, strict=True)
     return {var: value for var, value in pairs if is_ref(value)}
 
 
-def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
+def without_refs(closed: ClosedJaxpr, inputs: Sequence[Var]) -> tuple[ClosedJaxpr, tuple[int, ...]]:
     """Return a closed jaxpr of Refs as one of what they hold.
 
     After its outputs it also returns what the Refs hold in the end.
@@ -289,17 +292,18 @@ def without_refs(closed: Any, inputs: Sequence[Any]) -> tuple[Any, tuple[int, ..
         "invars": list(inputs),
         "debug_info": jaxpr.debug_info._replace(arg_names=("",) * len(inputs)),
     }
+    new: Callable[..., Any] = type(closed)
     with _patched({(discharge, "discharge_state"): discharge_state}):
         if open_jaxpr(closed) is closed:
             made = discharge_state(jaxpr.replace(consts=consts, **changed))
         elif "closed_jaxpr" in known:
-            made = discharge_state(type(closed)(jaxpr.replace(**changed), consts))
+            made = discharge_state(new(jaxpr.replace(**changed), consts))
         else:
-            made = type(closed)(*discharge_state(jaxpr.replace(**changed), consts))
+            made = new(*discharge_state(jaxpr.replace(**changed), consts))
     return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
 
 
-def is_pruned(eqn: Any) -> bool:
+def is_pruned(eqn: Eqn) -> bool:
     """Return whether this JAX prunes an eqn that holds jaxprs when it lowers it.
 
     It then leaves out what nothing needs of the eqn; of `while` since 0.12.
@@ -309,7 +313,7 @@ def is_pruned(eqn: Any) -> bool:
     return eqn.primitive in partial_eval.dce_rules
 
 
-def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
+def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
     """Return a closed jaxpr as a function of its inputs that can be traced.
 
     Eqns keep their lines.
@@ -319,7 +323,7 @@ def as_function(closed: Any) -> Callable[..., Sequence[Any]]:
     return jax.extend.core.jaxpr_as_fun(closed)  # type: ignore[no-any-return]
 
 
-def as_call(eqn: Any, closed: Any) -> Any:
+def as_call(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
     """Return the eqn as a plain jitted call of a closed jaxpr of its inputs and outputs.
 
     See `as_jit_jaxpr` for the closed jaxpr.
@@ -328,21 +332,22 @@ def as_call(eqn: Any, closed: Any) -> Any:
     return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
 
 
-def as_removed_checkpoint(eqn: Any, closed: Any) -> Any:
+def as_removed_checkpoint(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
     """Return a remat eqn as a call (see `as_call`) that `is_removed_checkpoint` recognises."""
     return with_params(as_call(eqn, closed), {"name": _REMOVED})
 
 
-def is_removed_checkpoint(eqn: Any) -> bool:
+def is_removed_checkpoint(eqn: Eqn) -> bool:
     """Return whether an eqn stands for a removed checkpoint."""
     return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
 
 
-def new_var_like(var: Any) -> Any:
+def new_var_like(var: Var) -> Var:
     """Return a new variable of the same aval."""
     import jax.extend
 
-    return jax.extend.core.Var(var.aval)
+    made: Var = jax.extend.core.Var(var.aval)
+    return made
 
 
 def is_in_shard_map() -> bool:
@@ -375,7 +380,7 @@ def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]
     return call
 
 
-def as_jit_jaxpr(jaxpr: Any) -> Any:
+def as_jit_jaxpr(jaxpr: Jaxpr) -> ClosedJaxpr:
     """Return an open jaxpr as a jit eqn holds it.
 
     JAX differentiates each such object once, so callers share it.
@@ -384,7 +389,7 @@ def as_jit_jaxpr(jaxpr: Any) -> Any:
 
 
 @functools.cache
-def _jit_eqn(inputs: int, outputs: int) -> Any:
+def _jit_eqn(inputs: int, outputs: int) -> Eqn:
     """Return a jit eqn of so many inputs and outputs.
 
     The names of its params differ between versions.
@@ -394,7 +399,7 @@ def _jit_eqn(inputs: int, outputs: int) -> Any:
     return open_jaxpr(traced).eqns[0]
 
 
-def as_remat(body: Any, inputs: Sequence[Any], outputs: Sequence[Any], like: Any) -> Any:
+def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: Eqn) -> Eqn:
     """Return a remat eqn of an open jaxpr, without a policy.
 
     Args:
@@ -416,12 +421,12 @@ def as_remat(body: Any, inputs: Sequence[Any], outputs: Sequence[Any], like: Any
 
 
 @functools.cache
-def _remat_eqn() -> Any:
+def _remat_eqn() -> Eqn:
     jax = import_jax()
     return open_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(1.0)).eqns[0]
 
 
-def as_name(var: Any, name: str) -> Any:
+def as_name(var: Var, name: str) -> Eqn:
     """Return the eqn that gives a value a `checkpoint_name`.
 
     Its input and its output are new variables.
@@ -433,7 +438,7 @@ def as_name(var: Any, name: str) -> Any:
     return open_jaxpr(traced).eqns[0]
 
 
-def with_params(eqn: Any, changed: Mapping[str, Any]) -> Any:
+def with_params(eqn: Eqn, changed: Mapping[str, Any]) -> Eqn:
     """Return the eqn with some of its params (see `params`) changed."""
     if eqn.primitive.name != "call_hi_primitive":
         return eqn.replace(params={**eqn.params, **changed})
@@ -454,14 +459,14 @@ def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> M
     return {**bound, "_prim": type(prim)(**params)}
 
 
-def is_jaxpr(value: Any) -> bool:
+def is_jaxpr(value: object) -> TypeGuard[ClosedJaxpr]:
     """Return whether a value is a jaxpr, open or closed."""
     return (hasattr(value, "eqns") and hasattr(value, "outvars")) or (
         hasattr(value, "jaxpr") and hasattr(value, "consts")
     )
 
 
-def primitive_name(eqn: Any) -> str:
+def primitive_name(eqn: Eqn) -> str:
     """Return the primitive's name, the same on every version and with either remat."""
     name: str = eqn.primitive.name
     if name == "call_hi_primitive":  # jax_remat3: the real primitive is a param
@@ -469,11 +474,11 @@ def primitive_name(eqn: Any) -> str:
     return _ALIASES.get(name, name)
 
 
-def params(eqn: Any) -> Mapping[str, Any]:
+def params(eqn: Eqn) -> Mapping[str, Any]:
     """Return the eqn's params; those of the real primitive under `call_hi_primitive`."""
     if eqn.primitive.name == "call_hi_primitive":
         return bound_params(eqn.params)
-    return eqn.params  # type: ignore[no-any-return]
+    return eqn.params
 
 
 def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -481,7 +486,7 @@ def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
     return getattr(bound["_prim"], "params", {}) if "_prim" in bound else bound
 
 
-def has_own_rules(eqn: Any) -> bool:
+def has_own_rules(eqn: Eqn) -> bool:
     """Return whether an eqn's primitive is a class of its own with its own rules.
 
     The primitives of jax_remat3 are left aside. Since 0.12 that of `lax.custom_root` is such a
@@ -491,7 +496,7 @@ def has_own_rules(eqn: Any) -> bool:
     return is_own and primitive_name(eqn) not in ("remat", "name")
 
 
-def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:
+def as_policies_see(eqn: Eqn) -> tuple[Primitive, Mapping[str, Any]]:
     """Return primitive and params as a checkpoint policy is given them: jax_remat3 wraps names."""
     if eqn.primitive.name == "call_hi_primitive" and primitive_name(eqn) == "name":
         import jax.extend
@@ -500,19 +505,20 @@ def as_policies_see(eqn: Any) -> tuple[Any, Mapping[str, Any]]:
     return eqn.primitive, eqn.params
 
 
-def is_literal(var: Any) -> bool:
+def is_literal(var: Var) -> TypeGuard[Literal]:
     """Return whether an operand is a literal."""
     return hasattr(var, "val")
 
 
-def converted(literal: Any, var: Any) -> Any:
+def converted(literal: Any, var: Var) -> Literal:
     """Return a literal converted to the type that a variable has."""
     import numpy as np
 
-    return type(literal)(np.asarray(literal.val).astype(var.aval.dtype)[()], var.aval)
+    new: Callable[..., Literal] = type(literal)
+    return new(np.asarray(literal.val).astype(var.aval.dtype)[()], var.aval)
 
 
-def literal_text(var: Any) -> str:
+def literal_text(var: Literal) -> str:
     """Return the value of a Literal, short.
 
     Since 0.8 it may be a TypedInt or a TypedNdArray.
@@ -526,22 +532,22 @@ def literal_text(var: Any) -> str:
     return str(array) if array.ndim == 0 else f"{array.dtype}{list(array.shape)}"
 
 
-def is_dropped(var: Any) -> bool:
+def is_dropped(var: Var) -> bool:
     """Return whether a variable is one of a result that nothing reads."""
     return type(var).__name__ == "DropVar"
 
 
-def traceback(eqn: Any) -> Any | None:
+def traceback(eqn: Eqn) -> Any | None:
     """Return the eqn's `Traceback` (hashable, compared by frames), if JAX recorded one."""
     return eqn.source_info.traceback
 
 
-def name_stack(eqn: Any) -> str:
+def name_stack(eqn: Eqn) -> str:
     """Return the eqn's name stack as text."""
     return str(eqn.source_info.name_stack)
 
 
-def traced_function(jaxpr: Any) -> str | None:
+def traced_function(jaxpr: Jaxpr) -> str | None:
     """Return `name at file:line` of the Python function that was traced into this jaxpr.
 
     None where it is not known.
@@ -549,7 +555,7 @@ def traced_function(jaxpr: Any) -> str | None:
     return getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None)
 
 
-def memory_space(aval: Any) -> str:
+def memory_space(aval: Aval) -> str:
     """Return `host` for pinned host memory, else `device`.
 
     Avals know their memory since 0.7.2; before that only the `device_put` that moved the value
@@ -563,7 +569,7 @@ def _space(space: Any) -> str:
     return "host" if getattr(space, "name", str(space)).lower().endswith("host") else "device"
 
 
-def moved_to(eqn: Any) -> str | None:
+def moved_to(eqn: Eqn) -> str | None:
     """Return `host` or `device` for a `device_put` that names a memory kind, else None."""
     for device in params(eqn).get("devices", ()):
         kind = getattr(device, "memory_kind", None) or getattr(device, "name", None)
@@ -750,7 +756,7 @@ def _entry(entry: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in entry) if isinstance(entry, tuple) else ()
 
 
-def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
+def typed_split(aval: Aval) -> tuple[tuple[str, ...], ...] | None:
     """Return how an aval's type says that it is split.
 
     None where the type does not say, which it does over explicit axes only.
@@ -762,7 +768,7 @@ def typed_split(aval: Any) -> tuple[tuple[str, ...], ...] | None:
     return split_of(sharding, len(aval.shape))
 
 
-def host_results(eqn: Any) -> tuple[int, ...]:
+def host_results(eqn: Eqn) -> tuple[int, ...]:
     """Return the results of a jit eqn that its `out_shardings` put in host memory.
 
     Their avals do not tell.
@@ -771,7 +777,7 @@ def host_results(eqn: Any) -> tuple[int, ...]:
     return tuple(i for i, s in enumerate(asked) if getattr(s, "memory_kind", None) == "pinned_host")
 
 
-def as_host_put(var: Any, like: Any) -> Any:
+def as_host_put(var: Var, like: Eqn) -> Eqn:
     """Return the eqn that moves a value like a variable to host memory.
 
     Its input and its output are new variables.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.jaxpr_types import Eqn
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +42,5 @@ def offers(sites: Sequence[CheckpointSite]) -> tuple[Offer, ...]:
     return tuple(found)
 
 
-def _is_name(eqn: Any) -> bool:
+def _is_name(eqn: Eqn) -> bool:
     return jax_compat.primitive_name(eqn) == "name"

@@ -16,6 +16,7 @@ from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program.build import Program, ValueRole, program_of_jaxpr
 from jaxresid.inspector.program.ops import Op, Value
+from jaxresid.jaxpr_types import Eqn
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
 # Shares of the function's work.
@@ -162,5 +163,5 @@ def _is_loop(ops: Sequence[Op], depth: int) -> bool:
     )
 
 
-def _body_eqns(op: Op, depth: int) -> list[object]:
+def _body_eqns(op: Op, depth: int) -> list[Eqn]:
     return [eqn for body in op.bodies for inner in body.ops for eqn in inner.context.remats[depth:]]

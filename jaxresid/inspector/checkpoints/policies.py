@@ -14,6 +14,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector.trace.failures import summary
+from jaxresid.jaxpr_types import Eqn
 
 # Factories whose names are those to save or offload; the others' are exceptions.
 _WANT = frozenset({"save_only_these_names", "save_and_offload_only_these_names"})
@@ -70,7 +71,7 @@ def means_nothing(policy: Any) -> bool:
     return policy is None or description(policy) == _NOTHING
 
 
-def answers(policy: Any, eqns: Iterable[Any], site: str) -> Answers:
+def answers(policy: Any, eqns: Iterable[Eqn], site: str) -> Answers:
     """Ask a policy about eqns.
 
     Args:
@@ -101,7 +102,7 @@ def answers(policy: Any, eqns: Iterable[Any], site: str) -> Answers:
     return Answers(saves, offloads, frozenset(names), frozenset(saved))
 
 
-def _ask(policy: Any, eqn: Any, site: str) -> Any:
+def _ask(policy: Any, eqn: Eqn, site: str) -> Any:
     primitive, params = jax_compat.as_policies_see(eqn)
     try:
         answer = policy(primitive, *(v.aval for v in eqn.invars), **params)

@@ -31,6 +31,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.trace.failures import summary
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, Source
 
 _NUMBER = re.compile(MARK + r"(\d+)")
@@ -129,7 +130,7 @@ class Removal(Generic[T]):
         pairs = ((id(eqn), _number(other)) for eqn, other in zip(eqns, marked, strict=True))
         return {key: number for key, number in pairs if number is not None}
 
-    def _calls(self, jaxpr: Any) -> list[Call]:
+    def _calls(self, jaxpr: Jaxpr) -> list[Call]:
         return [call for _, call in calls(self._levels, Level(jaxpr))]
 
     def outermost(self) -> dict[int, int]:
@@ -318,7 +319,7 @@ def _is_same_checkpoint(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
 
-def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
+def numbers_in(tags: str, eqn: Eqn) -> frozenset[int]:
     """Return the numbers of all checkpoints that an eqn of a numbered trace belongs to.
 
     Args:
@@ -328,13 +329,13 @@ def numbers_in(tags: str, eqn: Any) -> frozenset[int]:
     return frozenset(map(int, _NUMBER.findall(f"{tags}/{jax_compat.name_stack(eqn)}")))
 
 
-def _number(eqn: Any) -> int | None:
+def _number(eqn: Eqn) -> int | None:
     """Return the number of the innermost checkpoint that an eqn belongs to."""
     found = _NUMBER.findall(jax_compat.name_stack(eqn))
     return int(found[-1]) if found else None
 
 
-def _source(eqn: Any) -> tuple[Any, ...]:
+def _source(eqn: Eqn) -> tuple[Any, ...]:
     held = jax_compat.params(eqn)
     return jax_compat.traced_function(jax_compat.open_jaxpr(held["jaxpr"])), description(
         held.get("policy")

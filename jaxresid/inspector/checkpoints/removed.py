@@ -23,6 +23,7 @@ from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.trace.function import Trace, retrace
+from jaxresid.jaxpr_types import Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve"})
@@ -154,7 +155,7 @@ def _passes_of(traced: Trace) -> tuple[Any, Any]:
     return traced.forward, traced.backward
 
 
-def _may_hide(jaxpr: Any, frames: Frames) -> bool:
+def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:
     """Return whether a primal jaxpr may not show all checkpoints.
 
     That is so where it holds derivatives, or what is differentiated by rules of the user's.

@@ -30,6 +30,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import of_kind
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.layer_paths import folded_scopes
 from jaxresid.model import Location, Source
 
@@ -55,8 +56,8 @@ class Call:
       enclosing: all eqns around it, outermost first.
     """
 
-    eqn: Any
-    jaxpr: Any
+    eqn: Eqn
+    jaxpr: Jaxpr
     trips: int
     around: tuple[Any, ...]
     loops: tuple[Any, ...]
@@ -200,12 +201,12 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Checkp
     )
 
 
-def is_derived(eqn: Any) -> bool:
+def is_derived(eqn: Eqn) -> bool:
     """Return whether an eqn is a derivative, or part of one, already."""
     return _DERIVED.search(jax_compat.name_stack(eqn)) is not None
 
 
-def has_rule(eqn: Any) -> bool:
+def has_rule(eqn: Eqn) -> bool:
     """Return whether JAX differentiates an eqn by more than the jaxprs inside it."""
     return jax_compat.primitive_name(eqn) not in _TRANSPARENT
 
@@ -253,7 +254,7 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
     yield from walk(top, 1, (), (), ())
 
 
-def _recomputes(eqn: Any) -> bool:
+def _recomputes(eqn: Eqn) -> bool:
     """Return whether a remat eqn belongs to a backward pass."""
     differentiated = jax_compat.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
@@ -261,7 +262,7 @@ def _recomputes(eqn: Any) -> bool:
     return bool(differentiated)
 
 
-def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
+def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Any, bool]]) -> bool:
     """Return whether the jaxpr holds a remat eqn at any depth."""
     found = known.get(id(jaxpr))
     if found is None:
@@ -274,7 +275,7 @@ def _holds(jaxpr: Any, known: dict[int, tuple[Any, bool]]) -> bool:
     return found[1]
 
 
-def _is_stamped(eqn: Any, frames: Frames) -> bool:
+def _is_stamped(eqn: Eqn, frames: Frames) -> bool:
     """Return whether a remat eqn has the traceback of something else.
 
     While JAX differentiates a jaxpr it calls derivative rules; what these do gets the traceback of
@@ -291,7 +292,7 @@ def _is_stamped(eqn: Any, frames: Frames) -> bool:
 
 
 def body(
-    jaxpr: Any, frames: Frames, above: tuple[Frame, ...] = (), *, is_stamped: bool = False
+    jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...] = (), *, is_stamped: bool = False
 ) -> Body:
     """Return the function that a checkpoint wraps.
 
@@ -322,7 +323,7 @@ def body(
     return Body("a function")
 
 
-def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]:
+def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]:
     """Return the frames, outermost first, of the functions that all eqns of a body came through.
 
     Those that a wrapper makes itself are no part of what it wraps.
@@ -342,7 +343,7 @@ def _shared(jaxpr: Any, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]
             return chain
 
 
-def _common_scope(jaxpr: Any) -> str:
+def _common_scope(jaxpr: Jaxpr) -> str:
     """Return the scope that a body begins with: the scope of the module that it is."""
     scopes = {scope_of(jax_compat.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
     return "/".join(

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 from jaxresid.inspector.cost.registry import Rules
 from jaxresid.inspector.jaxpr.extents import extent, shape, size
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
 
 rule = Rules()
 
 
 @rule("dot_general")
-def _dot_general(eqn: Any) -> Cost:
+def _dot_general(eqn: Eqn) -> Cost:
     """Count two FLOPs for each pair of an element of the result and one of the contracted axes."""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     return Cost(matmul_flops=2 * size(eqn.outvars[0]) * extent(eqn.invars[0], contracted))
 
 
 @rule("ragged_dot_general")
-def _ragged_dot(eqn: Any) -> Cost:
+def _ragged_dot(eqn: Eqn) -> Cost:
     """Count a dot in which every row meets only its own group, whatever the groups' sizes."""
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contracted, _), _ = numbers.dot_dimension_numbers
@@ -33,13 +33,13 @@ def _ragged_dot(eqn: Any) -> Cost:
 
 
 @rule("scaled_matmul", "scaled_matmul_wrapper")
-def _scaled_matmul(eqn: Any) -> Cost:
+def _scaled_matmul(eqn: Eqn) -> Cost:
     """Count a batched matrix product of operands `(batch, m, k)` and `(batch, n, k)`."""
     return Cost(matmul_flops=2 * size(eqn.outvars[0]) * shape(eqn.invars[0])[-1])
 
 
 @rule("conv_general_dilated")
-def _convolution(eqn: Any) -> Cost:
+def _convolution(eqn: Eqn) -> Cost:
     """Count two FLOPs per tap that reads the image.
 
     Taps in the padding or between dilated elements are free.

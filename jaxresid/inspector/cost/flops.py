@@ -16,7 +16,6 @@ takes (XLA:CPU counts one trip of a loop), and a sort the logarithm of the axis 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from jaxresid.inspector.cost import contractions, decompositions
 from jaxresid.inspector.cost.registry import Rules
@@ -28,6 +27,7 @@ from jaxresid.inspector.jaxpr.primitives import (
     SCATTERS,
     of_kind,
 )
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
 
 rule = Rules()
@@ -46,20 +46,20 @@ _ITERATIVE = frozenset(row.name for row in PRIMITIVES.values() if row.iterates)
 
 
 @rule(*_MOVES)
-def _move(eqn: Any) -> Cost:
+def _move(eqn: Eqn) -> Cost:
     """Count nothing: values are moved, viewed, marked, or chosen."""
     return _FREE
 
 
 @rule(*(_PER_ELEMENT.keys() - _MOVES - _ITERATIVE))
-def _elementwise(eqn: Any) -> Cost:
+def _elementwise(eqn: Eqn) -> Cost:
     flops, transcendentals = _PER_ELEMENT[eqn.primitive.name]
     n = size(eqn.outvars[-1])  # of a random generator: the first result is its state
     return Cost(elementwise_flops=flops * n, transcendentals=transcendentals * n)
 
 
 @rule(*_ITERATIVE)
-def _iterative(eqn: Any) -> Cost:
+def _iterative(eqn: Eqn) -> Cost:
     name = eqn.primitive.name
     flops, transcendentals = _PER_ELEMENT[name]
     n = size(eqn.outvars[0])
@@ -71,7 +71,7 @@ def _iterative(eqn: Any) -> Cost:
 
 
 @rule("integer_pow")
-def _integer_pow(eqn: Any) -> Cost:
+def _integer_pow(eqn: Eqn) -> Cost:
     """Count repeated squaring: a multiplication per bit but the first, and another per set bit.
 
     A negative exponent adds a division.
@@ -83,7 +83,7 @@ def _integer_pow(eqn: Any) -> Cost:
 
 
 @rule("polynomial")
-def _polynomial(eqn: Any) -> Cost:
+def _polynomial(eqn: Eqn) -> Cost:
     """Count Horner's scheme: a multiply-add per coefficient but the first.
 
     JAX 0.12 has it in the derivative of erf.
@@ -95,54 +95,54 @@ def _polynomial(eqn: Any) -> Cost:
 
 
 @rule(*REDUCTIONS)
-def _reduction(eqn: Any) -> Cost:
+def _reduction(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=size(eqn.invars[0]) - size(eqn.outvars[0]))
 
 
 @rule(*ARG_REDUCTIONS)
-def _arg_reduction(eqn: Any) -> Cost:
+def _arg_reduction(eqn: Eqn) -> Cost:
     """Count nine FLOPs per element folded away: values, indices, ties and NaNs are compared."""
     return Cost(elementwise_flops=9 * (size(eqn.invars[0]) - size(eqn.outvars[0])))
 
 
 @rule(*of_kind("exchange_reduction"))
-def _collective_reduction(eqn: Any) -> Cost:
+def _collective_reduction(eqn: Eqn) -> Cost:
     """Count one FLOP per element that a device contributes."""
     return Cost(elementwise_flops=sum(size(v) for v in eqn.invars))
 
 
 @rule("cummax", "cummin", "cumprod", "cumsum")
-def _cumulative(eqn: Any) -> Cost:
+def _cumulative(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=_steps(eqn))
 
 
 @rule("cumlogsumexp")
-def _cumulative_logsumexp(eqn: Any) -> Cost:
+def _cumulative_logsumexp(eqn: Eqn) -> Cost:
     steps = _steps(eqn)
     return Cost(elementwise_flops=8 * steps, transcendentals=2 * steps)
 
 
-def _steps(eqn: Any) -> int:
+def _steps(eqn: Eqn) -> int:
     n, axis = size(eqn.invars[0]), shape(eqn.invars[0])[eqn.params["axis"]]
     return n - n // axis if axis else 0
 
 
 @rule("reduce_window_max", "reduce_window_min", "reduce_window_sum")
-def _window(eqn: Any) -> Cost:
+def _window(eqn: Eqn) -> Cost:
     """Count one FLOP for each element of a window but the first, padding included."""
     window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=size(eqn.outvars[0]) * (window - 1))
 
 
 @rule("select_and_gather_add")
-def _select_and_gather(eqn: Any) -> Cost:
+def _select_and_gather(eqn: Eqn) -> Cost:
     """Count the derivative of a window's maximum: each step compares, and selects twice."""
     window = math.prod(map(int, eqn.params["window_dimensions"]))
     return Cost(elementwise_flops=3 * size(eqn.outvars[0]) * (window - 1))
 
 
 @rule("select_and_scatter_add")
-def _select_and_scatter(eqn: Any) -> Cost:
+def _select_and_scatter(eqn: Eqn) -> Cost:
     """Count the transpose of `select_and_gather_add`.
 
     Each window is compared, and the source is added to what was selected.
@@ -152,25 +152,25 @@ def _select_and_scatter(eqn: Any) -> Cost:
 
 
 @rule(*(SCATTERS - {"scatter"}))
-def _scatter(eqn: Any) -> Cost:
+def _scatter(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=size(eqn.invars[2]))
 
 
 @rule("addupdate", "accum_grad_in_ref")
-def _addupdate(eqn: Any) -> Cost:
+def _addupdate(eqn: Eqn) -> Cost:
     """Count the addition of the second operand to what a ref holds."""
     return Cost(elementwise_flops=size(eqn.invars[1]))
 
 
 @rule("sort")
-def _sort(eqn: Any) -> Cost:
+def _sort(eqn: Eqn) -> Cost:
     """Count a comparison per element and halving of the sorted axis."""
     axis = shape(eqn.invars[0])[eqn.params["dimension"]]
     return Cost(elementwise_flops=size(eqn.invars[0]) * _halvings(axis))
 
 
 @rule("top_k", "approx_top_k")
-def _top_k(eqn: Any) -> Cost:
+def _top_k(eqn: Eqn) -> Cost:
     """Count a heap of k elements: a comparison per element and level of the heap."""
     levels = max(1, _halvings(eqn.params["k"]))
     return Cost(elementwise_flops=size(eqn.invars[0]) * levels)
@@ -181,7 +181,7 @@ def _halvings(n: int) -> int:
 
 
 @rule("fft")
-def _fft(eqn: Any) -> Cost:
+def _fft(eqn: Eqn) -> Cost:
     """Count eight FLOPs per element and halving of each transformed axis.
 
     For one axis this is XLA's HloCostAnalysis::HandleFft.
@@ -196,12 +196,12 @@ _THREEFRY = 117
 
 
 @rule("threefry2x32")
-def _threefry(eqn: Any) -> Cost:
+def _threefry(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=_THREEFRY * size(eqn.outvars[0]))
 
 
 @rule("random_bits")
-def _random_bits(eqn: Any) -> Cost:
+def _random_bits(eqn: Eqn) -> Cost:
     """Count a hash per word of at most 64 bits, with its counters and the folding of its halves.
 
     For a key of another generator than Threefry it is one transcendental evaluation per word, as
@@ -214,17 +214,17 @@ def _random_bits(eqn: Any) -> Cost:
 
 
 @rule("random_split", "random_fold_in")
-def _random_keys(eqn: Any) -> Cost:
+def _random_keys(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=(_THREEFRY + 3) * size(eqn.outvars[0]))
 
 
 @rule("random_seed")
-def _random_seed(eqn: Any) -> Cost:
+def _random_seed(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=2 * size(eqn.outvars[0]))
 
 
 @rule("pallas_call")
-def _pallas_call(eqn: Any) -> Cost:
+def _pallas_call(eqn: Eqn) -> Cost:
     """Return what the kernel's author gave as `cost_estimate`.
 
     Nothing else tells how often its blocks run.

@@ -11,7 +11,7 @@ bytes are counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from jaxresid.inspector.cost.traffic import traffic
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost
 
 # How often the eqn applies the inner jaxprs of these params, each to single elements.
@@ -48,12 +49,12 @@ class _NeededPart:
       invars: the numbers of the invars that are needed.
     """
 
-    jaxpr: Any
-    eqns: tuple[tuple[Any, Wanted], ...]
+    jaxpr: Jaxpr
+    eqns: tuple[tuple[Eqn, Wanted], ...]
     invars: frozenset[int]
 
 
-def jaxpr_cost(jaxpr: Any) -> Cost:
+def jaxpr_cost(jaxpr: Jaxpr) -> Cost:
     """Return what one run of a jaxpr costs."""
     return Costs().of_jaxpr(jaxpr)
 
@@ -71,12 +72,12 @@ def passes_cost(traced: Any) -> tuple[Cost, Cost]:
     return costs.of_jaxpr(traced.forward, wanted), costs.of_jaxpr(traced.backward)
 
 
-def eqn_cost(eqn: Any) -> Cost:
+def eqn_cost(eqn: Eqn) -> Cost:
     """Return what one run of an eqn costs, with everything inside it times its trips."""
     return Costs().of_eqn(eqn)
 
 
-def flat_cost(eqn: Any) -> Cost | None:
+def flat_cost(eqn: Eqn) -> Cost | None:
     """Return what an eqn costs by itself, without the jaxprs inside it; None if it is unknown.
 
     A loop or a call by itself costs nothing.
@@ -98,10 +99,10 @@ class Costs:
 
     def __init__(self) -> None:
         # By id and wanted results; the jaxpr is kept, or its id could be reused.
-        self._costs: dict[tuple[int, Wanted], tuple[Any, Cost]] = {}
+        self._costs: dict[tuple[int, Wanted], tuple[Jaxpr, Cost]] = {}
         self._reading: dict[tuple[int, Wanted], _NeededPart] = {}
 
-    def of_jaxpr(self, jaxpr: Any, wanted: Wanted = None) -> Cost:
+    def of_jaxpr(self, jaxpr: Jaxpr, wanted: Wanted = None) -> Cost:
         """Return what one run of a jaxpr costs.
 
         Args:
@@ -115,11 +116,11 @@ class Costs:
             met = self._costs[key] = (jaxpr, self._sum(self._read(jaxpr, wanted).eqns))
         return met[1]
 
-    def read(self, jaxpr: Any) -> frozenset[int]:
+    def read(self, jaxpr: Jaxpr) -> frozenset[int]:
         """Return the numbers of the invars that an open jaxpr's results need."""
         return self._read(jaxpr, None).invars
 
-    def of_eqn(self, eqn: Any, wanted: Wanted = None) -> Cost:
+    def of_eqn(self, eqn: Eqn, wanted: Wanted = None) -> Cost:
         """Return what one run of an eqn costs, with everything inside it times its trips.
 
         Args:
@@ -150,7 +151,7 @@ class Costs:
             return replace(cost * devices_of(params), collectives=cost.collectives)
         return cost if nest.length is None else cost * nest.length
 
-    def _sum(self, eqns: Iterable[tuple[Any, Wanted]]) -> Cost:
+    def _sum(self, eqns: Iterable[tuple[Eqn, Wanted]]) -> Cost:
         # Sums of plain numbers: a Cost per addition would take longer than all rules together.
         exchanged: dict[str, int] = {}
         matmul = conv = elementwise = transcendentals = moved = 0
@@ -186,7 +187,7 @@ class Costs:
             tuple(sorted(exchanged.items())),
         )
 
-    def _applied(self, eqn: Any, name: str, params: Any) -> Cost:
+    def _applied(self, eqn: Eqn, name: str, params: Mapping[str, Any]) -> Cost:
         """Return the cost of inner jaxprs applied element by element.
 
         They move no bytes of their own.
@@ -200,7 +201,7 @@ class Costs:
         inner = sum((self.of_jaxpr(params[p]) for p in _APPLIED[name]), Cost()) * times
         return _with_traffic(inner, eqn)
 
-    def _read(self, jaxpr: Any, wanted: Wanted) -> _NeededPart:
+    def _read(self, jaxpr: Jaxpr, wanted: Wanted) -> _NeededPart:
         """Return the eqns and invars of a jaxpr that its wanted results need."""
         key = (id(jaxpr), wanted)
         known = self._reading.get(key)
@@ -211,7 +212,7 @@ class Costs:
             for i, v in enumerate(jaxpr.outvars)
             if (wanted is None or i in wanted) and not jax_compat.is_literal(v)
         }
-        eqns: list[tuple[Any, Wanted]] = []
+        eqns: list[tuple[Eqn, Wanted]] = []
         for eqn in reversed(jaxpr.eqns):
             if not eqn.effects and read.isdisjoint(eqn.outvars):
                 continue
@@ -228,7 +229,7 @@ class Costs:
         self._reading[key] = _NeededPart(jaxpr, tuple(eqns), invars)
         return self._reading[key]
 
-    def _operands(self, eqn: Any, results: frozenset[int]) -> Wanted:
+    def _operands(self, eqn: Eqn, results: frozenset[int]) -> Wanted:
         """Return the operands that these results of a call, scan or cond need; None for all."""
         found = nests(eqn)
         if not found or found[0].kind == "while":
@@ -254,12 +255,12 @@ class Costs:
         return inside
 
 
-def _holds_known(eqn: Any) -> bool:
+def _holds_known(eqn: Eqn) -> bool:
     name = jax_compat.primitive_name(eqn)
     return name in _APPLIED or name in _RUNS
 
 
-def _with_traffic(cost: Cost, eqn: Any) -> Cost:
+def _with_traffic(cost: Cost, eqn: Eqn) -> Cost:
     return Cost(
         cost.matmul_flops,
         cost.conv_flops,
@@ -272,7 +273,7 @@ def _with_traffic(cost: Cost, eqn: Any) -> Cost:
     )
 
 
-def _exchanged(eqn: Any) -> tuple[tuple[str, int], ...]:
+def _exchanged(eqn: Eqn) -> tuple[tuple[str, int], ...]:
     """Return a collective's name with the bytes of its results."""
     return ((jax_compat.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
@@ -292,7 +293,7 @@ def _most_expensive(branches: list[Cost]) -> Cost:
     )
 
 
-def devices_of(params: Any) -> int:
+def devices_of(params: Mapping[str, Any]) -> int:
     """Return the number of devices along the axes that a shard_map makes manual.
 
     The param that lists them was called `manual_axes` until JAX 0.9.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
 
-Rule = Callable[[Any], Cost]
+Rule = Callable[[Eqn], Cost]
 
 
 class Rules(dict[str, Rule]):

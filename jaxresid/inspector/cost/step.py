@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.cost.jaxpr_cost import Costs, Wanted, devices_of
@@ -19,6 +18,7 @@ from jaxresid.inspector.jaxpr.phases import (
     phase_of,
 )
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Cost, Phases
 
 
@@ -60,7 +60,7 @@ class _PassCosts(Costs):
 
     def add(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         wanted: Wanted,
         tags: str,
         times: _RunCount,
@@ -94,7 +94,7 @@ class _PassCosts(Costs):
         outvars = enumerate(jaxpr.outvars)
         return frozenset(i for i, v in outvars if not jax_compat.is_literal(v) and v in after)
 
-    def _fed(self, jaxpr: Any, eqns: Sequence[Any], ahead: frozenset[int]) -> set[Any]:
+    def _fed(self, jaxpr: Jaxpr, eqns: Sequence[Eqn], ahead: frozenset[int]) -> set[Var]:
         """Return the variables that reach a forward eqn without any derivative on the way.
 
         Outvars that are `ahead` count as forward eqns do.
@@ -109,7 +109,7 @@ class _PassCosts(Costs):
 
     def _eqn(
         self,
-        eqn: Any,
+        eqn: Eqn,
         wanted: Wanted,
         tags: str,
         times: _RunCount,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.extents import nbytes
 from jaxresid.inspector.jaxpr.primitives import SCATTERS, VIEWS, of_kind
+from jaxresid.jaxpr_types import Eqn
 
 # Results that are their operand seen otherwise. A transposition is a copy; a mutable array takes
 # over its first value, and gives up its last.
@@ -30,7 +29,7 @@ ADDS = {
 }
 
 
-def traffic(eqn: Any) -> int:
+def traffic(eqn: Eqn) -> int:
     """Return the bytes that the eqn by itself reads and writes.
 
     These are its operands and results; literals are free. A view moves nothing; a slice or a gather

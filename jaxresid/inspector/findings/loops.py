@@ -16,6 +16,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Computed, Finding, Report
 from jaxresid.units import format_bytes
 
@@ -30,7 +31,7 @@ class Loop:
     """A scan and the bytes of the residuals that it stacks."""
 
     level: Level
-    eqn: Any
+    eqn: Eqn
     nbytes: int = 0
 
 
@@ -128,7 +129,7 @@ def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     return loops
 
 
-def _stacker(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None:
+def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Any] | None:
     """Return the scan of several trips that stacks a residual, with its level; None without one."""
     while not jax_compat.is_literal(var):
         made = levels.producer(level, var)

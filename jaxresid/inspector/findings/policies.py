@@ -19,6 +19,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Finding, Location, Source
 from jaxresid.nearest import did_you_mean
 
@@ -58,7 +59,7 @@ def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
     return defined
 
 
-def _holds_unknown(jaxpr: Any, holding: dict[int, bool], defined: Mapping[str, Any]) -> bool:
+def _holds_unknown(jaxpr: Jaxpr, holding: dict[int, bool], defined: Mapping[str, Any]) -> bool:
     """Return whether a jaxpr holds, at any depth, names that were not met yet."""
     if holding.get(id(jaxpr)) is False:
         return False

@@ -17,6 +17,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Source
 
 # How many eqns behind a residual are looked at; a normalisation is some ten long.
@@ -43,7 +44,7 @@ class Widening:
     source: Source
 
 
-def widened(traced: Trace, var: Any) -> Widening | None:
+def widened(traced: Trace, var: Var) -> Widening | None:
     """Return the place where a residual, an outvar of the forward jaxpr, became as wide as it is.
 
     None where it was so wide from its argument on, or where somebody asked for it.
@@ -74,14 +75,14 @@ def widened(traced: Trace, var: Any) -> Widening | None:
     return None
 
 
-def _outside(levels: Levels, level: Level, var: Any) -> tuple[Level, Any] | None:
+def _outside(levels: Levels, level: Level, var: Var) -> tuple[Level, Any] | None:
     i, nest = levels.invar(level, var), level.nest
     if i is None or nest is None or level.parent is None or i in nest.carries:
         return None
     return level.parent, level.eqn.invars[nest.operands[i]]
 
 
-def _is_like(var: Any, other: Any) -> bool:
+def _is_like(var: Var, other: Any) -> bool:
     a, b = var.aval, other.aval
     same = getattr(a, "dtype", None) == getattr(b, "dtype", None)
     return same and math.prod(a.shape) == math.prod(b.shape)
@@ -92,7 +93,7 @@ def _is_narrower(dtype: Any, wide: Any) -> bool:
     return bool(numpy.issubdtype(dtype, numpy.floating)) and dtype.itemsize < wide.itemsize
 
 
-def _widening_at(levels: Levels, level: Level, eqn: Any) -> Widening | None:
+def _widening_at(levels: Levels, level: Level, eqn: Eqn) -> Widening | None:
     frames = levels.place(level, eqn).frames
     at = levels.frames.innermost_user(frames)
     user = max((i for i, f in enumerate(frames) if f.kind == "user"), default=None)

@@ -19,6 +19,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Location
 
 # The params that are bound, and the frame that binds them -> those to bind in their place, or a
@@ -115,7 +116,7 @@ def intercept_bind(handlers: Mapping[BindSite, Handler]) -> Iterator[None]:
         yield
 
 
-def strip_trace_context(jaxpr: Any) -> None:
+def strip_trace_context(jaxpr: Jaxpr) -> None:
     """Remove the context of `intercept_bind` from the eqns of a jaxpr, or XLA would see it."""
     for eqn in eqns_in(jaxpr):
         # Of one object since 0.11, which cannot be replaced; its dict is its own.

@@ -17,6 +17,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class EqnSite:
 
     labels: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
-    jaxpr: Any = None
+    jaxpr: Jaxpr | None = None
     twin: Any = None
 
 
@@ -47,7 +48,9 @@ class CallSites:
         self._frames = frames
         self._found: dict[tuple[int, int, tuple[Frame, ...]], dict[int, EqnSite]] = {}
 
-    def find(self, primal: Any, forward: Any, above: tuple[Frame, ...], eqn: Any) -> EqnSite:
+    def find(
+        self, primal: Jaxpr | None, forward: Jaxpr, above: tuple[Frame, ...], eqn: Eqn
+    ) -> EqnSite:
         """Return the site of an eqn of a forward jaxpr.
 
         Args:
@@ -64,7 +67,7 @@ class CallSites:
             sites = self._found[key] = self._match(primal, forward, above)
         return sites.get(id(eqn), _NONE)
 
-    def _match(self, primal: Any, forward: Any, above: tuple[Frame, ...]) -> dict[int, EqnSite]:
+    def _match(self, primal: Jaxpr, forward: Jaxpr, above: tuple[Frame, ...]) -> dict[int, EqnSite]:
         twins: dict[_Key, list[EqnSite]] = defaultdict(list)
         by_frames: dict[tuple[Frame, ...], list[EqnSite]] = defaultdict(list)
         eqns = [(e, self._frames.of(e).frames, jax_compat.primitive_name(e)) for e in forward.eqns]
@@ -97,7 +100,7 @@ class CallSites:
 
     def _flat(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         above: tuple[Frame, ...],
         around: EqnSite,
         unopened: Set[Stack],
@@ -131,17 +134,17 @@ def _common(sites: list[EqnSite]) -> EqnSite:
     return EqnSite(least.labels, frames, least.jaxpr)
 
 
-def is_inlined(forward: Any, frames: Frames) -> bool:
+def is_inlined(forward: Jaxpr, frames: Frames) -> bool:
     """Return whether an eqn of the outermost forward jaxpr lost the frames that lead to it."""
     return not all(frames.of(eqn).rooted for eqn in forward.eqns)
 
 
-def contains_remat(jaxpr: Any) -> bool:
+def contains_remat(jaxpr: Jaxpr) -> bool:
     """Return whether there is a remat eqn anywhere in the jaxpr."""
     return any(jax_compat.primitive_name(eqn) == "remat" for eqn in eqns_in(jaxpr))
 
 
-def may_hold_checkpoints(jaxpr: Any, frames: Frames) -> bool:
+def may_hold_checkpoints(jaxpr: Jaxpr, frames: Frames) -> bool:
     """Return whether a forward pass, or a step, shows checkpoints or may have had some.
 
     jax_remat3 leaves none in a forward pass, nor in a derivative.

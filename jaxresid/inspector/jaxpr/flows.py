@@ -9,6 +9,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, Passes
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # Of several operands at once each result is its own: a tree that is moved is one eqn.
 _SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})
@@ -53,12 +54,12 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
-def shape_and_dtype(var: Any) -> tuple[Any, Any]:
+def shape_and_dtype(var: Var) -> tuple[tuple[int, ...] | None, Any]:
     """Return the shape and the dtype of a variable; None for what its aval does not have."""
     return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
 
 
-def is_inexact(var: Any) -> bool:
+def is_inexact(var: Var) -> bool:
     """Return whether a variable is of floats or complex numbers, or of no dtype at all."""
     jnp = jax_compat.import_jax().numpy
     dtype = getattr(var.aval, "dtype", None)
@@ -73,10 +74,10 @@ class Flows:
       outputs: what comes together in each outvar.
     """
 
-    def __init__(self, jaxpr: Any) -> None:
+    def __init__(self, jaxpr: Jaxpr) -> None:
         self.fed = 0
         self._passes = Passes()
-        self._like: dict[Any, int] = {}
+        self._like: dict[tuple[tuple[int, ...] | None, Any], int] = {}
         for i, v in enumerate(jaxpr.invars):
             self._like[shape_and_dtype(v)] = self.like(v) | 1 << i
         constants = [NOTHING] * len(jaxpr.constvars)
@@ -87,11 +88,11 @@ class Flows:
         """True if a gradient is part of any outvar, or decides about one."""
         return any(flow.is_after or flow.is_steered for flow in self.outputs)
 
-    def like(self, var: Any) -> int:
+    def like(self, var: Var) -> int:
         """Return the inputs, a bit each, that have a variable's shape and dtype."""
         return self._like.get(shape_and_dtype(var), 0)
 
-    def _of(self, jaxpr: Any, given: Sequence[Flow]) -> list[Flow]:
+    def _of(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> list[Flow]:
         """Return what comes together in each outvar of a jaxpr.
 
         Args:
@@ -104,7 +105,7 @@ class Flows:
             env.update(zip(eqn.outvars, self._results(eqn, operands), strict=True))
         return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
-    def _results(self, eqn: Any, operands: Sequence[Flow]) -> Sequence[Flow]:
+    def _results(self, eqn: Eqn, operands: Sequence[Flow]) -> Sequence[Flow]:
         together = NOTHING
         for flow in operands:
             together |= flow
@@ -134,7 +135,7 @@ class Flows:
                     results[i] |= flow
         return results
 
-    def _result_flows(self, eqn: Any, flow: Flow) -> list[Flow]:
+    def _result_flows(self, eqn: Eqn, flow: Flow) -> list[Flow]:
         """Return the same flow for each result; bools and integers hold no gradient."""
         result_flow = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
         return [flow if is_inexact(v) else result_flow for v in eqn.outvars]

@@ -22,6 +22,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.home import FOLDER
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location
 
 # What calls the target.
@@ -106,7 +107,7 @@ class Frames:
         self.kind = functools.cache(self._kind)
         self.location = functools.cache(self._location)
 
-    def of(self, eqn: Any) -> Stack:
+    def of(self, eqn: Eqn) -> Stack:
         """Return the stack of an eqn, as JAX recorded it."""
         tb = jax_compat.traceback(eqn)
         return EMPTY if tb is None else self.stack(tb)
@@ -297,7 +298,7 @@ def characters(text: str, column: int) -> int:
     return len(text.encode()[:column].decode(errors="replace"))
 
 
-def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Any) -> tuple[Frame, ...]:
+def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Jaxpr) -> tuple[Frame, ...]:
     """Return the frames of an eqn that lie below the call of the jaxpr that holds it.
 
     Where the stack is whole (JAX 0.7.0), it is ours or that of whoever called a cached function
@@ -313,7 +314,7 @@ def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Any) -> tuple[Frame, ..
     return inside(stack, jaxpr)
 
 
-def inside(stack: Stack, jaxpr: Any) -> tuple[Frame, ...]:
+def inside(stack: Stack, jaxpr: Jaxpr) -> tuple[Frame, ...]:
     """Return the frames from the function on that was traced into `jaxpr`.
 
     A stack that JAX cut starts there; in a whole one (0.7.0) the function is looked up.

@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 
 class Inlining:
@@ -24,9 +24,9 @@ class Inlining:
     """
 
     def __init__(self) -> None:
-        self._callees: dict[int, tuple[Any, Any]] = {}
+        self._callees: dict[int, tuple[Jaxpr, ClosedJaxpr]] = {}
 
-    def __call__(self, eqn: Any) -> Any:
+    def __call__(self, eqn: Eqn) -> Eqn:
         """Return the call that replaces a remat eqn."""
         body = jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
         found = self._callees.get(id(body))
@@ -35,7 +35,7 @@ class Inlining:
         return jax_compat.as_removed_checkpoint(eqn, found[1])
 
 
-def without(jaxpr: Any, removed: Iterable[int]) -> Any:
+def without(jaxpr: Jaxpr, removed: Iterable[int]) -> Jaxpr:
     """Return the open jaxpr with some remat eqns replaced by what their bodies do.
 
     Args:
@@ -48,7 +48,7 @@ def without(jaxpr: Any, removed: Iterable[int]) -> Any:
     return flattened(rewritten(jaxpr, dict.fromkeys(removed, Inlining())))
 
 
-def flattened(jaxpr: Any) -> Any:
+def flattened(jaxpr: Jaxpr) -> Jaxpr:
     """Return the open jaxpr with the calls for removed checkpoints inlined where they must be.
 
     The calls that stand for removed checkpoints are replaced by their eqns wherever another
@@ -59,18 +59,18 @@ def flattened(jaxpr: Any) -> Any:
 
 class _Flattening:
     def __init__(self) -> None:
-        self._made: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        self._made: dict[tuple[int, bool], tuple[Jaxpr, Jaxpr]] = {}
 
-    def jaxpr(self, jaxpr: Any, is_inside: bool) -> Any:
+    def jaxpr(self, jaxpr: Jaxpr, is_inside: bool) -> Jaxpr:
         key = id(jaxpr), is_inside
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = jaxpr, self._flat(jaxpr, is_inside)
         return found[1]
 
-    def _flat(self, jaxpr: Any, is_inside: bool) -> Any:
-        substitutes: dict[Any, Any] = {}
-        eqns: list[Any] = []
+    def _flat(self, jaxpr: Jaxpr, is_inside: bool) -> Jaxpr:
+        substitutes: dict[Var, Var] = {}
+        eqns: list[Eqn] = []
         for eqn in jaxpr.eqns:
             under = is_inside or jax_compat.primitive_name(eqn) == "remat"
             made = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
@@ -93,7 +93,7 @@ class _Flattening:
         return jaxpr.replace(eqns=eqns, outvars=[_value(v, substitutes) for v in jaxpr.outvars])
 
 
-def _is_conversion(eqn: Any) -> bool:
+def _is_conversion(eqn: Eqn) -> bool:
     """Return whether an eqn only gives a number another type.
 
     JAX writes no such eqn for a number that a function returns; where a checkpoint returned it, it
@@ -103,7 +103,7 @@ def _is_conversion(eqn: Any) -> bool:
     return name == "convert_element_type" and jax_compat.is_literal(eqn.invars[0])
 
 
-def _inlined(call: Any, substitutes: dict[Any, Any]) -> list[Any]:
+def _inlined(call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
     """Return the eqns of a call, with new variables.
 
     Args:
@@ -124,12 +124,12 @@ def _inlined(call: Any, substitutes: dict[Any, Any]) -> list[Any]:
     return eqns
 
 
-def _with_substitutes(eqn: Any, substitutes: Mapping[Any, Any]) -> Any:
+def _with_substitutes(eqn: Eqn, substitutes: Mapping[Var, Var]) -> Eqn:
     """Return the eqn with the operands that stand for its own."""
     if not any(not jax_compat.is_literal(v) and v in substitutes for v in eqn.invars):
         return eqn
     return eqn.replace(invars=[_value(v, substitutes) for v in eqn.invars])
 
 
-def _value(var: Any, substitutes: Mapping[Any, Any]) -> Any:
+def _value(var: Var, substitutes: Mapping[Var, Var]) -> Var:
     return var if jax_compat.is_literal(var) else substitutes.get(var, var)

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.jaxpr_types import Jaxpr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,12 +24,12 @@ class Level:
       inputs: for the top level, the path in the arguments of each invar, as far as they are known.
     """
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     parent: Level | None = None
     eqn: Any = None
     nest: Nest | None = None
     frames: tuple[Frame, ...] = ()
     within: tuple[str, ...] = ()
     scope: str = ""
-    primal: Any = None
+    primal: Jaxpr | None = None
     inputs: tuple[str | None, ...] = ()

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.callsites import CallSites
@@ -21,6 +20,7 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames, below, inside, is_mod
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.module_paths import ModulePaths
 from jaxresid.inspector.jaxpr.nesting import Nest, label, nests
+from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Location, Source
 
 # Scopes that we put into a trace to find checkpoints again begin with it.
@@ -59,20 +59,20 @@ class Levels:
         self.sites = CallSites(frames)
         self.modules = ModulePaths(self)
         self._children: dict[tuple[int, int, int], Level] = {}
-        self._producers: dict[int, dict[Any, tuple[Any, int]]] = {}
-        self._invars: dict[int, dict[Any, int]] = {}
-        self._readers: dict[int, dict[Any, list[tuple[Any, int]]]] = {}
+        self._producers: dict[int, dict[Var, tuple[Eqn, int]]] = {}
+        self._invars: dict[int, dict[Var, int]] = {}
+        self._readers: dict[int, dict[Var, list[tuple[Eqn, int]]]] = {}
         self._nests: dict[int, tuple[Nest, ...]] = {}
         self._functions: dict[int, dict[str | CodeType | None, list[tuple[Frame, ...]]]] = {}
 
-    def nests(self, eqn: Any) -> tuple[Nest, ...]:
+    def nests(self, eqn: Eqn) -> tuple[Nest, ...]:
         """Return the inner jaxprs of an eqn, as `nesting.nests` does."""
         found = self._nests.get(id(eqn))
         if found is None:
             found = self._nests[id(eqn)] = nests(eqn)
         return found
 
-    def producer(self, level: Level, var: Any) -> tuple[Any, int] | None:
+    def producer(self, level: Level, var: Var) -> tuple[Eqn, int] | None:
         """Return the eqn that makes `var` and which of its results it is; None for inputs."""
         jaxpr = level.jaxpr
         index = self._producers.get(id(jaxpr))
@@ -81,7 +81,7 @@ class Levels:
             self._producers[id(jaxpr)] = index
         return index.get(var)
 
-    def invar(self, level: Level, var: Any) -> int | None:
+    def invar(self, level: Level, var: Var) -> int | None:
         """Return which invar of the level `var` is; None for a constant."""
         jaxpr = level.jaxpr
         index = self._invars.get(id(jaxpr))
@@ -89,7 +89,7 @@ class Levels:
             index = self._invars[id(jaxpr)] = {v: i for i, v in enumerate(jaxpr.invars)}
         return index.get(var)
 
-    def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
+    def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
         """Return the eqns that read `var`, each with the operand that it reads it as."""
         jaxpr = level.jaxpr
         index = self._readers.get(id(jaxpr))
@@ -101,7 +101,7 @@ class Levels:
                         index.setdefault(v, []).append((eqn, i))
         return index.get(var, [])
 
-    def enter(self, level: Level, eqn: Any, which: int) -> Level:
+    def enter(self, level: Level, eqn: Eqn, which: int) -> Level:
         """Return the level of the eqn's inner jaxpr number `which`."""
         key = (id(level), id(eqn), which)
         child = self._children.get(key)
@@ -123,12 +123,12 @@ class Levels:
             )
         return child
 
-    def place(self, level: Level, eqn: Any) -> EqnPlace:
+    def place(self, level: Level, eqn: Eqn) -> EqnPlace:
         """Return the stack, enclosures, scope and module of an eqn of this level."""
         found = self.position(level, eqn)
         return found if found.scope else replace(found, module=self.modules.of(level, eqn))
 
-    def position(self, level: Level, eqn: Any) -> EqnPlace:
+    def position(self, level: Level, eqn: Eqn) -> EqnPlace:
         """Return the stack, enclosures and scope of an eqn of this level, without its module."""
         stack = self.frames.of(eqn)
         under = below(stack, level.frames, level.jaxpr)
@@ -172,7 +172,7 @@ class Levels:
         callers = index.get(traced, []) or index.get(code, [])
         return _common(dict.fromkeys(callers))
 
-    def _starts(self, eqn: Any, nest: Nest) -> Iterator[CodeType]:
+    def _starts(self, eqn: Eqn, nest: Nest) -> Iterator[CodeType]:
         """Yield the function that JAX called for the body of a checkpoint.
 
         It is not always the one that JAX names, which is what a library wrapped.
@@ -184,11 +184,11 @@ class Levels:
                     yield stack.frames[0].code
                     return
 
-    def location(self, level: Level, eqn: Any) -> Location | None:
+    def location(self, level: Level, eqn: Eqn) -> Location | None:
         """Return the innermost line of the user's own code."""
         return self.frames.innermost_user(self.position(level, eqn).frames)
 
-    def source(self, level: Level, eqn: Any) -> Source:
+    def source(self, level: Level, eqn: Eqn) -> Source:
         """Return where an eqn of this level comes from."""
         return source_of(self.frames, self.place(level, eqn))
 

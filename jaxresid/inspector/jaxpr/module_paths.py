@@ -21,6 +21,7 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames, is_module_method
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, phase_of
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
+from jaxresid.jaxpr_types import Eqn, Var
 
 # What hands a parameter on as another form of it.
 _FORMS = TRANSPARENT | {"optimization_barrier"}
@@ -61,10 +62,10 @@ class LevelReader(Protocol):
 
     frames: Frames
 
-    def enter(self, level: Level, eqn: Any, which: int) -> Level:
+    def enter(self, level: Level, eqn: Eqn, which: int) -> Level:
         """Return the level of the eqn's inner jaxpr number `which`."""
 
-    def position(self, level: Level, eqn: Any) -> Position:
+    def position(self, level: Level, eqn: Eqn) -> Position:
         """Return the stack of an eqn of this level."""
 
 
@@ -74,10 +75,10 @@ class ModulePaths:
     def __init__(self, levels: LevelReader) -> None:
         self._levels = levels
         self._found: dict[Level, dict[int, Path]] = {}
-        self._known: dict[Level, dict[Any, Path]] = {}
+        self._known: dict[Level, dict[Var, Path]] = {}
         self._is_list: dict[tuple[Level, Path], bool] = {}
 
-    def of(self, level: Level, eqn: Any) -> str:
+    def of(self, level: Level, eqn: Eqn) -> str:
         """Return the path of the module whose method an eqn comes from, `blocks[3].mlp`.
 
         The argument's name is left out. Empty where the arguments do not tell.
@@ -98,7 +99,7 @@ class ModulePaths:
                 found.update((ids[i], path) for i, path in named.items())
         return found
 
-    def inside(self, level: Level, eqn: Any) -> str:
+    def inside(self, level: Level, eqn: Eqn) -> str:
         """Return the path of the module of an eqn with a body, such as a checkpoint."""
         child = self._levels.enter(level, eqn, 0)
         path = _common([path for path in self._paths(child).values() if path])
@@ -121,7 +122,7 @@ class ModulePaths:
         stacks = {self._levels.frames.of(eqn) for eqn in level.jaxpr.eqns}
         return any(is_module_method(frame) for stack in stacks for frame in stack.frames)
 
-    def _inputs(self, level: Level) -> dict[Any, Path]:
+    def _inputs(self, level: Level) -> dict[Var, Path]:
         """Return the parameters among a level's variables, in whatever form, with their paths."""
         known = self._known.get(level)
         if known is not None:
@@ -145,7 +146,7 @@ class ModulePaths:
                         known[eqn.outvars[0]] = path
         return known
 
-    def _eqn(self, level: Level, eqn: Any) -> _Eqn:
+    def _eqn(self, level: Level, eqn: Eqn) -> _Eqn:
         known = self._inputs(level)
         frames = self._levels.position(level, eqn).frames[len(level.frames) :]
         reads = [known[v] for v in eqn.invars if not jax_compat.is_literal(v) and v in known]

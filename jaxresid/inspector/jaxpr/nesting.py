@@ -7,12 +7,13 @@ it inwards from operands. Unknown primitives with one inner jaxpr of matching ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import CALLS, PRIMITIVES
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 # Results and operands line up one to one with the inner jaxpr's.
 _BODIES = {row.name: row.body for row in PRIMITIVES.values() if row.body is not None}
@@ -37,7 +38,7 @@ class Nest:
       length: trips of a scan; None where unknown (while).
     """
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     kind: str
     operands: tuple[int, ...]
     results: tuple[int | None, ...]
@@ -47,7 +48,7 @@ class Nest:
     length: int | None = 1
 
 
-def nests(eqn: Any) -> tuple[Nest, ...]:
+def nests(eqn: Eqn) -> tuple[Nest, ...]:
     """Return the inner jaxprs of an eqn with their alignment; empty for a plain primitive."""
     name = jax_compat.primitive_name(eqn)
     params = jax_compat.params(eqn)
@@ -62,7 +63,7 @@ def nests(eqn: Any) -> tuple[Nest, ...]:
     return () if eqn.primitive.name in _PLAIN else tuple(_unknown(eqn, params))
 
 
-def eqns_in(jaxpr: Any) -> Iterator[Any]:
+def eqns_in(jaxpr: Jaxpr) -> Iterator[Eqn]:
     """Yield the eqns of an open jaxpr and of those inside it, each once."""
     seen: set[int] = set()
     stack = [jaxpr]
@@ -76,7 +77,7 @@ def eqns_in(jaxpr: Any) -> Iterator[Any]:
             stack += [nest.jaxpr for nest in nests(eqn)]
 
 
-def _call(eqn: Any, jaxpr: Any) -> Nest:
+def _call(eqn: Eqn, jaxpr: Jaxpr) -> Nest:
     # The last operands line up: some versions put constants of the callee in front.
     extra = len(eqn.invars) - len(jaxpr.invars)
     return Nest(
@@ -90,7 +91,7 @@ def _call(eqn: Any, jaxpr: Any) -> Nest:
     )
 
 
-def _branch(eqn: Any, branch: Any) -> Nest:
+def _branch(eqn: Eqn, branch: Jaxpr | ClosedJaxpr) -> Nest:
     jaxpr = jax_compat.open_jaxpr(branch)
     return Nest(
         jaxpr,
@@ -103,7 +104,7 @@ def _branch(eqn: Any, branch: Any) -> Nest:
     )
 
 
-def _scan(eqn: Any, params: Any) -> Nest:
+def _scan(eqn: Eqn, params: Mapping[str, Any]) -> Nest:
     # Told apart by rank, not by params: 0.12 replaced num_consts and num_carry by ft_in and ft_out.
     jaxpr = jax_compat.open_jaxpr(params["jaxpr"])
     stacked = frozenset(
@@ -130,7 +131,7 @@ def _scan(eqn: Any, params: Any) -> Nest:
     )
 
 
-def _while(eqn: Any, params: Any) -> Nest:
+def _while(eqn: Eqn, params: Mapping[str, Any]) -> Nest:
     jaxpr = jax_compat.open_jaxpr(params["body_jaxpr"])
     cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
     return Nest(
@@ -145,7 +146,7 @@ def _while(eqn: Any, params: Any) -> Nest:
     )
 
 
-def _unknown(eqn: Any, params: Any) -> Iterator[Nest]:
+def _unknown(eqn: Eqn, params: Mapping[str, Any]) -> Iterator[Nest]:
     inner = [jax_compat.open_jaxpr(v) for v in params.values() if jax_compat.is_jaxpr(v)]
     if not inner:
         _PLAIN.add(eqn.primitive.name)
@@ -153,7 +154,7 @@ def _unknown(eqn: Any, params: Any) -> Iterator[Nest]:
         yield _call(eqn, inner[0])
 
 
-def _lines_up(jaxpr: Any, eqn: Any) -> bool:
+def _lines_up(jaxpr: Jaxpr, eqn: Eqn) -> bool:
     """Return whether a jaxpr's inputs and outputs are the eqn's.
 
     Those of lax.reduce are as many, but single elements.
@@ -164,15 +165,15 @@ def _lines_up(jaxpr: Any, eqn: Any) -> bool:
     ]
 
 
-def _rank(var: Any) -> int:
+def _rank(var: Var) -> int:
     return len(_shape(var))
 
 
-def _shape(var: Any) -> tuple[int, ...]:
+def _shape(var: Var) -> tuple[int, ...]:
     return tuple(getattr(var.aval, "shape", ()))
 
 
-def label(eqn: Any) -> str | None:
+def label(eqn: Eqn) -> str | None:
     """Return how the eqn reads as an enclosure: `scan ×48`, `jit f`, `cond`.
 
     None for those that only carry a body and mean nothing to a user.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "update"
 BOTH = "both"
@@ -50,9 +50,9 @@ class Passes:
 
     def __init__(self) -> None:
         # By id; the jaxpr is kept, or its id could be reused.
-        self._within: dict[int, tuple[Any, frozenset[str]]] = {}
+        self._within: dict[int, tuple[Jaxpr, frozenset[str]]] = {}
 
-    def of(self, eqn: Any) -> str:
+    def of(self, eqn: Eqn) -> str:
         """Return the pass of an eqn.
 
         Returns:
@@ -69,7 +69,7 @@ class Passes:
             return BOTH
         return next(iter(found), UPDATE)
 
-    def within(self, jaxpr: Any) -> frozenset[str]:
+    def within(self, jaxpr: Jaxpr) -> frozenset[str]:
         """Return which of `forward` and `backward` occur in a jaxpr."""
         known = self._within.get(id(jaxpr))
         if known is None:

@@ -7,16 +7,17 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 # An eqn whose inner jaxprs are rewritten already -> what stands in its place.
-Replace = Callable[[Any], Any]
+Replace = Callable[[Eqn], Eqn]
 # The eqns of a jaxpr, rewritten one by one -> what stands in their place.
-Regroup = Callable[[Sequence[Any]], Sequence[Any]]
+Regroup = Callable[[Sequence[Eqn]], Sequence[Eqn]]
 
 
 def rewritten(
-    jaxpr: Any, eqns: Mapping[int, Replace], jaxprs: Mapping[int, Regroup] | None = None
-) -> Any:
+    jaxpr: Jaxpr, eqns: Mapping[int, Replace], jaxprs: Mapping[int, Regroup] | None = None
+) -> Jaxpr:
     """Return the open jaxpr with eqns replaced, and with all eqns of some inner jaxprs regrouped.
 
     What is called at several places and rewritten alike stays one object, which JAX differentiates
@@ -42,9 +43,9 @@ class _Rewrite:
         self.left = {*eqns, *jaxprs}
         self._replaced = eqns
         self._regrouped = jaxprs
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._made: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
-    def jaxpr(self, jaxpr: Any) -> Any:
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         found = self._made.get(id(jaxpr))
         if found is None:
             eqns = [self._eqn(eqn) for eqn in jaxpr.eqns]
@@ -57,7 +58,7 @@ class _Rewrite:
             found = self._made[id(jaxpr)] = jaxpr, made
         return found[1]
 
-    def _eqn(self, eqn: Any) -> Any:
+    def _eqn(self, eqn: Eqn) -> Eqn:
         made = with_inner(eqn, self.jaxpr)
         replace = self._replaced.get(id(eqn))
         if replace is None:
@@ -66,7 +67,7 @@ class _Rewrite:
         return replace(made)
 
 
-def with_inner(eqn: Any, new: Callable[[Any], Any]) -> Any:
+def with_inner(eqn: Eqn, new: Callable[[Jaxpr], Jaxpr]) -> Eqn:
     """Return the eqn with each open jaxpr that it holds replaced; the same eqn where all stay."""
     changed = {}
     for name, value in jax_compat.params(eqn).items():
@@ -76,7 +77,7 @@ def with_inner(eqn: Any, new: Callable[[Any], Any]) -> Any:
     return jax_compat.with_params(eqn, changed) if changed else eqn
 
 
-def _param(value: Any, new: Callable[[Any], Any]) -> Any:
+def _param(value: Any, new: Callable[[Jaxpr], Jaxpr]) -> Any:
     if isinstance(value, tuple) and any(jax_compat.is_jaxpr(v) for v in value):
         several = tuple(_param(v, new) for v in value)
         return value if all(a is b for a, b in zip(several, value, strict=True)) else several

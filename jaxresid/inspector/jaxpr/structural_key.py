@@ -6,11 +6,12 @@ keeps by the jaxpr's identity: layers whose bodies are one object are differenti
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.jaxpr_types import Jaxpr, Var
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,20 +27,20 @@ class _ById:
         return isinstance(other, _ById) and other.value is self.value
 
 
-def key(jaxpr: Any) -> Hashable:
+def key(jaxpr: Jaxpr) -> Hashable:
     """Return a key that is equal for open jaxprs that compute the same on the same lines of code.
 
     What they call has to be the same object.
     """
-    numbers: dict[Any, int] = {}
+    numbers: dict[Var, int] = {}
 
-    def var(v: Any) -> Hashable:
+    def var(v: Var) -> Hashable:
         if jax_compat.is_literal(v):
             # Since 0.8 a literal may be an array.
             return v.aval, _ById(v.val) if v.aval.shape else repr(v.val)
         return v.aval, numbers.setdefault(v, len(numbers))
 
-    def all_of(vs: Any) -> Hashable:
+    def all_of(vs: Sequence[Var]) -> Hashable:
         return tuple(var(v) for v in vs)
 
     return (

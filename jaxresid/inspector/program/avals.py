@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from jaxresid import jax_compat
 from jaxresid.inspector.program.ops import Value
+from jaxresid.jaxpr_types import Var
 from jaxresid.model import Aval
 
 
-def aval_of(var: Any) -> Aval:
+def aval_of(var: Var) -> Aval:
     """Return the aval of a jaxpr variable or literal.
 
     Extended dtypes (PRNG keys) count the bytes of one key: 8 for threefry and 16 for rbg.
@@ -28,7 +29,7 @@ def aval_of(var: Any) -> Aval:
     )
 
 
-def aval_on(values: Mapping[Any, Value], var: Any) -> Aval:
+def aval_on(values: Mapping[Var, Value], var: Var) -> Aval:
     """Return the aval of a variable as `aval_of` does, with the part of it that one device holds.
 
     Args:

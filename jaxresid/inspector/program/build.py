@@ -22,6 +22,7 @@ from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.splits import Split
+from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
 
 # More readers than this of one value are not fused; a bound on the search.
 _SIBLINGS = 8
@@ -64,7 +65,7 @@ class Program:
     outputs: tuple[ValueRole, ...]
     residuals: frozenset[Value] = frozenset()
     sharding: Sharding | None = None
-    values: Mapping[Any, Value] = field(default_factory=dict)
+    values: Mapping[Var, Value] = field(default_factory=dict)
 
 
 def value_and_gradients(traced: Trace) -> Program:
@@ -87,7 +88,7 @@ def value_and_gradients(traced: Trace) -> Program:
     )
     extra += [v for v in cotangents if v.literal is None]
     block = Block((*inputs, *extra), tuple(build.ops), (*primal, *gradients))
-    values: Mapping[Any, Value] = {}
+    values: Mapping[Var, Value] = {}
     if sharding is not None and record is not None:
         # What users run returns them split as the parameters that they update.
         leading = forward.invars[len(forward.invars) - len(traced.arguments.dynamic) :]
@@ -114,7 +115,7 @@ def value_and_gradients(traced: Trace) -> Program:
 
 
 def program_of_jaxpr(
-    jaxpr: Any,
+    jaxpr: Jaxpr,
     inputs: Sequence[ValueRole],
     outputs: Sequence[ValueRole],
     *,
@@ -135,7 +136,7 @@ def program_of_jaxpr(
     arguments = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
     made = build.inline(jaxpr, arguments, InlineContext(top=jaxpr))
     block = Block(tuple(arguments), tuple(build.ops), tuple(made))
-    values: Mapping[Any, Value] = {}
+    values: Mapping[Var, Value] = {}
     if sharding is not None and record is not None:
         block, values = _of_one_device(block, record, sharding, arguments)
     return Program(pruned(block), tuple(inputs), tuple(outputs), sharding=sharding, values=values)
@@ -143,7 +144,7 @@ def program_of_jaxpr(
 
 def _of_one_device(
     block: Block, record: _InlinedValues, sharding: Sharding, inputs: Sequence[Value]
-) -> tuple[Block, Mapping[Any, Value]]:
+) -> tuple[Block, Mapping[Var, Value]]:
     """Return the block as one device of a mesh runs it, and the values of the variables there.
 
     Args:
@@ -178,7 +179,7 @@ class _InlinedValues:
       local: the ops of `shard_map` bodies.
     """
 
-    values: dict[Any, Value] = field(default_factory=dict)
+    values: dict[Var, Value] = field(default_factory=dict)
     pins: dict[Value, Split] = field(default_factory=dict)
     local: set[Op] = field(default_factory=set)
 
@@ -197,7 +198,9 @@ class _Builder:
         self._known: dict[Any, tuple[Value, ...]] = {}
         self._keys: dict[int, Any] = {}
 
-    def inline(self, jaxpr: Any, arguments: Sequence[Value], context: InlineContext) -> list[Value]:
+    def inline(
+        self, jaxpr: Jaxpr, arguments: Sequence[Value], context: InlineContext
+    ) -> list[Value]:
         """Add the ops of a jaxpr called with `arguments` (constants first); return its results."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], arguments, strict=True))
         for eqn in jaxpr.eqns:
@@ -209,7 +212,7 @@ class _Builder:
                 self._record.values.setdefault(var, made)
         return [_literal(v) if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
-    def _results(self, eqn: Any, operands: list[Value], context: InlineContext) -> Sequence[Value]:
+    def _results(self, eqn: Eqn, operands: list[Value], context: InlineContext) -> Sequence[Value]:
         name = jax_compat.primitive_name(eqn)
         if name == "name" and self._as_written:
             return self._add_plain(name, eqn, operands, context)
@@ -232,7 +235,7 @@ class _Builder:
             self._record.pins.setdefault(value, split)
 
     def _add_plain(
-        self, name: str, eqn: Any, operands: list[Value], context: InlineContext
+        self, name: str, eqn: Eqn, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
         key = None if self._as_written else self._key(eqn, name)
         if key is not None:
@@ -246,7 +249,7 @@ class _Builder:
             self._known[key] = results
         return results
 
-    def _key(self, eqn: Any, name: str) -> Any:
+    def _key(self, eqn: Eqn, name: str) -> Any:
         """Return what makes two eqns on equal operands equal; None if nothing does."""
         found = self._keys.get(id(eqn), self)
         if found is self:
@@ -262,7 +265,7 @@ class _Builder:
         return found
 
     def _barrier(
-        self, eqn: Any, operands: Sequence[Value], context: InlineContext, held: Sequence[bool]
+        self, eqn: Eqn, operands: Sequence[Value], context: InlineContext, held: Sequence[bool]
     ) -> list[Value]:
         """Add a barrier for the operands that are `held`, and return all operands as behind it.
 
@@ -278,7 +281,7 @@ class _Builder:
         return [fresh.get(v, v) if h else v for v, h in zip(operands, held, strict=True)]
 
     def _call(
-        self, name: str, eqn: Any, nest: Nest, operands: list[Value], context: InlineContext
+        self, name: str, eqn: Eqn, nest: Nest, operands: list[Value], context: InlineContext
     ) -> list[Value]:
         inside = _inner_context(context, eqn, 0)
         if name == "remat":
@@ -292,7 +295,7 @@ class _Builder:
         made = self.inline(nest.jaxpr, arguments, inside)
         return self._move_results(eqn, made, context) if name == "jit" else made
 
-    def _move_results(self, eqn: Any, made: list[Value], context: InlineContext) -> list[Value]:
+    def _move_results(self, eqn: Eqn, made: list[Value], context: InlineContext) -> list[Value]:
         """Return the results of a jit eqn, moved to host memory where its out_shardings say so."""
         for i in jax_compat.host_results(eqn):
             before = made[i]
@@ -305,7 +308,7 @@ class _Builder:
 
     def _inline_shard_map(
         self,
-        eqn: Any,
+        eqn: Eqn,
         nest: Nest,
         arguments: list[Value],
         context: InlineContext,
@@ -345,7 +348,7 @@ class _Builder:
     def _bodies(
         self,
         name: str,
-        eqn: Any,
+        eqn: Eqn,
         inner: Sequence[Nest],
         operands: list[Value],
         context: InlineContext,
@@ -365,18 +368,18 @@ class _Builder:
     def _add(self, op: Op) -> None:
         self.ops.append(op)
 
-    def _body(self, jaxpr: Any, context: InlineContext) -> Block:
+    def _body(self, jaxpr: Jaxpr, context: InlineContext) -> Block:
         return _body(_Builder(self._as_written, self._record), jaxpr, context)
 
 
-def _body(build: _Builder, jaxpr: Any, context: InlineContext) -> Block:
+def _body(build: _Builder, jaxpr: Jaxpr, context: InlineContext) -> Block:
     constants = [_constant(v) for v in jaxpr.constvars]
     inputs = [_value(v) for v in jaxpr.invars]
     outputs = build.inline(jaxpr, [*constants, *inputs], context)
     return Block(tuple(inputs), tuple(build.ops), tuple(outputs))
 
 
-def _inner_context(context: InlineContext, eqn: Any, which: int) -> InlineContext:
+def _inner_context(context: InlineContext, eqn: Eqn, which: int) -> InlineContext:
     is_remat = jax_compat.primitive_name(eqn) == "remat"
     return InlineContext(
         parent=context,
@@ -388,7 +391,7 @@ def _inner_context(context: InlineContext, eqn: Any, which: int) -> InlineContex
     )
 
 
-def _barrier_operands(eqn: Any, count: int) -> tuple[bool, ...] | None:
+def _barrier_operands(eqn: Eqn, count: int) -> tuple[bool, ...] | None:
     """Return which operands of a remat eqn a barrier holds; None if there is no barrier.
 
     The legacy implementation has it on the operands of the eqn that recomputes and transposes;
@@ -403,27 +406,27 @@ def _barrier_operands(eqn: Any, count: int) -> tuple[bool, ...] | None:
     return (True,) * count if prevent else None
 
 
-def _phase(eqn: Any, context: InlineContext) -> str:
+def _phase(eqn: Eqn, context: InlineContext) -> str:
     return phase_of(f"{context.tags}/{jax_compat.name_stack(eqn)}")
 
 
-def _value(var: Any) -> Value:
+def _value(var: Var) -> Value:
     shape, dtype, itemsize, memory = _described(var.aval)
     return Value(shape, dtype, itemsize, memory)
 
 
-def _cotangent(var: Any) -> Value:
+def _cotangent(var: Var) -> Value:
     """Return the value of a cotangent: the number 1 for a scalar's, an argument for any other."""
     made = _value(var)
     return replace(made, literal="1.0") if made.size == 1 else made
 
 
-def _literal(var: Any) -> Value:
+def _literal(var: Literal) -> Value:
     shape, dtype, itemsize, memory = _described(var.aval)
     return Value(shape, dtype, itemsize, memory, jax_compat.literal_text(var))
 
 
-def _constant(var: Any) -> Value:
+def _constant(var: Var) -> Value:
     """Return the value of a nested jaxpr's constant.
 
     The executable holds it as it does a literal.
@@ -431,7 +434,7 @@ def _constant(var: Any) -> Value:
     return replace(_value(var), literal=f"constant {id(var)}")
 
 
-def _described(aval: Any) -> tuple[tuple[int, ...], str, int, str]:
+def _described(aval: Aval) -> tuple[tuple[int, ...], str, int, str]:
     dtype = getattr(aval, "dtype", None)
     if dtype is None:  # a token or a ref
         return (), str(aval), 0, "device"
@@ -443,7 +446,7 @@ def _dtype(dtype: Any) -> tuple[str, int]:
     return getattr(dtype, "name", str(dtype)), int(dtype.itemsize)
 
 
-def _same_precision(eqn: Any) -> bool:
+def _same_precision(eqn: Eqn) -> bool:
     """Return whether a reduce_precision keeps every bit.
 
     Legacy remat puts one on each float it saves.
@@ -453,7 +456,7 @@ def _same_precision(eqn: Any) -> bool:
     return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
 
 
-def _same_type(eqn: Any) -> bool:
+def _same_type(eqn: Eqn) -> bool:
     a, b = eqn.invars[0].aval, eqn.outvars[0].aval
     return bool(a.dtype == b.dtype and getattr(a, "shape", None) == getattr(b, "shape", None))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.jaxpr_types import Eqn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +62,7 @@ class InlineContext:
     eqn: Any = None
     which: int = 0
     tags: str = ""
-    remats: tuple[Any, ...] = ()
+    remats: tuple[Eqn, ...] = ()
     top: Any = None
 
 
@@ -93,7 +94,7 @@ class Op:
     name: str
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
-    eqn: Any
+    eqn: Eqn
     context: InlineContext
     phase: str
     bodies: tuple[Block, ...] = ()

@@ -9,6 +9,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
+from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Consumer
 
 # Eqns that hand a value on as it is; who reads what they hand on is the consumer. A
@@ -23,7 +24,7 @@ Readers = Callable[[Level, Any], Iterable[tuple[Any, int]]]
 
 
 def consumers(
-    levels: Levels, top: Level, var: Any, readers: Readers | None = None
+    levels: Levels, top: Level, var: Var, readers: Readers | None = None
 ) -> tuple[Consumer, ...]:
     """Return the backward eqns that read a variable, in program order.
 
@@ -39,7 +40,7 @@ def consumers(
 
 
 def _read(
-    levels: Levels, readers: Readers, level: Level, var: Any, seen: set[tuple[int, Any]]
+    levels: Levels, readers: Readers, level: Level, var: Var, seen: set[tuple[int, Any]]
 ) -> Iterator[Consumer]:
     if (id(level), var) in seen:  # once round a loop's carry is enough
         return
@@ -82,7 +83,7 @@ def _read(
                 yield from _read(levels, readers, level, level.jaxpr.invars[entering], seen)
 
 
-def _recomputes(level: Level, eqn: Any) -> bool:
+def _recomputes(level: Level, eqn: Eqn) -> bool:
     """Return whether the eqn, or one around it, re-creates forward values.
 
     The tag is on each recomputed eqn, or with jax_remat3 on the remat eqn around them.

@@ -12,6 +12,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Equation, Listing, Report, Split, Variable
 
 _PARAM_LENGTH = 60
@@ -61,7 +62,7 @@ class _Lister:
         )
 
     def equation(
-        self, level: Level, eqn: Any, residuals: Mapping[Any, int], depth: int
+        self, level: Level, eqn: Eqn, residuals: Mapping[Any, int], depth: int
     ) -> Equation:
         inputs = tuple(self.value(v, residuals) for v in eqn.invars)
         outputs = tuple(self.value(v, residuals) for v in eqn.outvars)
@@ -93,7 +94,7 @@ class _Lister:
             folded=0 if inner else sum(len(nest.jaxpr.eqns) for nest in nests),
         )
 
-    def value(self, var: Any, residuals: Mapping[Any, int]) -> Variable:
+    def value(self, var: Var, residuals: Mapping[Any, int]) -> Variable:
         if jax_compat.is_literal(var):
             return Variable(jax_compat.literal_text(var), aval_of(var))
         if jax_compat.is_dropped(var):

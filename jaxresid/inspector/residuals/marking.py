@@ -12,6 +12,7 @@ from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.ops import Value
 from jaxresid.inspector.residuals.numbering import FreeValues
 from jaxresid.inspector.residuals.provenance import Provenance
+from jaxresid.jaxpr_types import Var
 from jaxresid.model import Computed, Consumer, Mark, Residual
 
 
@@ -42,7 +43,7 @@ class Marking:
         self._seen: set[int] = set()
 
     def residual(
-        self, var: Any, made: Provenance, read: tuple[Consumer, ...], *, is_unread: bool = False
+        self, var: Var, made: Provenance, read: tuple[Consumer, ...], *, is_unread: bool = False
     ) -> Residual:
         """Return a variable as a residual, marked.
 

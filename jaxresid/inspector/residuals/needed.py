@@ -14,6 +14,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class _Part:
     """What of a jaxpr is needed: the ids of eqns, and the variables."""
 
     eqns: frozenset[int]
-    variables: frozenset[Any]
+    variables: frozenset[Var]
 
 
 class Needed:
@@ -36,7 +37,7 @@ class Needed:
         self._parts: dict[int, tuple[Level, _Part]] = {}
         self._known: dict[tuple[int, frozenset[int]], _Part] = {}
 
-    def has(self, level: Level, eqn: Any) -> bool:
+    def has(self, level: Level, eqn: Eqn) -> bool:
         """Return whether an eqn of the level is needed."""
         return id(eqn) in self._of(level).eqns
 
@@ -54,7 +55,7 @@ class Needed:
         self._parts[id(level)] = level, found  # the level is held, so that its id stays its own
         return found
 
-    def _body(self, eqn: Any, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
+    def _body(self, eqn: Eqn, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
         """Return the needed part of a pruned eqn's body, given those variables needed around it."""
         jaxpr = nest.jaxpr
         if eqn.effects:
@@ -71,7 +72,7 @@ class Needed:
                 return found
             wanted |= carried
 
-    def _back(self, jaxpr: Any, outputs: frozenset[int]) -> _Part:
+    def _back(self, jaxpr: Jaxpr, outputs: frozenset[int]) -> _Part:
         """Return the needed part of a jaxpr, given which of its outputs are needed."""
         key = id(jaxpr), outputs
         if key not in self._known:
@@ -84,7 +85,7 @@ class Needed:
             self._known[key] = _Part(frozenset(eqns), frozenset(variables))
         return self._known[key]
 
-    def _operands(self, eqn: Any, variables: set[Any]) -> list[Any]:
+    def _operands(self, eqn: Eqn, variables: set[Var]) -> list[Any]:
         """Return the operands that the needed results of an eqn depend on."""
         needed = dict.fromkeys(range(len(eqn.invars)), True)
         bodies = self._levels.nests(eqn) if _is_opened(eqn) else ()
@@ -97,12 +98,12 @@ class Needed:
         return [v for i, v in enumerate(eqn.invars) if needed[i] and not jax_compat.is_literal(v)]
 
 
-def _whole(jaxpr: Any) -> _Part:
+def _whole(jaxpr: Jaxpr) -> _Part:
     made = (v for eqn in jaxpr.eqns for v in eqn.outvars)
     return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *made)))
 
 
-def _is_opened(eqn: Any) -> bool:
+def _is_opened(eqn: Eqn) -> bool:
     return jax_compat.is_pruned(eqn) and jax_compat.primitive_name(eqn) != "remat"
 
 
@@ -114,13 +115,13 @@ def _is_kept_whole(level: Level) -> bool:
     return False
 
 
-def _read_by_condition(eqn: Any, nest: Nest) -> set[int]:
+def _read_by_condition(eqn: Eqn, nest: Nest) -> set[int]:
     """Return the inner invars of a `while` that its condition reads."""
     asked = _deciding_carries(eqn, nest)
     return {i for i, o in nest.carries.items() if o in asked}
 
 
-def _deciding_carries(eqn: Any, nest: Nest) -> set[int]:
+def _deciding_carries(eqn: Eqn, nest: Nest) -> set[int]:
     """Return the carries of a `while` that decide whether it goes on, by the outvar of its body."""
     if nest.kind != "while":
         return set()

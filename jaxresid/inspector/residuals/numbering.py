@@ -9,6 +9,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, VIEWS
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # Results that equal their operand, bit for bit. One that devices share otherwise is another array.
 _SAME = MARKS | {"copy", "reduce_precision"}
@@ -41,7 +42,7 @@ class Numbering:
         self._numbers: dict[Any, int] = {}
         self._jaxprs: dict[int, dict[Any, int]] = {}
 
-    def of(self, jaxpr: Any) -> dict[Any, int]:
+    def of(self, jaxpr: Jaxpr) -> dict[Any, int]:
         """Return the number of every variable of a jaxpr, comparable within this jaxpr only."""
         found = self._jaxprs.get(id(jaxpr))
         if found is None:
@@ -51,12 +52,12 @@ class Numbering:
     def _intern(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _number(self, jaxpr: Any) -> dict[Any, int]:
+    def _number(self, jaxpr: Jaxpr) -> dict[Any, int]:
         numbers: dict[Any, int] = {}
         for i, var in enumerate([*jaxpr.constvars, *jaxpr.invars]):
             numbers[var] = self._intern(("input", id(jaxpr), i))
 
-        def operand(var: Any) -> Any:
+        def operand(var: Var) -> Any:
             if jax_compat.is_literal(var):
                 return ("literal", var.aval, str(var.val))
             return numbers[var]
@@ -81,7 +82,7 @@ class Numbering:
                 numbers[var] = self._intern((what, operands, result, var.aval))
         return numbers
 
-    def _operation_key(self, eqn: Any, name: str) -> Any:
+    def _operation_key(self, eqn: Eqn, name: str) -> Any:
         if eqn.effects:
             return ("unlike", id(eqn))
         key = (name, *((k, v) for k, v in eqn.params.items()))
@@ -107,7 +108,7 @@ class FreeValues:
         level, var = value
         return not _is_single(var) and self._is_free(level, var, _DEPTH)
 
-    def _is_free(self, level: Level, var: Any, depth: int) -> bool:
+    def _is_free(self, level: Level, var: Var, depth: int) -> bool:
         if jax_compat.is_literal(var):
             return True
         if depth == 0:
@@ -118,7 +119,7 @@ class FreeValues:
             known = self._known[key] = self._decide(level, var, depth)
         return known
 
-    def _decide(self, level: Level, var: Any, depth: int) -> bool:
+    def _decide(self, level: Level, var: Var, depth: int) -> bool:
         levels = self._levels
         made = levels.producer(level, var)
         if made is None:
@@ -143,11 +144,11 @@ class FreeValues:
         )
 
 
-def _is_single(var: Any) -> bool:
+def _is_single(var: Var) -> bool:
     return math.prod(getattr(var.aval, "shape", ())) == 1
 
 
-def _same_aval(eqn: Any) -> bool:
+def _same_aval(eqn: Eqn) -> bool:
     a, b = eqn.invars[0].aval, eqn.outvars[0].aval
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False

@@ -16,6 +16,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, source_of
 from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, TRANSPARENT
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
 # Of these, those whose result is the very same value in the same memory space, laid out and shared
@@ -28,7 +29,7 @@ class _ProvenanceWalk:
     """What the walk from a residual to its maker has met."""
 
     level: Level
-    var: Any
+    var: Var
     through: list[str] = field(default_factory=list)
     last: tuple[Level, Any] | None = None
     name: str | None = None
@@ -57,7 +58,7 @@ class Provenance:
     memory: str | None
 
 
-def provenance(levels: Levels, top: Level, var: Any, paths: Sequence[str | None]) -> Provenance:
+def provenance(levels: Levels, top: Level, var: Var, paths: Sequence[str | None]) -> Provenance:
     """Return where the value of `var`, a variable of the `top` level, comes from.
 
     Args:
@@ -106,7 +107,7 @@ def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]
     return None
 
 
-def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Any, i: int) -> None:
+def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, i: int) -> None:
     """Step from a result of an eqn to the inner outvar that it is."""
     found = levels.nests(eqn)
     which = min(range(len(found)), key=lambda n: _how_empty(found[n].jaxpr, i))
@@ -118,7 +119,7 @@ def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Any, i: int) -> None:
         walk.stacked = walk.level
 
 
-def _how_empty(jaxpr: Any, i: int) -> int:
+def _how_empty(jaxpr: Jaxpr, i: int) -> int:
     """Return how little a branch has to do with its outvar i.
 
     The result is 0 where it computes the outvar, 1 where it passes an input on, and 2 where it only
@@ -134,7 +135,7 @@ def _how_empty(jaxpr: Any, i: int) -> int:
     return 1
 
 
-def _look_through(walk: _ProvenanceWalk, eqn: Any, i: int) -> bool:
+def _look_through(walk: _ProvenanceWalk, eqn: Eqn, i: int) -> bool:
     """Step through an eqn that only names, casts, moves or reshapes; return False at a maker."""
     primitive = jax_compat.primitive_name(eqn)
     if primitive == "optimization_barrier":
@@ -180,11 +181,11 @@ def _end(levels: Levels, walk: _ProvenanceWalk, source: Origin) -> Provenance:
     return _computed(levels, walk, eqn, source.path if isinstance(source, Argument) else None)
 
 
-def _is_on_host(var: Any) -> bool:
+def _is_on_host(var: Var) -> bool:
     return not jax_compat.is_literal(var) and jax_compat.memory_space(var.aval) == "host"
 
 
-def _computed(levels: Levels, walk: _ProvenanceWalk, eqn: Any, path: str | None) -> Provenance:
+def _computed(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, path: str | None) -> Provenance:
     place = levels.place(walk.level, eqn)
     frames = levels.frames
     marks = []
@@ -217,5 +218,5 @@ def _inside(level: Level | None, outer: Level) -> bool:
     return False
 
 
-def _size(var: Any) -> int:
+def _size(var: Var) -> int:
     return math.prod(getattr(var.aval, "shape", ()))

@@ -28,6 +28,7 @@ from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jaxpr_types import Jaxpr, Var
 from jaxresid.model import Residual
 
 
@@ -69,7 +70,7 @@ class _BackwardReaders:
         self._passes = passes
         self._needed = Needed(levels)
 
-    def readers(self, level: Level, var: Any) -> list[tuple[Any, int]]:
+    def readers(self, level: Level, var: Var) -> list[tuple[Any, int]]:
         found = self._levels.readers(level, var)
         if not self._is_backward(level):
             found = [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
@@ -91,7 +92,7 @@ def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
                 yield from _levels(levels, passes, levels.enter(level, eqn, which))
 
 
-def _crossing(jaxpr: Any, passes: Passes) -> list[Any]:
+def _crossing(jaxpr: Jaxpr, passes: Passes) -> list[Any]:
     """Return the variables that the backward pass reads and that are residuals.
 
     They are there when a forward pass begins, or a forward pass makes them. A cotangent that is
@@ -113,7 +114,7 @@ def _crossing(jaxpr: Any, passes: Passes) -> list[Any]:
             last.update(dict.fromkeys(operands, at))
         made += [(v, at, phase) for v in eqn.outvars]
 
-    def crosses(var: Any, at: int, phase: str) -> bool:
+    def crosses(var: Var, at: int, phase: str) -> bool:
         if phase == FORWARD:
             return True
         if phase == UPDATE:
@@ -129,10 +130,10 @@ def _crossing(jaxpr: Any, passes: Passes) -> list[Any]:
 @dataclass(frozen=True, slots=True)
 class _Source:
     level: Level
-    var: Any
+    var: Var
 
 
-def _source(levels: Levels, level: Level, var: Any) -> _Source:
+def _source(levels: Levels, level: Level, var: Var) -> _Source:
     """Return what an input of a level is outside of it.
 
     For a loop's carry it is what enters the first trip.

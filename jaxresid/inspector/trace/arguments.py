@@ -14,6 +14,7 @@ from jaxresid.inspector.trace.objects import Flat, Layout, entries, flattened, v
 from jaxresid.inspector.trace.outside import outside
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.jaxpr_types import Var
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
 CONCRETE = "--concrete-inputs calls it without tracing (its arrays are then allocated)"
@@ -97,7 +98,7 @@ class Arguments:
         return self.having("differentiated") + self.having("traced")
 
     def sharding(
-        self, invars: Sequence[Any], known: Mapping[Any, tuple[int, ...]]
+        self, invars: Sequence[Var], known: Mapping[Any, tuple[int, ...]]
     ) -> Sharding | None:
         """Return how a jaxpr is split; None without a mesh. See `Sharding`.
 

@@ -17,6 +17,7 @@ from jaxresid.inspector.trace.arguments import Arguments, with_reached
 from jaxresid.inspector.trace.function import primal_trace
 from jaxresid.inspector.trace.objects import entries, is_variable
 from jaxresid.inspector.trace.outside import inner_path
+from jaxresid.jaxpr_types import Jaxpr, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,12 @@ def changes_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
     return tuple(c for c in found if c.is_held)
 
 
-def drops_gradients(jaxpr: Any) -> bool:
+def drops_gradients(jaxpr: Jaxpr) -> bool:
     """Return whether no gradient is part of what an open jaxpr returns, which includes changes."""
     return not Flows(jaxpr).has_gradient
 
 
-def passed_through(jaxpr: Any, var: Any) -> int | None:
+def passed_through(jaxpr: Jaxpr, var: Var) -> int | None:
     """Return the index of the invar that an outvar is, whatever it was handed through.
 
     None if it is no invar.

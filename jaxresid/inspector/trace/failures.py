@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError
@@ -12,6 +11,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.trace.arguments import CONCRETE, Arguments
 from jaxresid.inspector.trace.function import BackwardError
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
@@ -77,7 +77,7 @@ def _user_line(error: Exception, frames: Frames) -> Location | None:
     return frames.innermost_user(found)
 
 
-def _while_loops(forward: Any, frames: Frames) -> list[Location | None]:
+def _while_loops(forward: Jaxpr, frames: Frames) -> list[Location | None]:
     levels = Levels(frames)
     found = []
     todo = [Level(forward)]

@@ -23,6 +23,7 @@ from jaxresid.inspector.trace.calling import called_with_changes
 from jaxresid.inspector.trace.leaves import float0, is_inexact, split_over_devices, struct
 from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
+from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Trace(Traced):
         says; None where it was not asked.
     """
 
-    forward: Any
-    backward: Any
+    forward: Jaxpr
+    backward: Jaxpr
     num_outputs: int
     num_residuals: int
     num_cotangents: int
@@ -180,7 +181,7 @@ class BackwardError(Exception):
     The cause says why.
     """
 
-    def __init__(self, forward: Any) -> None:
+    def __init__(self, forward: Jaxpr) -> None:
         self.forward = forward
         super().__init__("the backward pass cannot be traced")
 
@@ -221,7 +222,7 @@ class TraceWithoutRefs:
       unknown: Refs that it reaches and that are no input yet.
     """
 
-    jaxpr: Any
+    jaxpr: ClosedJaxpr
     out_info: Any
     unknown: tuple[Any, ...] = ()
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.jaxpr_types import Aval, ClosedJaxpr, Jaxpr
 
 
-def as_jitted(closed: Any) -> Any:
+def as_jitted(closed: ClosedJaxpr) -> Any:
     """Return a closed jaxpr that is one jitted call with all results of the call as outputs.
 
     They come first, in the order of the call; the other outputs follow. `nnx.jit` returns what it
@@ -33,7 +34,7 @@ def as_jitted(closed: Any) -> Any:
     )
 
 
-def jitted_with(jaxpr: Any) -> tuple[list[Any], list[Any]]:
+def jitted_with(jaxpr: Jaxpr) -> tuple[list[Any], list[Any]]:
     """Return the shardings of inputs and outputs that a jitted function was given.
 
     They are by invar and outvar of the jaxpr whose only eqn calls the function; None where it was
@@ -61,13 +62,13 @@ def jitted_with(jaxpr: Any) -> tuple[list[Any], list[Any]]:
     return inputs, outputs
 
 
-def operands(jaxpr: Any, leaves: Sequence[Any]) -> list[Any]:
+def operands(jaxpr: Jaxpr, leaves: Sequence[Any]) -> list[Any]:
     """Return the inputs of a jaxpr: its arguments, and in front of them what it closed over."""
     front = jaxpr.invars[: len(jaxpr.invars) - len(leaves)]
     return [*(_struct(var.aval) for var in front), *leaves]
 
 
-def _struct(aval: Any) -> Any:
+def _struct(aval: Aval) -> Any:
     return jax_compat.import_jax().ShapeDtypeStruct(aval.shape, aval.dtype)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Location
 
 
@@ -40,7 +41,7 @@ def lost_gradients(step: StepTrace) -> tuple[LostGradients, ...]:
 
 
 def _lost_in_level(
-    levels: Levels, passes: Passes, level: Level, live: set[Any], names: Mapping[Any, str]
+    levels: Levels, passes: Passes, level: Level, live: set[Var], names: Mapping[Any, str]
 ) -> Iterator[LostGradients]:
     """Yield the lost backward passes of a level and of what is inside it.
 
@@ -86,11 +87,11 @@ def _lost_in_level(
             yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, known)
 
 
-def _is_used(eqn: Any, result: int | None, used: set[Any]) -> bool:
+def _is_used(eqn: Eqn, result: int | None, used: set[Any]) -> bool:
     return result is not None and eqn.outvars[result] in used
 
 
-def _gradients(eqns: list[Any], phases: list[str]) -> list[list[int]]:
+def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
     """Return the eqns of forward and backward passes, by index, grouped by what belongs together.
 
     A group is the eqns of one gradient, or of several of which one reads what another makes.

@@ -16,6 +16,7 @@ from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.jitted import operands
 from jaxresid.inspector.trace.traced import Lowerable, Traced
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.xla.job import LoweredModule
 
 
@@ -94,7 +95,7 @@ def _reason(error: Exception) -> str:
     return summary(error)
 
 
-def _without_constants(jaxpr: Any) -> tuple[Any, Any]:
+def _without_constants(jaxpr: Jaxpr) -> tuple[Any, Any]:
     """Return a forward jaxpr whose constants are inputs in front, open and closed.
 
     Which values they have is not known any more where JAX keeps them beside the jaxpr, until 0.10.

@@ -29,6 +29,7 @@ from jaxresid.inspector.trace.function import Trace, primal_trace
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
 from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
+from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class StepTrace(Traced):
       num_returned: how many are returned.
     """
 
-    closed: Any
+    closed: ClosedJaxpr
     donated: tuple[bool, ...]
     outputs: tuple[str, ...]
     num_returned: int
@@ -191,7 +192,7 @@ def is_dead(step: StepTrace) -> bool:
     return drops_gradients(step.jaxpr)
 
 
-def _differentiates_twice(forward: Any) -> bool:
+def _differentiates_twice(forward: Jaxpr) -> bool:
     """Return whether eqns of a forward pass are tagged as a backward pass.
 
     That is the backward pass of a gradient inside.
@@ -203,7 +204,7 @@ def _differentiates_twice(forward: Any) -> bool:
     return False
 
 
-def holds_gradient(jaxpr: Any) -> bool:
+def holds_gradient(jaxpr: Jaxpr) -> bool:
     """Return whether an open jaxpr holds the backward pass of some gradient, at any depth."""
     return BACKWARD in Passes().within(jaxpr)
 
@@ -241,7 +242,7 @@ def step_trace(primal: Any, arguments: Arguments, frames: Frames) -> StepTrace:
     )
 
 
-def _donated(jaxpr: Any) -> set[Any]:
+def _donated(jaxpr: Jaxpr) -> set[Any]:
     """Return the variables that a jitted function called in a jaxpr is given for good.
 
     A variable that another eqn reads is not among them: it is kept.

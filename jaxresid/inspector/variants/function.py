@@ -34,6 +34,7 @@ from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.regions import regions
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
 
 
@@ -41,8 +42,8 @@ from jaxresid.model import Cost, Expression, Location
 class _Loop:
     """A scan that is not inside another loop."""
 
-    eqn: Any
-    jaxpr: Any
+    eqn: Eqn
+    jaxpr: Jaxpr
     function: str
     location: Location | None
     trips: int
@@ -252,7 +253,7 @@ def _key(choice: Choice) -> tuple[int, Any]:
     return id(choice.policy), choice.names
 
 
-def _put(eqns: dict[int, Replace], eqn: Any, what: Replace, place: CheckpointPlace) -> None:
+def _put(eqns: dict[int, Replace], eqn: Eqn, what: Replace, place: CheckpointPlace) -> None:
     known = eqns.setdefault(id(eqn), what)
     if known is not what:
         raise InputsError(
@@ -281,7 +282,7 @@ class Checkpointing:
         return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
 
     def _remat(self, choice: Choice) -> Replace:
-        def replace(eqn: Any) -> Any:
+        def replace(eqn: Eqn) -> Any:
             held = jax_compat.params(eqn)["jaxpr"]
             body = self._named(jax_compat.open_jaxpr(held), choice)
             return jax_compat.with_params(
@@ -291,7 +292,7 @@ class Checkpointing:
         return replace
 
     def _loop(self, choice: Choice) -> Replace:
-        def replace(eqn: Any) -> Any:
+        def replace(eqn: Eqn) -> Any:
             held = jax_compat.params(eqn)["jaxpr"]
             body = self._cached(
                 ("loop", _key(choice)),
@@ -302,7 +303,7 @@ class Checkpointing:
 
         return replace
 
-    def wrapped(self, jaxpr: Any, choice: Choice, *, prevent_cse: bool) -> Any:
+    def wrapped(self, jaxpr: Jaxpr, choice: Choice, *, prevent_cse: bool) -> Any:
         """Return an open jaxpr with all of its eqns in one checkpoint."""
         return jaxpr.replace(
             eqns=list(self.around(jaxpr, 0, len(jaxpr.eqns), jaxpr.eqns, choice, prevent_cse))
@@ -310,10 +311,10 @@ class Checkpointing:
 
     def around(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         start: int,
         stop: int,
-        eqns: Sequence[Any],
+        eqns: Sequence[Eqn],
         choice: Choice,
         prevent_cse: bool = True,
     ) -> Sequence[Any]:
@@ -341,8 +342,10 @@ class Checkpointing:
         return found[1]
 
 
-def _regroup(jaxpr: Any, cuts: Sequence[tuple[int, int, Choice]], remake: Checkpointing) -> Regroup:
-    def regroup(eqns: Sequence[Any]) -> Sequence[Any]:
+def _regroup(
+    jaxpr: Jaxpr, cuts: Sequence[tuple[int, int, Choice]], remake: Checkpointing
+) -> Regroup:
+    def regroup(eqns: Sequence[Eqn]) -> Sequence[Any]:
         made: list[Any] = []
         at = 0
         for start, stop, choice in sorted(cuts, key=lambda c: c[0]):
@@ -354,7 +357,7 @@ def _regroup(jaxpr: Any, cuts: Sequence[tuple[int, int, Choice]], remake: Checkp
     return regroup
 
 
-def cut(jaxpr: Any, start: int, stop: int, eqns: Sequence[Any]) -> Any:
+def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Any:
     """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
 
     What they read from outside are its inputs, what is read after them its outputs.
@@ -390,13 +393,13 @@ def _extent(place: CheckpointPlace, whole: Any) -> tuple[set[int], set[int]]:
     return {id(e) for e in eqns}, {id(e) for e in _within(eqns)}
 
 
-def _within(eqns: Iterable[Any]) -> Iterator[Any]:
+def _within(eqns: Iterable[Eqn]) -> Iterator[Any]:
     for eqn in eqns:
         for nest in nests(eqn):
             yield from eqns_in(nest.jaxpr)
 
 
-def _without_checkpoints(jaxpr: Any) -> Any:
+def _without_checkpoints(jaxpr: Jaxpr) -> Any:
     removed = [id(eqn) for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
     return without(jaxpr, removed) if removed else jaxpr
 

@@ -22,6 +22,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CONTROL, TRANSPARENT, of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Expression
 
 # What holds values that a policy sees: not the bodies of custom_jvp and custom_vjp, whose rules
@@ -46,8 +47,8 @@ class Nameable:
 
     name: str | None
     expression: Expression | None
-    jaxpr: Any
-    eqn: Any
+    jaxpr: Jaxpr
+    eqn: Eqn
     index: int
     is_view: bool = False
 
@@ -102,7 +103,7 @@ def named(
         if value.name is None and value.expression in wanted:
             by_jaxpr.setdefault(id(value.jaxpr), (value.jaxpr, []))[1].append(value)
 
-    def regroup(values: Sequence[Nameable], eqns: Sequence[Any], old: Sequence[Any]) -> list[Any]:
+    def regroup(values: Sequence[Nameable], eqns: Sequence[Eqn], old: Sequence[Any]) -> list[Any]:
         places = {id(v.eqn): v for v in values}
         made = []
         for before, eqn in zip(old, eqns, strict=True):
@@ -192,7 +193,7 @@ def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
             yield Nameable(None, expression, jaxpr, eqn, index, is_view)
 
 
-def _is_view(eqn: Any, known: Mapping[Any, int]) -> bool:
+def _is_view(eqn: Eqn, known: Mapping[Any, int]) -> bool:
     """Return whether a value is a known one in another form, of no fewer bytes."""
     if jax_compat.primitive_name(eqn) not in TRANSPARENT:
         return False
@@ -202,7 +203,7 @@ def _is_view(eqn: Any, known: Mapping[Any, int]) -> bool:
     return source in known and known[source] <= _nbytes(eqn.outvars[0])
 
 
-def _nbytes(var: Any) -> int:
+def _nbytes(var: Var) -> int:
     return aval_of(var).nbytes
 
 
@@ -228,7 +229,7 @@ def _executions(levels: Levels, level: Level) -> Iterator[tuple[int, int, tuple[
             current, first = key, mark
 
 
-def _frames(levels: Levels, level: Level, eqn: Any) -> tuple[Frame, ...]:
+def _frames(levels: Levels, level: Level, eqn: Eqn) -> tuple[Frame, ...]:
     """Return the frames of an eqn from the function on that its jaxpr was traced from.
 
     The frames above that one are at the call, whose expression is its result, not what it makes

@@ -18,6 +18,7 @@ from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.variants.naming import nameable, named
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Expression
 
 _LABEL = "jaxresid value "
@@ -52,7 +53,7 @@ class Step:
       nbytes: the bytes of what it makes.
     """
 
-    eqn: Any
+    eqn: Eqn
     cost: float
     operands: tuple[int, ...]
     saveable: int | None
@@ -179,11 +180,11 @@ class _Flat:
         self._index = index
         self._costs: dict[int, tuple[Any, float]] = {}
 
-    def outputs(self, jaxpr: Any) -> list[int | None]:
+    def outputs(self, jaxpr: Jaxpr) -> list[int | None]:
         """Return for each output the step that makes it; None for an input or a constant."""
         return self._inline(jaxpr, [None] * len(jaxpr.invars))
 
-    def _inline(self, jaxpr: Any, given: Sequence[int | None]) -> list[int | None]:
+    def _inline(self, jaxpr: Jaxpr, given: Sequence[int | None]) -> list[int | None]:
         made: dict[Any, int | None] = dict(zip(jaxpr.invars, given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [None if jax_compat.is_literal(v) else made.get(v) for v in eqn.invars]
@@ -205,7 +206,7 @@ class _Flat:
             self.steps.append(step)
         return [None if jax_compat.is_literal(v) else made.get(v) for v in jaxpr.outvars]
 
-    def _cost_of(self, eqn: Any) -> float:
+    def _cost_of(self, eqn: Eqn) -> float:
         found = self._costs.get(id(eqn))
         if found is None:
             found = self._costs[id(eqn)] = eqn, self._cost(eqn)

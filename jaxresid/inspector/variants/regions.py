@@ -24,6 +24,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location
 
 # Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is
@@ -45,7 +46,7 @@ _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
 class EqnRun:
     """One call: the eqns [start, stop) of an open jaxpr."""
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     start: int
     stop: int
 
@@ -59,7 +60,7 @@ class Region:
     runs: tuple[EqnRun, ...]
 
 
-def regions(jaxpr: Any, levels: Levels, top: Level) -> tuple[Region, ...]:
+def regions(jaxpr: Jaxpr, levels: Levels, top: Level) -> tuple[Region, ...]:
     """Return the calls of the user's functions that checkpoints could be put around.
 
     They are in program order; no two share an eqn. The target itself is looked into, and so is
@@ -98,8 +99,8 @@ class _Span:
     depth: int
 
     @property
-    def eqns(self) -> Sequence[Any]:
-        return self.level.jaxpr.eqns[self.start : self.stop]  # type: ignore[no-any-return]
+    def eqns(self) -> Sequence[Eqn]:
+        return self.level.jaxpr.eqns[self.start : self.stop]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +122,7 @@ class _Call:
 
     @property
     def eqns(self) -> Sequence[Any]:
-        return self.run.jaxpr.eqns[self.run.start : self.run.stop]  # type: ignore[no-any-return]
+        return self.run.jaxpr.eqns[self.run.start : self.run.stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class _Weight:
 class _CallSearch:
     """A search for calls, which reads the paths of each level once."""
 
-    def __init__(self, levels: Levels, jaxpr: Any) -> None:
+    def __init__(self, levels: Levels, jaxpr: Jaxpr) -> None:
         self._levels = levels
         # By level and by jaxpr, which are kept or their ids could be reused.
         self._paths: dict[Level, list[_Path]] = {}
@@ -199,10 +200,10 @@ class _CallSearch:
     def made(self, calls: Sequence[_Call]) -> _Weight:
         return self._sum(eqn for call in calls for eqn in call.eqns)
 
-    def _sum(self, eqns: Iterable[Any]) -> _Weight:
+    def _sum(self, eqns: Iterable[Eqn]) -> _Weight:
         return sum((self._weight(eqn) for eqn in eqns), _Weight())
 
-    def _weight(self, eqn: Any) -> _Weight:
+    def _weight(self, eqn: Eqn) -> _Weight:
         found = self._levels.nests(eqn)
         if not found:
             made = (v for v in eqn.outvars if not jax_compat.is_dropped(v))
@@ -219,7 +220,7 @@ class _CallSearch:
             holds or jax_compat.primitive_name(eqn) == "remat",
         )
 
-    def _inner(self, jaxpr: Any) -> _Weight:
+    def _inner(self, jaxpr: Jaxpr) -> _Weight:
         known = self._weights.get(id(jaxpr))
         if known is None:
             known = self._weights[id(jaxpr)] = jaxpr, self._sum(jaxpr.eqns)
@@ -234,7 +235,7 @@ class _CallSearch:
         reads = self._last_reads(call.run.jaxpr)
         return any(reads.get(v, -1) >= call.run.stop for eqn in call.eqns for v in eqn.outvars)
 
-    def _last_reads(self, jaxpr: Any) -> dict[Any, int]:
+    def _last_reads(self, jaxpr: Jaxpr) -> dict[Any, int]:
         """Return for each variable the index of the last eqn that reads it.
 
         For outputs it is the index after the last eqn.

@@ -36,6 +36,7 @@ from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.function import Checkpointing
 from jaxresid.inspector.variants.naming import named
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Location, totals_of
 
 
@@ -351,10 +352,10 @@ def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) ->
     return jax_compat.with_bound_params(bound, {"jaxpr": jax_compat.with_jaxpr(held, body)})
 
 
-def _mark(remat: Any) -> int | None:
+def _mark(remat: Eqn) -> int | None:
     policy = jax_compat.params(remat).get("policy")
     return policy.number if isinstance(policy, _Marking) else None
 
 
-def _marks(remats: Iterable[Any]) -> list[int]:
+def _marks(remats: Iterable[Eqn]) -> list[int]:
     return [mark for mark in map(_mark, remats) if mark is not None]

@@ -219,7 +219,7 @@ def prevents_cse(params: Mapping[str, Any]) -> bool:
 
 def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
     """Yield the remat eqns of a jaxpr, each with its level, in program order."""
-    known: dict[int, tuple[Any, bool]] = {}
+    known: dict[int, tuple[Jaxpr, bool]] = {}
 
     def walk(
         level: Level,
@@ -262,7 +262,7 @@ def _recomputes(eqn: Eqn) -> bool:
     return bool(differentiated)
 
 
-def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Any, bool]]) -> bool:
+def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Jaxpr, bool]]) -> bool:
     """Return whether the jaxpr holds a remat eqn at any depth."""
     found = known.get(id(jaxpr))
     if found is None:

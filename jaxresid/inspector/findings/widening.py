@@ -51,7 +51,7 @@ def widened(traced: Trace, var: Var) -> Widening | None:
     """
     levels, wide = traced.levels, var.aval.dtype
     todo = deque([(Level(traced.forward), var)])
-    seen: set[tuple[int, Any]] = set()
+    seen: set[tuple[int, Var]] = set()
     while todo and len(seen) < _REACH:
         level, var = todo.popleft()
         if jax_compat.is_literal(var) or (id(level), var) in seen:
@@ -75,14 +75,14 @@ def widened(traced: Trace, var: Var) -> Widening | None:
     return None
 
 
-def _outside(levels: Levels, level: Level, var: Var) -> tuple[Level, Any] | None:
+def _outside(levels: Levels, level: Level, var: Var) -> tuple[Level, Var] | None:
     i, nest = levels.invar(level, var), level.nest
     if i is None or nest is None or level.parent is None or i in nest.carries:
         return None
     return level.parent, level.eqn.invars[nest.operands[i]]
 
 
-def _is_like(var: Var, other: Any) -> bool:
+def _is_like(var: Var, other: Var) -> bool:
     a, b = var.aval, other.aval
     same = getattr(a, "dtype", None) == getattr(b, "dtype", None)
     return same and math.prod(a.shape) == math.prod(b.shape)

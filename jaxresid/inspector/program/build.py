@@ -461,7 +461,7 @@ def _same_type(eqn: Eqn) -> bool:
     return bool(a.dtype == b.dtype and getattr(a, "shape", None) == getattr(b, "shape", None))
 
 
-_MAYBE_SAME: dict[str, Callable[[Any], bool]] = {
+_MAYBE_SAME: dict[str, Callable[[Eqn], bool]] = {
     "reduce_precision": _same_precision,
     "convert_element_type": _same_type,
     "reshape": _same_type,

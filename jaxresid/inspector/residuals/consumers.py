@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
@@ -20,7 +19,7 @@ _HANDS_ON = (
 
 
 # A level and a variable of it -> the eqns that read it, each with the operand.
-Readers = Callable[[Level, Any], Iterable[tuple[Any, int]]]
+Readers = Callable[[Level, Var], Iterable[tuple[Eqn, int]]]
 
 
 def consumers(
@@ -40,7 +39,7 @@ def consumers(
 
 
 def _read(
-    levels: Levels, readers: Readers, level: Level, var: Var, seen: set[tuple[int, Any]]
+    levels: Levels, readers: Readers, level: Level, var: Var, seen: set[tuple[int, Var]]
 ) -> Iterator[Consumer]:
     if (id(level), var) in seen:  # once round a loop's carry is enough
         return

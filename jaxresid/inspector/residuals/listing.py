@@ -28,7 +28,7 @@ def listed(trace: Trace, report: Report, *, max_eqns: int, depth: int) -> Split:
       max_eqns: show at most this many eqns of each jaxpr.
       depth: show nested jaxprs down to this depth; 0 folds them all.
     """
-    ahead: dict[Any, int] = {}
+    ahead: dict[Var, int] = {}
     for i, var in enumerate(trace.kept):
         if not jax_compat.is_literal(var):
             ahead.setdefault(var, i)
@@ -47,10 +47,10 @@ class _Lister:
         self.levels = levels
         self.max_eqns = max_eqns
         self.depth = depth
-        self.names: dict[Any, str] = {}
+        self.names: dict[Var, str] = {}
         self.fresh = _letters()
 
-    def listing(self, level: Level, residuals: Mapping[Any, int], depth: int) -> Listing:
+    def listing(self, level: Level, residuals: Mapping[Var, int], depth: int) -> Listing:
         """Return the listing of a level; `residuals` numbers its variables that are kept."""
         jaxpr = level.jaxpr
         shown = jaxpr.eqns[: self.max_eqns]
@@ -62,7 +62,7 @@ class _Lister:
         )
 
     def equation(
-        self, level: Level, eqn: Eqn, residuals: Mapping[Any, int], depth: int
+        self, level: Level, eqn: Eqn, residuals: Mapping[Var, int], depth: int
     ) -> Equation:
         inputs = tuple(self.value(v, residuals) for v in eqn.invars)
         outputs = tuple(self.value(v, residuals) for v in eqn.outvars)
@@ -94,7 +94,7 @@ class _Lister:
             folded=0 if inner else sum(len(nest.jaxpr.eqns) for nest in nests),
         )
 
-    def value(self, var: Var, residuals: Mapping[Any, int]) -> Variable:
+    def value(self, var: Var, residuals: Mapping[Var, int]) -> Variable:
         if jax_compat.is_literal(var):
             return Variable(jax_compat.literal_text(var), aval_of(var))
         if jax_compat.is_dropped(var):

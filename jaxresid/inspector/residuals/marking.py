@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
@@ -30,10 +29,10 @@ class Marking:
     def __init__(
         self,
         level: Level,
-        numbers: Mapping[Any, int],
-        outputs: Iterable[Any],
+        numbers: Mapping[Var, int],
+        outputs: Iterable[Var],
         free: FreeValues,
-        values: Mapping[Any, Value],
+        values: Mapping[Var, Value],
     ) -> None:
         self._level = level
         self._numbers = numbers

@@ -8,7 +8,6 @@ this JAX prunes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
@@ -55,7 +54,7 @@ class Needed:
         self._parts[id(level)] = level, found  # the level is held, so that its id stays its own
         return found
 
-    def _body(self, eqn: Eqn, nest: Nest, outside: frozenset[Any] | set[Any]) -> _Part:
+    def _body(self, eqn: Eqn, nest: Nest, outside: frozenset[Var] | set[Var]) -> _Part:
         """Return the needed part of a pruned eqn's body, given those variables needed around it."""
         jaxpr = nest.jaxpr
         if eqn.effects:
@@ -85,7 +84,7 @@ class Needed:
             self._known[key] = _Part(frozenset(eqns), frozenset(variables))
         return self._known[key]
 
-    def _operands(self, eqn: Eqn, variables: set[Var]) -> list[Any]:
+    def _operands(self, eqn: Eqn, variables: set[Var]) -> list[Var]:
         """Return the operands that the needed results of an eqn depend on."""
         needed = dict.fromkeys(range(len(eqn.invars)), True)
         bodies = self._levels.nests(eqn) if _is_opened(eqn) else ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
@@ -31,14 +30,14 @@ class _ProvenanceWalk:
     level: Level
     var: Var
     through: list[str] = field(default_factory=list)
-    last: tuple[Level, Any] | None = None
+    last: tuple[Level, Eqn] | None = None
     name: str | None = None
-    named: tuple[Level, Any] | None = None
+    named: tuple[Level, Eqn] | None = None
     trips: int = 1
     stacked: Level | None = None
     memory: str | None = None
     carry: bool = False
-    carries: set[Any] = field(default_factory=set)
+    carries: set[Var] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
@@ -28,7 +27,7 @@ from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jaxpr_types import Jaxpr, Var
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Residual
 
 
@@ -70,7 +69,7 @@ class _BackwardReaders:
         self._passes = passes
         self._needed = Needed(levels)
 
-    def readers(self, level: Level, var: Var) -> list[tuple[Any, int]]:
+    def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
         found = self._levels.readers(level, var)
         if not self._is_backward(level):
             found = [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
@@ -92,15 +91,15 @@ def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
                 yield from _levels(levels, passes, levels.enter(level, eqn, which))
 
 
-def _crossing(jaxpr: Jaxpr, passes: Passes) -> list[Any]:
+def _crossing(jaxpr: Jaxpr, passes: Passes) -> list[Var]:
     """Return the variables that the backward pass reads and that are residuals.
 
     They are there when a forward pass begins, or a forward pass makes them. A cotangent that is
     given to a `jax.vjp` is not among them: it is an input that the forward pass does not read, or
     it is made after the forward pass.
     """
-    first: dict[Any, int] = {}  # read by a forward eqn
-    last: dict[Any, int] = {}  # read by a backward eqn
+    first: dict[Var, int] = {}  # read by a forward eqn
+    last: dict[Var, int] = {}  # read by a backward eqn
     forwards = []
     made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
     for at, eqn in enumerate(jaxpr.eqns):
@@ -146,7 +145,7 @@ def _source(levels: Levels, level: Level, var: Var) -> _Source:
     return _Source(level, var)
 
 
-def _returned(level: Level) -> list[Any]:
+def _returned(level: Level) -> list[Var]:
     """Return the variables of a level that the step returns."""
     outvars = [v for v in level.jaxpr.outvars if not jax_compat.is_literal(v)]
     if level.parent is None or level.nest is None:

@@ -282,7 +282,7 @@ class Checkpointing:
         return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
 
     def _remat(self, choice: Choice) -> Replace:
-        def replace(eqn: Eqn) -> Any:
+        def replace(eqn: Eqn) -> Eqn:
             held = jax_compat.params(eqn)["jaxpr"]
             body = self._named(jax_compat.open_jaxpr(held), choice)
             return jax_compat.with_params(
@@ -292,7 +292,7 @@ class Checkpointing:
         return replace
 
     def _loop(self, choice: Choice) -> Replace:
-        def replace(eqn: Eqn) -> Any:
+        def replace(eqn: Eqn) -> Eqn:
             held = jax_compat.params(eqn)["jaxpr"]
             body = self._cached(
                 ("loop", _key(choice)),
@@ -345,8 +345,8 @@ class Checkpointing:
 def _regroup(
     jaxpr: Jaxpr, cuts: Sequence[tuple[int, int, Choice]], remake: Checkpointing
 ) -> Regroup:
-    def regroup(eqns: Sequence[Eqn]) -> Sequence[Any]:
-        made: list[Any] = []
+    def regroup(eqns: Sequence[Eqn]) -> Sequence[Eqn]:
+        made: list[Eqn] = []
         at = 0
         for start, stop, choice in sorted(cuts, key=lambda c: c[0]):
             made += eqns[at:start]
@@ -357,7 +357,7 @@ def _regroup(
     return regroup
 
 
-def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Any:
+def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
     """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
 
     What they read from outside are its inputs, what is read after them its outputs.
@@ -393,13 +393,13 @@ def _extent(place: CheckpointPlace, whole: Any) -> tuple[set[int], set[int]]:
     return {id(e) for e in eqns}, {id(e) for e in _within(eqns)}
 
 
-def _within(eqns: Iterable[Eqn]) -> Iterator[Any]:
+def _within(eqns: Iterable[Eqn]) -> Iterator[Eqn]:
     for eqn in eqns:
         for nest in nests(eqn):
             yield from eqns_in(nest.jaxpr)
 
 
-def _without_checkpoints(jaxpr: Jaxpr) -> Any:
+def _without_checkpoints(jaxpr: Jaxpr) -> Jaxpr:
     removed = [id(eqn) for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
     return without(jaxpr, removed) if removed else jaxpr
 

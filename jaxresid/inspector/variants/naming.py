@@ -13,7 +13,6 @@ import itertools
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, characters, inside
@@ -53,12 +52,12 @@ class Nameable:
     is_view: bool = False
 
     @property
-    def var(self) -> Any:
+    def var(self) -> Var:
         """The variable of the value."""
         return self.eqn.outvars[self.index]
 
 
-def nameable(body: Any, frames: Frames) -> tuple[Nameable, ...]:
+def nameable(body: Jaxpr, frames: Frames) -> tuple[Nameable, ...]:
     """Return the values of a checkpoint's body that have or can be given a name, in program order.
 
     Views are left out: saving the values that they are views of has the same effect.
@@ -70,7 +69,7 @@ def nameable(body: Any, frames: Frames) -> tuple[Nameable, ...]:
     return tuple(value for value in expressed(body, frames) if not value.is_view)
 
 
-def expressed(body: Any, frames: Frames, *, loops: bool = False) -> tuple[Nameable, ...]:
+def expressed(body: Jaxpr, frames: Frames, *, loops: bool = False) -> tuple[Nameable, ...]:
     """Return all values that a name around an expression would name, in program order.
 
     Args:
@@ -85,8 +84,8 @@ def expressed(body: Any, frames: Frames, *, loops: bool = False) -> tuple[Nameab
 
 
 def named(
-    body: Any, names: Sequence[tuple[Expression, str]], frames: Frames, *, loops: bool = False
-) -> Any:
+    body: Jaxpr, names: Sequence[tuple[Expression, str]], frames: Frames, *, loops: bool = False
+) -> Jaxpr:
     """Return the open jaxpr with the values of these expressions named.
 
     It has the inputs and outputs of the one that is given.
@@ -98,12 +97,12 @@ def named(
       loops: whether to name also values in loops and branches, as in `expressed`.
     """
     wanted: Mapping[Expression | None, str] = dict(names)
-    by_jaxpr: dict[int, tuple[Any, list[Nameable]]] = {}
+    by_jaxpr: dict[int, tuple[Jaxpr, list[Nameable]]] = {}
     for value in expressed(body, frames, loops=loops):
         if value.name is None and value.expression in wanted:
             by_jaxpr.setdefault(id(value.jaxpr), (value.jaxpr, []))[1].append(value)
 
-    def regroup(values: Sequence[Nameable], eqns: Sequence[Eqn], old: Sequence[Any]) -> list[Any]:
+    def regroup(values: Sequence[Nameable], eqns: Sequence[Eqn], old: Sequence[Eqn]) -> list[Eqn]:
         places = {id(v.eqn): v for v in values}
         made = []
         for before, eqn in zip(old, eqns, strict=True):
@@ -144,8 +143,8 @@ def _levels(
 def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
     """Yield the nameable values of one level."""
     jaxpr = level.jaxpr
-    last_read: dict[Any, int] = {}
-    names: dict[Any, str] = {}
+    last_read: dict[Var, int] = {}
+    names: dict[Var, str] = {}
     for i, eqn in enumerate(jaxpr.eqns):
         for v in eqn.invars:
             if not jax_compat.is_literal(v):
@@ -155,7 +154,7 @@ def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
     for v in jaxpr.outvars:
         if not jax_compat.is_literal(v):
             last_read[v] = len(jaxpr.eqns)
-    known: dict[Any, int] = {}
+    known: dict[Var, int] = {}
     executions = list(_executions(levels, level))
     # A function of a library may call back one of the user's: what it made before is no result.
     unfinished = {
@@ -193,7 +192,7 @@ def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
             yield Nameable(None, expression, jaxpr, eqn, index, is_view)
 
 
-def _is_view(eqn: Eqn, known: Mapping[Any, int]) -> bool:
+def _is_view(eqn: Eqn, known: Mapping[Var, int]) -> bool:
     """Return whether a value is a known one in another form, of no fewer bytes."""
     if jax_compat.primitive_name(eqn) not in TRANSPARENT:
         return False

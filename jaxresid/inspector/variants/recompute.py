@@ -18,7 +18,7 @@ from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.variants.naming import nameable, named
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Expression
 
 _LABEL = "jaxresid value "
@@ -99,7 +99,7 @@ class Graph:
         return sum(self.steps[i].cost for i in seen if self.forward[i])
 
 
-def graph(body: Any, frames: Frames, cost: Callable[[Any], float], enough: int = 0) -> Graph:
+def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int = 0) -> Graph:
     """Return the graph of a checkpoint's body.
 
     Args:
@@ -137,7 +137,7 @@ def graph(body: Any, frames: Frames, cost: Callable[[Any], float], enough: int =
     )
 
 
-def _differentiated(body: Any) -> tuple[Any, int]:
+def _differentiated(body: Jaxpr) -> tuple[Any, int]:
     """Return the open forward jaxpr of a body, and how many outputs the body has.
 
     The jaxpr's outputs are those of the body, then its residuals.
@@ -164,7 +164,7 @@ def _differentiated(body: Any) -> tuple[Any, int]:
     return jax_compat.open_jaxpr(traced.jaxpr), len(body.outvars)
 
 
-def _without_constants(body: Any) -> Any:
+def _without_constants(body: Jaxpr) -> Jaxpr:
     """Return an open jaxpr with its constants as inputs in front of the others."""
     if not body.constvars:
         return body
@@ -174,7 +174,7 @@ def _without_constants(body: Any) -> Any:
 class _Flat:
     """A flat list of the steps of a jaxpr, with calls inlined."""
 
-    def __init__(self, cost: Callable[[Any], float], index: dict[str, int]) -> None:
+    def __init__(self, cost: Callable[[Eqn], float], index: dict[str, int]) -> None:
         self.steps: list[Step] = []
         self._cost = cost
         self._index = index
@@ -185,7 +185,7 @@ class _Flat:
         return self._inline(jaxpr, [None] * len(jaxpr.invars))
 
     def _inline(self, jaxpr: Jaxpr, given: Sequence[int | None]) -> list[int | None]:
-        made: dict[Any, int | None] = dict(zip(jaxpr.invars, given, strict=True))
+        made: dict[Var, int | None] = dict(zip(jaxpr.invars, given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [None if jax_compat.is_literal(v) else made.get(v) for v in eqn.invars]
             name = jax_compat.primitive_name(eqn)

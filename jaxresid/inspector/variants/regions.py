@@ -24,7 +24,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location
 
 # Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is
@@ -121,7 +121,7 @@ class _Call:
     body: _Span
 
     @property
-    def eqns(self) -> Sequence[Any]:
+    def eqns(self) -> Sequence[Eqn]:
         return self.run.jaxpr.eqns[self.run.start : self.run.stop]
 
 
@@ -157,8 +157,8 @@ class _CallSearch:
         self._levels = levels
         # By level and by jaxpr, which are kept or their ids could be reused.
         self._paths: dict[Level, list[_Path]] = {}
-        self._weights: dict[int, tuple[Any, _Weight]] = {}
-        self._reads: dict[int, tuple[Any, dict[Any, int]]] = {}
+        self._weights: dict[int, tuple[Jaxpr, _Weight]] = {}
+        self._reads: dict[int, tuple[Jaxpr, dict[Var, int]]] = {}
         self.total = self._inner(jaxpr).nbytes
         # How many eqns hold each jaxpr: calls of a jitted function share one.
         self._held = Counter(id(nest.jaxpr) for eqn in eqns_in(jaxpr) for nest in levels.nests(eqn))
@@ -235,7 +235,7 @@ class _CallSearch:
         reads = self._last_reads(call.run.jaxpr)
         return any(reads.get(v, -1) >= call.run.stop for eqn in call.eqns for v in eqn.outvars)
 
-    def _last_reads(self, jaxpr: Jaxpr) -> dict[Any, int]:
+    def _last_reads(self, jaxpr: Jaxpr) -> dict[Var, int]:
         """Return for each variable the index of the last eqn that reads it.
 
         For outputs it is the index after the last eqn.

@@ -24,7 +24,9 @@ from jaxresid.inspector.jaxpr.frames import (
     definition,
     is_wrapper,
     name_of,
+    name_of_qualified,
     passes_on,
+    qualified_name,
 )
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
@@ -315,9 +317,10 @@ def body(
     name, _, where = (jax_compat.traced_function(jaxpr) or "").partition(" at ")
     file, _, line = where.rpartition(":")
     if file and line.isdecimal() and frames.kind(file, name) not in ("machinery", "jax"):
-        shown = file.removeprefix(frames.cwd)
-        code = linecache.getline(file, int(line)).strip()
-        return Body(name.rpartition(".")[2], Location(shown, int(line), None, name, code))
+        qualname = qualified_name(file, int(line), name)
+        shown, code = file.removeprefix(frames.cwd), linecache.getline(file, int(line)).strip()
+        defined = Location(shown, int(line), None, qualname.replace(".<locals>", ""), code)
+        return Body(name_of_qualified(qualname), defined)
     if others:
         return Body(name_of(others[0]), definition(others[0], frames))
     return Body("a function")

@@ -7,6 +7,7 @@ libraries that it calls.
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import itertools
@@ -15,7 +16,7 @@ import os
 import re
 import site
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -261,11 +262,48 @@ def name_of(code: CodeType) -> str:
     That is a module's class where the function is what calling the module runs (`Block`), else
     `layer` or `Block.attend`.
     """
-    owner, _, name = code.co_qualname.rpartition(".")
+    return name_of_qualified(code.co_qualname)
+
+
+def name_of_qualified(qualname: str) -> str:
+    """Return what `name_of` does for a function of which only the qualified name is known."""
+    owner, _, name = qualname.rpartition(".")
     owner = owner.rpartition(".")[2]
     if not owner or owner == "<locals>":
         return name
     return owner if name in _CALLED else f"{owner}.{name}"
+
+
+def qualified_name(file: str, line: int, name: str) -> str:
+    """Return the qualified name of the function `name` that begins at a line: `Dense.call`.
+
+    It is read from the source: JAX says of what it traced only the name, the file and the first
+    line. The name itself where the source does not show the function.
+    """
+    return _definitions(file).get((line, name), name)
+
+
+@functools.lru_cache(maxsize=64)
+def _definitions(file: str) -> Mapping[tuple[int, str], str]:
+    """Return the qualified names of a file's functions by first line (a decorator's) and name."""
+    try:
+        module = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[tuple[int, str], str] = {}
+    todo: list[tuple[ast.AST, str]] = [(module, "")]
+    while todo:
+        node, prefix = todo.pop()
+        for child in ast.iter_child_nodes(node):
+            inner = prefix
+            if isinstance(child, ast.ClassDef):
+                inner = f"{prefix}{child.name}."
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min((child.lineno, *(d.lineno for d in child.decorator_list)))
+                found[first, child.name] = prefix + child.name
+                inner = f"{prefix}{child.name}.<locals>."
+            todo.append((child, inner))
+    return found
 
 
 def definition(code: CodeType, frames: Frames) -> Location:

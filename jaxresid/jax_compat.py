@@ -569,13 +569,14 @@ def _space(space: Any) -> str:
     return "host" if getattr(space, "name", str(space)).lower().endswith("host") else "device"
 
 
-def moved_to(eqn: Eqn) -> str | None:
-    """Return `host` or `device` for a `device_put` that names a memory kind, else None."""
-    for device in params(eqn).get("devices", ()):
-        kind = getattr(device, "memory_kind", None) or getattr(device, "name", None)
-        if kind is not None:  # TransferToMemoryKind until 0.7.1, MemorySpace since
-            return "host" if "host" in str(kind).lower() else "device"
-    return None
+def moved_to(eqn: Eqn, i: int) -> str | None:
+    """Return `host` or `device` where a `device_put` moves operand `i` to a memory, else None."""
+    device = params(eqn)["devices"][i]
+    # TransferToMemoryKind until 0.7.1, MemorySpace since.
+    kind = getattr(device, "memory_kind", None) or getattr(device, "name", None)
+    if kind is None:
+        return None
+    return "host" if "host" in str(kind).lower() else "device"
 
 
 def topology_devices(topology: str) -> tuple[Any, ...]:

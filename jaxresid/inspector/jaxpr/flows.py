@@ -9,10 +9,8 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, Passes
+from jaxresid.inspector.jaxpr.primitives import SIDE_BY_SIDE
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-
-# Of several operands at once each result is its own: a tree that is moved is one eqn.
-_SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class Flows:
             )
         if phase == BACKWARD:
             return self._result_flows(eqn, Flow(is_after=True, is_gradient=True))
-        if jax_compat.primitive_name(eqn) in _SIDE_BY_SIDE:
+        if jax_compat.primitive_name(eqn) in SIDE_BY_SIDE:
             return [replace(flow, is_gradient=False) for flow in operands]
         found = nests(eqn)
         if not found:

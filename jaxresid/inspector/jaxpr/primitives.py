@@ -382,6 +382,9 @@ CALLS = of_kind("call")
 CONTROL = of_kind("control")
 COLLECTIVES = of_kind("exchange", "exchange_reduction")
 
+# Of several operands at once each result is its own: a tree that is moved is one eqn.
+SIDE_BY_SIDE = frozenset({"device_put", "optimization_barrier"})
+
 # What such an eqn makes is its operand in another shape, type or memory. A name is more: it is
 # what a policy sees.
 TRANSPARENT = CASTS | VIEWS | COPIES | SHARDINGS | MARKS - {"name"} | {"broadcast_in_dim"}

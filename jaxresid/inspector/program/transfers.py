@@ -48,9 +48,10 @@ def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
     """
     if op.name != "device_put":
         return
-    for var, before, after in zip(op.eqn.invars, op.operands, op.results, strict=True):
+    moved = zip(op.eqn.invars, op.operands, op.results, strict=True)
+    for i, (var, before, after) in enumerate(moved):
         if not hasattr(var.aval, "memory_space"):
-            to = jax_compat.moved_to(op.eqn)
+            to = jax_compat.moved_to(op.eqn, i)
             if to is not None:
                 yield Move(before, after, to)
         elif _is_on_host(before, hosted) != _is_on_host(after, hosted):

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
+from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS, SIDE_BY_SIDE
 from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Consumer
 
 # Eqns that hand a value on as it is; who reads what they hand on is the consumer. A
 # sharding_constraint is one itself: it may move the value between devices.
-_HANDS_ON = (
-    MARKS | (SHARDINGS - {"sharding_constraint"}) | {"optimization_barrier", "device_put", "copy"}
-)
+_HANDS_ON = MARKS | (SHARDINGS - {"sharding_constraint"}) | SIDE_BY_SIDE | {"copy"}
 
 
 # A level and a variable of it -> the eqns that read it, each with the operand.
@@ -47,7 +45,7 @@ def _read(
     for eqn, i in readers(level, var):
         primitive = jax_compat.primitive_name(eqn)
         if primitive in _HANDS_ON:
-            out = eqn.outvars[i if primitive == "optimization_barrier" else 0]
+            out = eqn.outvars[i if primitive in SIDE_BY_SIDE else 0]
             yield from _read(levels, readers, level, out, seen)
             continue
         inner = [

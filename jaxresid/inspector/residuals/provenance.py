@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, source_of
-from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, TRANSPARENT
+from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, SIDE_BY_SIDE, TRANSPARENT
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
 
@@ -144,19 +144,20 @@ def _look_through(walk: _ProvenanceWalk, eqn: Eqn, i: int) -> bool:
         if walk.name is None:
             walk.name = str(jax_compat.params(eqn)["name"])
             walk.named = (walk.level, eqn)
-    elif primitive in TRANSPARENT:
         operand = eqn.invars[0]
+    elif primitive in TRANSPARENT:
+        operand = eqn.invars[i if primitive in SIDE_BY_SIDE else 0]
         if jax_compat.is_literal(operand) or (
             primitive == "broadcast_in_dim" and _size(operand) == 1 < _size(walk.var)
         ):
             return False
         if primitive == "device_put" and walk.memory is None:
-            walk.memory = jax_compat.moved_to(eqn)
+            walk.memory = jax_compat.moved_to(eqn, i)
         walk.through.append(primitive)
     else:
         return False
     walk.last = (walk.level, eqn)
-    walk.var = eqn.invars[0]
+    walk.var = operand
     return True
 
 

@@ -58,6 +58,41 @@ class TestConsumers:
             ("mul", ("scan ×3",), "c = jnp.sin(c)")
         ]
 
+    def test_of_a_tree_that_is_moved(self):
+        """JAX moves a tree in one eqn; each result is the operand beside it."""
+
+        def moved(x, y):
+            a, b = jax.device_put((jnp.sin(x), jnp.exp(y)))
+            return jnp.sum(a * b)
+
+        def apart(x, y):
+            return jnp.sum(jax.device_put(jnp.sin(x)) * jax.device_put(jnp.exp(y)))
+
+        rows = [
+            sorted(
+                (r.origin.primitive, r.origin.through, [c.primitive for c in r.consumers])
+                for r in jaxresid.inspect(fun, argnums=(0, 1))(f32(3), f32(3)).residuals
+            )
+            for fun in (moved, apart)
+        ]
+        assert rows[0] == rows[1]
+
+    def test_readers_of_a_tree_that_is_moved(self):
+        """The backward pass moves two values in one eqn, and each is read on its own."""
+
+        @jax.custom_vjp
+        def f(x, y):
+            return x * y
+
+        def backward(kept, ct):
+            a, b = jax.device_put(kept)
+            return ct * jnp.tanh(b), ct + a
+
+        f.defvjp(lambda x, y: (f(x, y), (jnp.sin(x), jnp.exp(y))), backward)
+        found = kept(lambda x, y: jnp.sum(f(x, y)), f32(3), f32(3), argnums=(0, 1))
+        readers = {r.origin.primitive: {c.primitive for c in r.consumers} for r in found}
+        assert readers == {"sin": {"add"}, "exp": {"tanh"}}
+
     def test_unread(self):
         """The zeros that relu's derivative selects are made anew by its transpose."""
 

@@ -109,7 +109,7 @@ class Program:
             promised = figures(self.variants.variant(made), self.plain)
         except JaxresidError as e:
             return f"no variant: {e}", sites, ()
-        written = planning.written(sites, self.subject, self.drafts._known(sites))
+        written = planning.plan_edits(sites, self.subject, self.drafts._known(sites))
         if written.problems:
             return f"unwritten: {written.problems[0]}", sites, ()
         try:

@@ -258,9 +258,9 @@ def test_the_oldest_make_room(tmp_path):
 FILLING = f"""
 import dataclasses, sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
-from tests.xla.test_compile_cache import FULL, JOB, Cache
+from tests.xla.test_compile_cache import FULL, JOB, CompileCache
 
-cache, n_found = Cache(sys.argv[1]), 0
+cache, n_found = CompileCache(sys.argv[1]), 0
 sys.stdin.readline()
 for turn in range(3):
     for i in range(60):

@@ -166,7 +166,7 @@ def test_a_tpus_memory_is_known_of_a_program_that_fits():
 @pytest.mark.tpu
 def test_a_shape_that_libtpu_refuses():
     found = execute(Job(of(loss, (square(128),), TPU).module, "tpu:v5e:3x3"))
-    assert found.error.startswith("tpu:v5e:3x3 cannot be had")
+    assert found.error.startswith("tpu:v5e:3x3 is not available")
     assert "\n" not in found.error
     assert not found.transient
 

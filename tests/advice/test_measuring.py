@@ -226,7 +226,7 @@ from jaxresid.advice.timing.measure import process, rounds
 import jax.numpy as jnp
 
 process._START = {FRAGILE!r}
-run = rounds.Run("sleeps", lambda leaves: [2 * leaves[0]])
+run = rounds.VariantToTime("sleeps", lambda leaves: [2 * leaves[0]])
 rounds.measured([run], "sleeps", [jnp.ones(3)], ["x"])
 """
 

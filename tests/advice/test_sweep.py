@@ -490,7 +490,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.cli.main import run
 from jaxresid.xla.processes import pool
-sweeping.compiled = functools.partial(pool.compiled, compiler=f"sweep_compilers:{sys.argv[1]}")
+sweeping.compile_jobs = functools.partial(pool.compile_jobs, compiler=f"sweep_compilers:{sys.argv[1]}")
 sys.exit(run(["sweep", *sys.argv[2:]]))
 """
 EVERYTHING = ("m.py:loss", "--on", "cpu", "--batch", "2,4,16", "--policy", "none")

@@ -490,7 +490,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.cli.main import run
 from jaxresid.xla.processes import pool
-sweeping.compile_jobs = functools.partial(pool.compile_jobs, compiler=f"sweep_compilers:{sys.argv[1]}")
+compiler = f"sweep_compilers:{sys.argv[1]}"
+sweeping.compile_jobs = functools.partial(pool.compile_jobs, compiler=compiler)
 sys.exit(run(["sweep", *sys.argv[2:]]))
 """
 EVERYTHING = ("m.py:loss", "--on", "cpu", "--batch", "2,4,16", "--policy", "none")

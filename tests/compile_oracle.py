@@ -127,7 +127,7 @@ def of_ours(name: str, on: str) -> tuple[dict[str, int] | str, Any]:
     traced = subject(Question(fun, args)).trace
     assert isinstance(traced, StepTrace) == hasattr(fun, "lower")
     lower = lowered if case == name else lowered_forward
-    found = execute(Job(lower(traced, parse_place(on).platform), on))
+    found = execute(Job(lower(traced, parse_place(on).platform), parse_place(on)))
     if found.error:
         return found.error, None
     figures = {n: found.stats[f"{n}_nbytes"] for n in (*FIGURES, *HOST_FIGURES)}

@@ -12,6 +12,7 @@ import time
 from types import MappingProxyType
 
 from jaxresid.xla.job import Compilation, Job, LoweredModule
+from jaxresid.xla.places import parse_place
 
 CHECK = "tpu_compiler.cc:12] Check failed: shape.rank() == 2 (3 vs. 2)"
 ABORTED = f"""WARNING: Logging before InitGoogle() is written to STDERR
@@ -24,7 +25,7 @@ E1121 21:04:04.739994   27973 process_state.cc:796] RAW: Raising signal 6
 
 
 def job(code=b"", label="", **limits):
-    return Job(LoweredModule(code, "cpu"), "cpu", label=str(label), **limits)
+    return Job(LoweredModule(code, "cpu"), parse_place("cpu"), label=str(label), **limits)
 
 
 def measures(job):

@@ -87,7 +87,7 @@ ROOMS = {
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("timing", "compile", "compare", "check", "plan", "sweep"),
-    "xla": ("job", "places", "hlo", "compiler", "processes"),
+    "xla": ("gpus", "places", "job", "hlo", "compiler", "processes"),
 }
 OUTSIDE = {
     "model": set(),

@@ -51,7 +51,7 @@ class _UnavailableError(Exception):
 
 def compilation(job: Job) -> Compilation:
     """Return the result of compiling a program; what goes wrong is in its `error`."""
-    place = places.parse_place(job.on)
+    place = job.place
     try:
         devices = _devices(place, job.module.devices)
     except _UnavailableError as e:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jaxresid.xla.places import Place
+
 
 @dataclass(frozen=True, slots=True)
 class LoweredModule:
@@ -27,7 +29,7 @@ class Job:
 
     Attributes:
       module: the program to compile.
-      on: the place to compile for, as `places.place` parses it: `cpu`, `gpu`, `tpu:v5e:2x2`.
+      place: the place to compile for, with its devices.
       flags: names and values of the compiler's flags.
       timeout_s: seconds after which the process is ended.
       memory_nbytes: once the process takes more than this it is ended; None: no limit.
@@ -35,7 +37,7 @@ class Job:
     """
 
     module: LoweredModule
-    on: str
+    place: Place
     flags: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 600.0
     memory_nbytes: int | None = None

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal as OneOf
 
 from jaxresid.errors import InputsError
 from jaxresid.nearest import did_you_mean
+from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
+# What JAX takes of a GPU's memory unless it is told otherwise.
+_MEMORY_FRACTION = 0.75
+_FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_GPUS_OF_A_HOST = 8
+_FILES = (".txtpb", ".pbtxt", ".textproto", ".textpb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +27,30 @@ class Place:
     """A place that a program is compiled for.
 
     Attributes:
-      text: as users write it, `cpu`, `gpu`, `tpu:v5e:2x4`.
+      text: as users write it, `cpu`, `gpu:h100:8`, `tpu:v5e:2x4`; `gpu` is the GPUs of this
+        machine.
       platform: the platform that programs are lowered for, `cpu`, `cuda`, `tpu`.
-      topology: as libtpu names it, `v5e:2x4`; '' for devices of this machine.
-      devices: how many a topology has; None: as many as the program is split over (`cpu`), or as
-        the machine has (`gpu`).
+      chip: the name of the chip, `h100`, `v5e`; '' for a CPU and where it is not known.
+      topology: as the compiler names it, `v5e:2x4` of libtpu, `1x1x8` (slices x hosts x GPUs of a
+        host) of a GPU's; '' for devices of this machine, and where `devices` is None.
+      devices: how many there are; None: as many as the program is split over.
+      target_config: the text proto that XLA compiles for a GPU from that is not there.
+      memory_nbytes: the bytes that a program can have of one device: of a TPU by libtpu's account,
+        of a GPU what JAX takes; None where it is not known before something is compiled.
     """
 
     text: str
     platform: OneOf["cpu", "cuda", "tpu"]
+    chip: str = ""
     topology: str = ""
     devices: int | None = None
+    target_config: str = field(default="", repr=False)
+    memory_nbytes: int | None = field(default=None, compare=False)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its devices are this machine's."""
+        return self.platform == "cpu" or self.text == "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +111,7 @@ _OTHER_NAMES = {
     "tpu7": "tpu7x",
     "ironwood": "tpu7x",
 }
-_LISTED = "--list-topologies lists them"
+_LISTED = "jaxresid compile --list-places lists them all"
 
 
 def topologies() -> tuple[Topology, ...]:
@@ -102,29 +123,55 @@ def topologies() -> tuple[Topology, ...]:
     )
 
 
-def parse_place(text: str) -> Place:
-    """Parse a place: `cpu`, `gpu`, `tpu:v5e:2x4`.
+def parse_place(
+    text: str, *, memory_fraction: float | None = None, margin_nbytes: int = 0
+) -> Place:
+    """Parse a place: `cpu`, `gpu:h100`, `gpu:h100:2x8`, `gpu:FILE`, `tpu:v5e`, `tpu:v5e:2x4`.
+
+    Args:
+      text: the place as users write it.
+      memory_fraction: the part of a GPU's memory that a program can have; None: what
+        XLA_PYTHON_CLIENT_MEM_FRACTION says, else 0.75, as in JAX.
+      margin_nbytes: bytes of each device to leave free.
 
     Raises:
       InputsError: the text is not a place; the message tells what to write instead.
     """
-    word = text.strip().lower()
-    if word == "cpu":
-        return Place("cpu", "cpu")
-    if word in ("gpu", "cuda"):
-        return Place("gpu", "cuda")
-    kind, _, topology = word.partition(":")
-    if kind != "tpu":
-        name = kind.partition("-")[0]
-        if name in _GENERATIONS or name in _OTHER_NAMES:
-            raise InputsError(
-                f"{text!r} is not a platform to compile for; write tpu:{_by_other_name(word)}"
+    found = _parsed(text)
+    nbytes = found.memory_nbytes
+    if nbytes is None:
+        return found
+    if found.platform == "cuda":
+        nbytes = int(nbytes * (_fraction() if memory_fraction is None else memory_fraction))
+    return replace(found, memory_nbytes=max(nbytes - margin_nbytes, 0))
+
+
+def for_devices(place: Place, count: int) -> Place:
+    """Return a place with its number of devices.
+
+    One that has none gets as many as a program is split over, GPUs on hosts of eight.
+
+    Args:
+      place: the place.
+      count: how many devices the program is split over.
+
+    Raises:
+      InputsError: no known topology has that many.
+    """
+    if place.devices is not None or place.is_here:
+        return place
+    if place.platform == "cuda":
+        hosts = count // _GPUS_OF_A_HOST if count % _GPUS_OF_A_HOST == 0 else 1
+        each = count // max(hosts, 1)
+        shape = f":{hosts}x{each}" if hosts > 1 else f":{each}" if each > 1 else ""
+        return replace(place, text=place.text + shape, topology=f"1x{hosts}x{each}", devices=count)
+    for it in topologies():
+        if it.generation == place.chip and it.devices >= count:
+            text = it.text if count > 1 else place.text
+            return replace(
+                place, text=text, topology=f"{place.chip}:{it.shape}", devices=it.devices
             )
-        raise InputsError(
-            f"{text!r} is not a platform to compile for; write cpu, gpu or tpu:GENERATION:SHAPE,"
-            f" such as tpu:v5e:2x4{did_you_mean(word, ['cpu', 'gpu', 'cuda', *_texts()])}"
-        )
-    return _tpu(text, topology)
+    raise InputsError(f"no known topology of {place.text} has {count} devices; {_LISTED}")
 
 
 def why_unavailable(place: Place) -> str | None:
@@ -137,38 +184,151 @@ def why_unavailable(place: Place) -> str | None:
     return None
 
 
+def _parsed(text: str) -> Place:
+    word = text.strip()
+    kind, colon, rest = word.partition(":")
+    kind = kind.lower()
+    if kind == "cpu" and not colon:
+        return Place("cpu", "cpu")
+    if kind in ("gpu", "cuda"):
+        return _gpu(text, rest) if rest else Place("gpu", "cuda")
+    word, rest = word.lower(), rest.lower()
+    if kind == "tpu":
+        return _tpu(text, rest)
+    name = kind.partition("-")[0]
+    if name in _GENERATIONS or name in _OTHER_NAMES:
+        raise InputsError(f"{text!r} is not a place; write tpu:{_by_other_name(word)}")
+    gpu = _gpu_named(kind)
+    if gpu is not None:
+        count = f":{rest}" if re.fullmatch(r"(\d+x)?\d+", rest) else ""
+        raise InputsError(f"{text!r} is not a place; write gpu:{gpu.name}{count}")
+    near = did_you_mean(word, _texts()) if word else ""
+    raise InputsError(
+        f"{text!r} is not a place; write cpu, gpu:NAME, such as gpu:h100 or gpu:h100:8, or"
+        f" tpu:NAME, such as tpu:v5e or tpu:v5e:2x4{near}; {_LISTED}"
+    )
+
+
+def _gpu(text: str, rest: str) -> Place:
+    """Return the place of `gpu:` and a name or a file, with or without how many there are."""
+    name, _, count = rest.rpartition(":")
+    if not name or _is_file(rest):
+        name, count = rest, ""
+    config = _target_config(name) if _is_file(name) else ""
+    gpu = _gpu_described(config) if config else _gpu_named(name.lower())
+    if gpu is None:
+        names = [known.name for known in GPUS]
+        raise InputsError(
+            f"{text!r}: unknown GPU {name!r}{did_you_mean(name.lower(), names)} (known:"
+            f" {', '.join(names)}); another one by gpu:FILE, where FILE is XLA's description of it"
+        )
+    written = f"gpu:{name if config else gpu.name}"
+    place = Place(
+        written,
+        "cuda",
+        gpu.name,
+        target_config=gpu.target_config,
+        memory_nbytes=gpu.memory_nbytes,
+    )
+    if not count:
+        return place
+    shape = re.fullmatch(r"(?:([1-9]\d{0,5})x)?([1-9]\d{0,3})", count)
+    if shape is None:
+        raise InputsError(
+            f"{text!r}: {count!r} is not a number of GPUs; write {written}:8, or {written}:2x8 for"
+            " two hosts of eight"
+        )
+    hosts, each = int(shape[1] or 1), int(shape[2])
+    return replace(
+        place, text=f"{written}:{count}", topology=f"1x{hosts}x{each}", devices=hosts * each
+    )
+
+
+def _gpu_named(name: str) -> Gpu | None:
+    return next((gpu for gpu in GPUS if name in (gpu.name, *gpu.aliases)), None)
+
+
+def _is_file(name: str) -> bool:
+    return "/" in name or os.sep in name or name.endswith(_FILES) or os.path.isfile(name)
+
+
+def _target_config(file: str) -> str:
+    """Return the text of a file that describes a GPU.
+
+    Raises:
+      InputsError: it cannot be read, or describes none that XLA's CUDA compiler knows.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else "it is not text"
+        raise InputsError(f"cannot read {file}: {reason or type(e).__name__}") from e
+    if not re.search(r"^\s*gpu_device_info\s*\{", text, re.MULTILINE):
+        what = "it has no gpu_device_info"
+    elif not re.search(r'^\s*platform_name:\s*"CUDA"', text, re.MULTILINE):
+        what = 'its platform_name is not "CUDA"'
+    elif "cuda_compute_capability" not in text:
+        what = "it has no cuda_compute_capability"
+    else:
+        return text
+    raise InputsError(
+        f"{file} does not describe a GPU: {what}; the compiler takes a GpuTargetConfigProto as"
+        " text, as XLA keeps them under xla/backends/gpu/target_config/specs"
+    )
+
+
+def _gpu_described(config: str) -> Gpu:
+    """Return the GPU that a target config describes."""
+    size = re.search(r"^\s*device_memory_size:\s*(\d+)", config, re.MULTILINE)
+    title = re.search(r'^\s*device_description_str:\s*"([^"\n]*)"', config, re.MULTILINE)
+    known = title and next((gpu for gpu in GPUS if title[0] in gpu.target_config), None)
+    return Gpu(
+        known.name if known else "",
+        title[1] if title else "",
+        int(size[1]) if size else None,
+        config,
+    )
+
+
+def _fraction() -> float:
+    """Return the part of a GPU's memory that JAX takes."""
+    text = os.environ.get(_FRACTION_VARIABLE, "")
+    try:
+        return float(text) if text else _MEMORY_FRACTION
+    except ValueError:
+        raise InputsError(f"{_FRACTION_VARIABLE}={text} is not a number; write e.g. 0.9") from None
+
+
 def _tpu(text: str, topology: str) -> Place:
     name, _, shape = topology.partition(":")
     found = _GENERATIONS.get(name)
-    if found is None or not shape:
-        raise InputsError(_not_a_topology(text, name, shape))
+    if found is None:
+        raise InputsError(_not_a_tpu(text, name, shape))
+    nbytes = _nbytes(found.memory_gib)
+    if not shape:
+        return Place(f"tpu:{name}", "tpu", name, memory_nbytes=nbytes)
     axes = [int(n) for n in shape.split("x")] if re.fullmatch(r"\d{1,4}(x\d{1,4})+", shape) else []
     # libtpu takes 2x2 for 2x2x1 and the other way round; it divides by an axis of 0 and dies.
     if not axes or 0 in axes or len(axes) > 3 or (len(axes) == 3 > found.axes and axes[2] != 1):
-        wanted = "two" if found.axes == 2 else "three"
         raise InputsError(
-            f"{text!r}: {shape!r} is not a shape of {name}, which has {wanted} axes of chips, such"
-            f" as tpu:{name}:{found.shapes[2]}{did_you_mean(shape, found.shapes)}; {_LISTED}"
+            f"{text!r}: {name} has no topology {shape!r}{did_you_mean(shape, found.shapes)} (known:"
+            f" {', '.join(found.shapes)})"
         )
     devices = math.prod(axes) * found.devices_per_chip
-    return Place(f"tpu:{name}:{shape}", "tpu", f"{name}:{shape}", devices)
+    return Place(
+        f"tpu:{name}:{shape}", "tpu", name, f"{name}:{shape}", devices, memory_nbytes=nbytes
+    )
 
 
-def _not_a_topology(text: str, name: str, shape: str) -> str:
+def _not_a_tpu(text: str, name: str, shape: str) -> str:
+    known = ", ".join(_GENERATIONS)
     if not name:
-        return f"{text!r} does not say which TPU: write tpu:v5e:2x4; {_LISTED}"
-    if name in _GENERATIONS:
-        return (
-            f"{text!r} does not say how many chips: write tpu:{name}:{_GENERATIONS[name].shapes[1]}"
-            f"; {_LISTED}"
-        )
+        return f"{text!r} does not say which TPU: write tpu:v5e (known: {known})"
     bare = name.partition("-")[0]
     if bare in _GENERATIONS or bare in _OTHER_NAMES:
-        full = f"tpu:{_by_other_name(f'{name}:{shape}')}"
-        return f"{text!r}: write a topology with its shape: {full}; {_LISTED}"
-    known = ", ".join(_GENERATIONS)
+        return f"{text!r}: write tpu:{_by_other_name(f'{name}:{shape}')}; {_LISTED}"
     near = did_you_mean(name, _GENERATIONS)
-    return f"{text!r}: unknown TPU generation {name!r}{near} (known: {known}); {_LISTED}"
+    return f"{text!r}: unknown TPU {name!r}{near} (known: {known})"
 
 
 def _by_other_name(topology: str) -> str:
@@ -181,11 +341,12 @@ def _by_other_name(topology: str) -> str:
         # v5e and v6e are rented by the chip, the others by the core, of which a chip has two.
         chips = int(count) if found.axes == 2 and found.devices_per_chip == 1 else int(count) // 2
         shape = next((s for s in found.shapes if _chips(s) == chips), shape)
-    return f"{name}:{shape or found.shapes[1]}"
+    return f"{name}:{shape}" if shape else name
 
 
 def _texts() -> list[str]:
-    return [topology.text for topology in topologies()]
+    named = ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(f"tpu:{name}" for name in _GENERATIONS)]
+    return [*named, *(topology.text for topology in topologies())]
 
 
 def _chips(shape: str) -> int:

@@ -37,7 +37,7 @@ def figures(case, policy, on):
     given = {"mesh": mesh, "profile": "cpu" if on == "cpu" else "accelerator"}
     found = inspection(Question(case.under(policy), case.inputs(mesh), **given))
     peak = found.report.peak
-    said = execute(Job(lowered(found.trace, parse_place(on).platform), on))
+    said = execute(Job(lowered(found.trace, parse_place(on).platform), parse_place(on)))
     if said.error is not None:
         raise SystemExit(f"{case.name}: {said.error}")
     stats = said.stats

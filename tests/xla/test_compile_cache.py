@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from jaxresid.xla.job import CollectiveOp, Compilation, Job, LoweredModule, PeakBuffer
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import cache as cache_module
 from jaxresid.xla.processes.cache import CompileCache, default_directory, key
 from tests.where import ROOT
 
-JOB = Job(LoweredModule(b"module", "tpu", 8), "tpu:v5e:2x4", (("xla_a", "1"),))
+JOB = Job(LoweredModule(b"module", "tpu", 8), parse_place("tpu:v5e:2x4"), (("xla_a", "1"),))
 FULL = Compilation(
     stats={"temp_nbytes": 17 << 20, "host_argument_nbytes": 0, "peak_nbytes": 3 << 40},
     required_nbytes=None,
@@ -314,7 +315,8 @@ def test_nothing_is_loaded_for_a_key():
     code = (
         "import sys; from jaxresid.xla.processes.cache import key;"
         "from jaxresid.xla.job import Job, LoweredModule;"
-        "key(Job(LoweredModule(b'', 'cpu'), 'cpu'));"
+        "from jaxresid.xla.places import parse_place;"
+        "key(Job(LoweredModule(b'', 'cpu'), parse_place('cpu')));"
         "print({'jax', 'jaxlib', 'libtpu'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -23,6 +23,7 @@ import pytest
 from fake_compilers import job
 
 from jaxresid.xla.job import Job, LoweredModule
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cache import CompileCache
 from tests.where import TESTS
@@ -367,7 +368,7 @@ def test_an_executor_that_breaks():
 def test_what_another_machine_says_of_itself_is_not_kept(tmp_path):
     """Nor asked of the cache: the memory of this machine is not that of the other."""
     cache, remote = CompileCache(tmp_path), Losing(None)
-    tpu = Job(LoweredModule(b"x", "tpu"), "tpu:v5e:2x2")
+    tpu = Job(LoweredModule(b"x", "tpu"), parse_place("tpu:v5e:2x2"))
     for _ in range(2):
         found = dict(run([job(b"x"), tpu], executor=remote, cache=cache))
     assert {i: compilation.cached for i, compilation in found.items()} == {0: False, 1: True}

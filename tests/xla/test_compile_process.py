@@ -17,6 +17,7 @@ import pytest
 from fake_compilers import CHECK, job
 
 from jaxresid.xla.job import Job, LoweredModule
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.child import Child, DiedError, fatal_line
 from jaxresid.xla.processes.process import execute
 from tests.where import TESTS
@@ -91,7 +92,7 @@ def test_the_child_sees_the_devices_it_compiles_for(on, set_here, platforms, dev
         monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     else:
         monkeypatch.setenv("JAX_PLATFORMS", set_here)
-    found = run("measures", Job(LoweredModule(b"", "cpu", 8), on))
+    found = run("measures", Job(LoweredModule(b"", "cpu", 8), parse_place(on)))
     assert found.notes == (
         f"JAX_PLATFORMS={platforms}",
         f"JAX_NUM_CPU_DEVICES={devices}",
@@ -201,14 +202,11 @@ def test_a_compile_that_is_given_up(tmp_path):
 
 
 def test_what_cannot_be_sent():
-    found = execute(Job(LoweredModule(lambda: 0, "cpu"), "cpu"), compiler="fake_compilers:measures")
+    found = execute(
+        Job(LoweredModule(lambda: 0, "cpu"), parse_place("cpu")), compiler="fake_compilers:measures"
+    )
     assert found.error.startswith("the program cannot be sent to a process: ")
     assert "lambda" in found.error
-
-
-def test_a_place_that_is_none():
-    found = execute(Job(LoweredModule(b"", "cpu"), "tpu:v99"), compiler="fake_compilers:measures")
-    assert "v99" in found.error
 
 
 def test_no_process_can_be_started(monkeypatch):
@@ -321,7 +319,13 @@ def test_the_compiler_itself():
     lowered = jax.jit(lambda x: x @ x).trace(matrix).lower(lowering_platforms=("cpu",))
     code = io.BytesIO()
     lowered.compiler_ir("stablehlo").operation.write_bytecode(code)
-    found = execute(Job(LoweredModule(code.getvalue(), "cpu"), "cpu", memory_nbytes=8 << 30))
+    found = execute(
+        Job(
+            LoweredModule(code.getvalue(), parse_place("cpu")),
+            parse_place("cpu"),
+            memory_nbytes=8 << 30,
+        )
+    )
     assert found.error is None
     assert found.stats["argument_nbytes"] == found.stats["output_nbytes"] == 256 * 256 * 4
     assert found.seconds > 0

@@ -13,16 +13,15 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.xla import places
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job, LoweredModule
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
 
 MIB = 2**20
 
 
 def of(fun, inputs, on="cpu", **options):
-    module = lowered(
-        subject(Question(fun, inputs, **options)).trace, places.parse_place(on).platform
-    )
-    return Job(module, on)
+    module = lowered(subject(Question(fun, inputs, **options)).trace, parse_place(on).platform)
+    return Job(module, parse_place(on))
 
 
 def square(n):
@@ -74,45 +73,49 @@ def test_the_memory_of_cpu_devices_is_the_machines():
     found = compilation(of(loss, (square(8),)))
     assert found.capacity_nbytes == memory
     assert not found.notes
-    two = execute(Job(LoweredModule(of(loss, (square(8),)).module.code, "cpu", 2), "cpu"))
+    two = execute(
+        Job(LoweredModule(of(loss, (square(8),)).module.code, "cpu", 2), parse_place("cpu"))
+    )
     assert two.capacity_nbytes == memory // 2
     assert two.notes == ("the memory is this machine's, shared by 2 CPU devices",)
 
 
 def test_flags_reach_the_compiler(tmp_path):
     flags = (("xla_dump_to", str(tmp_path)), ("xla_dump_hlo_as_text", "true"))
-    found = compilation(Job(of(loss, (square(64),)).module, "cpu", flags))
+    found = compilation(Job(of(loss, (square(64),)).module, parse_place("cpu"), flags))
     assert found.error is None
     assert list(tmp_path.glob("*after_optimizations.txt"))
 
 
 def test_a_flag_that_is_none():
-    found = compilation(Job(of(loss, (square(8),)).module, "cpu", (("xla_no_such_flag", "1"),)))
+    found = compilation(
+        Job(of(loss, (square(8),)).module, parse_place("cpu"), (("xla_no_such_flag", "1"),))
+    )
     assert "xla_no_such_flag" in found.error
     assert "\n" not in found.error
 
 
 def test_more_devices_than_there_are():
     module = LoweredModule(of(loss, (square(8),)).module.code, "cpu", 4096)
-    error = compilation(Job(module, "cpu")).error
+    error = compilation(Job(module, parse_place("cpu"))).error
     assert error.startswith("the program is split over 4096 devices, but this machine has ")
 
 
 def test_no_gpu_here():
-    error = compilation(Job(LoweredModule(b"", "cuda"), "gpu")).error
+    error = compilation(Job(LoweredModule(b"", "cuda"), parse_place("gpu"))).error
     assert error.startswith("jax finds no GPU on this machine")
     assert "\n" not in error
 
 
 def test_what_is_no_program():
-    error = compilation(Job(LoweredModule(b"nonsense", "cpu"), "cpu")).error
+    error = compilation(Job(LoweredModule(b"nonsense", "cpu"), parse_place("cpu"))).error
     assert error
     assert "\n" not in error
 
 
 def test_without_libtpu(monkeypatch):
     monkeypatch.setattr(places.importlib.util, "find_spec", lambda name: None)
-    error = compilation(Job(LoweredModule(b"", "tpu"), "tpu:v5e:2x2")).error
+    error = compilation(Job(LoweredModule(b"", "tpu"), parse_place("tpu:v5e:2x2"))).error
     assert "pip install 'jaxresid[tpu]'" in error
 
 
@@ -165,7 +168,7 @@ def test_a_tpus_memory_is_known_of_a_program_that_fits():
 
 @pytest.mark.tpu
 def test_a_shape_that_libtpu_refuses():
-    found = execute(Job(of(loss, (square(128),), TPU).module, "tpu:v5e:3x3"))
+    found = execute(Job(of(loss, (square(128),), TPU).module, parse_place("tpu:v5e:3x3")))
     assert found.error.startswith("tpu:v5e:3x3 is not available")
     assert "\n" not in found.error
     assert not found.transient

@@ -22,7 +22,7 @@ from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residua
 from jaxresid.option_types import Mode, Profile
 from jaxresid.units import format_bytes
 from jaxresid.xla.job import Compilation, Job, LoweredModule
-from jaxresid.xla.places import parse_place, why_unavailable
+from jaxresid.xla.places import for_devices, parse_place, why_unavailable
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
@@ -292,7 +292,7 @@ def compile_job(policy: str, module: LoweredModule, on: str, settings: CompileSe
     """Return the job that compiles a module for a place."""
     return Job(
         module=module,
-        on=on,
+        place=for_devices(parse_place(on), module.devices),
         flags=settings.flags,
         timeout_s=settings.timeout_s,
         memory_nbytes=settings.memory_nbytes,

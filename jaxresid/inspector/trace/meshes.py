@@ -106,10 +106,11 @@ def split_by_compiler(traced: Trace, cache: CompileCache | None) -> tuple[Trace,
     # Without a mesh nothing is compiled, and the compilers' module imports this package.
     from jaxresid.inspector.trace.lowering import lowered_forward
     from jaxresid.xla.job import Job
+    from jaxresid.xla.places import parse_place
     from jaxresid.xla.processes.pool import compile_jobs
 
     try:
-        job = Job(lowered_forward(traced, "cpu"), "cpu", label="the forward pass")
+        job = Job(lowered_forward(traced, "cpu"), parse_place("cpu"), label="the forward pass")
     except JaxresidError as e:
         return traced, _unsplit(e)
     ((_, found),) = compile_jobs([job], cache=cache)

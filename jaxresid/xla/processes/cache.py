@@ -72,10 +72,11 @@ def key(job: Job) -> str:
     machine as well: by its processors XLA decides how to split loops, and its memory is in the
     result.
     """
-    here = () if job.on.startswith("tpu") else _machine()
+    here = _machine() if job.place.is_here else ()
     variables = tuple(os.environ.get(name, "") for name in _VARIABLES)
     module = job.module
-    parts = (job.on, sorted(job.flags), module.platform, module.devices, variables, here)
+    place = (job.place.text, job.place.topology, job.place.target_config)
+    parts = (*place, sorted(job.flags), module.platform, module.devices, variables, here)
     digest = hashlib.sha256(repr((*parts, _versions())).encode("utf-8", "surrogateescape"))
     digest.update(module.code)
     return digest.hexdigest()

@@ -85,7 +85,7 @@ def compile_jobs(
                         more = False
                         continue
                     name = key(job)
-                    keeps = cache if run.is_here or job.on.startswith("tpu") else None
+                    keeps = cache if run.is_here or not job.place.is_here else None
                     if name in run.pending:
                         run.pending[name].indices.append(index)
                         continue
@@ -270,7 +270,7 @@ def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> s
     first = min(running or pending, key=lambda flight: flight.began_at or flight.submitted_at)
     seconds = time.monotonic() - (first.began_at or first.submitted_at)
     if running:
-        what = f"compiling {first.job.label or first.job.on}"
+        what = f"compiling {first.job.label or first.job.place.text}"
         what += f" and {len(running) - 1} more" if len(running) > 1 else ""
     else:
         what = f"{len(pending)} to compile"

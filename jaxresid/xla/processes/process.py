@@ -15,7 +15,6 @@ from typing import Any
 from jaxresid.errors import JaxresidError
 from jaxresid.units import format_bytes
 from jaxresid.xla.job import Compilation, Job
-from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import child as children
 from jaxresid.xla.processes.child import Child, DiedError, FailedError, one_line
 
@@ -105,7 +104,7 @@ def _env(job: Job) -> dict[str, str | None]:
     With it the child touches no accelerator that it does not compile for, and finds as many CPU
     devices as the program is for.
     """
-    platform = parse_place(job.on).platform
+    platform = job.place.platform
     names: dict[str, str | None] = {
         "JAX_NUM_CPU_DEVICES": str(job.module.devices) if platform == "cpu" else None,
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -115,7 +114,7 @@ def _env(job: Job) -> dict[str, str | None]:
         "TPU_LOG_DIR": "disabled",
         "TPU_MIN_LOG_LEVEL": "2",
     }
-    if platform in ("cpu", "tpu"):
+    if not job.place.is_here or platform == "cpu":
         names["JAX_PLATFORMS"] = "cpu"
     elif os.environ.get("JAX_PLATFORMS") == "cpu":  # so that tracing leaves the GPU alone
         names["JAX_PLATFORMS"] = None

@@ -12,6 +12,7 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source
 from jaxresid.xla import compiler
 from jaxresid.xla.job import Job, PeakBuffer
+from jaxresid.xla.places import parse_place
 from tests.xla.test_buffers import looped, scanned
 
 FILE = os.path.abspath("model.py")
@@ -126,7 +127,7 @@ def on_cpu(fun):
     args = f32(6, 128, 128), f32(512, 128)
     subject = report.subject(Question(fun, args))
     residuals = report.inspect(fun)(*args).residuals
-    compilation = compiler.compilation(Job(lowered(subject.trace, "cpu"), "cpu"))
+    compilation = compiler.compilation(Job(lowered(subject.trace, "cpu"), parse_place("cpu")))
     rows, nbytes = matched(compilation.buffers, residuals)
     kept = [r for r in residuals if r.origin.kind == "computed" and r.aval.shape[-2:] == (512, 128)]
     return rows, kept, nbytes / compilation.live_nbytes

@@ -23,6 +23,7 @@ from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.xla.job import Job
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
 
 MIB = 2**20
@@ -525,7 +526,7 @@ def test_json_keeps_the_schemas():
 
 def compiled(fun, inputs, on, **options):
     found = subject(Question(fun, inputs, **options))
-    done = execute(Job(lowered(found.trace, on.partition(":")[0]), on))
+    done = execute(Job(lowered(found.trace, on.partition(":")[0]), parse_place(on)))
     assert done.error is None, done.error
     return {name.removesuffix("_nbytes"): nbytes / MIB for name, nbytes in done.stats.items()}
 

@@ -10,6 +10,7 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
 from jaxresid.xla.job import Job
+from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
 
 pytest.importorskip("optax")
@@ -83,7 +84,7 @@ def test_the_text(jax_version, capsys):
 def compiled(name, on):
     inputs = getattr(optimizer, f"{name}_inputs")(1024)
     trace = subject(Question(getattr(optimizer, name), inputs)).trace
-    done = execute(Job(lowered(trace, on.partition(":")[0]), on))
+    done = execute(Job(lowered(trace, on.partition(":")[0]), parse_place(on)))
     assert done.error is None, done.error
     return done.stats
 

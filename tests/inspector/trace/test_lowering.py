@@ -19,6 +19,7 @@ from jaxresid.inspector.trace.lowering import lowered, lowered_forward
 from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job
+from jaxresid.xla.places import parse_place
 from tests.where import TESTS
 
 
@@ -29,7 +30,7 @@ def f32(*shape):
 def compiled(fun, *args, forward=False, **options):
     traced = subject(Question(fun, args, **options)).trace
     module = (lowered_forward if forward else lowered)(traced, "cpu")
-    found = compilation(Job(module, "cpu"))
+    found = compilation(Job(module, parse_place("cpu")))
     assert found.error is None
     return found
 
@@ -135,7 +136,7 @@ def test_the_forward_pass_gives_the_residuals_in_their_order():
 
     args = f32(5, 6), f32(3, 6, 6)
     traced = subject(Question(loss, args)).trace
-    found = compilation(Job(lowered_forward(traced, "cpu"), "cpu"))
+    found = compilation(Job(lowered_forward(traced, "cpu"), parse_place("cpu")))
     assert len(traced.kept) > 3
     assert found.output_shards[traced.num_outputs :] == tuple(v.aval.shape for v in traced.kept)
 

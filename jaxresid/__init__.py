@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Origin as Origin
     from jaxresid.model import Peak as Peak
     from jaxresid.model import Phases as Phases
+    from jaxresid.model import PlaceInfo as PlaceInfo
     from jaxresid.model import Plan as Plan
     from jaxresid.model import PlannedPart as PlannedPart
     from jaxresid.model import PlannedSite as PlannedSite
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from jaxresid.model import Verdict as Verdict
     from jaxresid.option_types import GroupBy as GroupBy
     from jaxresid.option_types import Mode as Mode
-    from jaxresid.option_types import Profile as Profile
     from jaxresid.settings.config import Config as Config
     from jaxresid.targets.inputs import Inputs as Inputs
     from jaxresid.violations import Applicability as Applicability
@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from jaxresid.violations import Severity as Severity
     from jaxresid.violations import Span as Span
     from jaxresid.violations import Violation as Violation
+    from jaxresid.xla.places import Place as Place
+    from jaxresid.xla.places import parse_place as parse_place
 
 # A commit hook starts this package at every commit: it imports what it uses and no more.
 _PUBLIC = {
@@ -97,12 +99,13 @@ _PUBLIC = {
     "jaxresid.model": (
         "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
         "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
-        "LiveValue Location Mark Mesh Offloading Origin Peak Phases Plan PlannedPart PlannedSite "
-        "PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
+        "LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart "
+        "PlannedSite PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
         "Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
-    "jaxresid.option_types": "GroupBy Mode Profile",
+    "jaxresid.option_types": "GroupBy Mode",
+    "jaxresid.xla.places": "Place parse_place",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = list(_HOME)

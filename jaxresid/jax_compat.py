@@ -15,6 +15,7 @@ import inspect
 import io
 import math
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -577,6 +578,21 @@ def moved_to(eqn: Eqn, i: int) -> str | None:
     if kind is None:
         return None
     return "host" if "host" in str(kind).lower() else "device"
+
+
+def first_device() -> tuple[str, str, str] | None:
+    """Return platform, kind and client version of JAX's first device here.
+
+    None where JAX has not looked for devices yet: this starts no backend.
+    """
+    if "jax" not in sys.modules:
+        return None
+    from jax._src import xla_bridge
+
+    if not xla_bridge.backends_are_initialized():
+        return None
+    device = import_jax().local_devices()[0]
+    return device.platform, device.device_kind, device.client.platform_version
 
 
 def topology_devices(topology: str) -> tuple[Any, ...]:

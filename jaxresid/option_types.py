@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 Mode = Literal["auto", "function", "step"]
-Profile = Literal["accelerator", "cpu"]
 MeshMode = Literal["auto", "explicit"]
 GroupBy = Literal["line", "function", "name", "primitive", "scope", "argument", "none"]
 OutputFormat = Literal[

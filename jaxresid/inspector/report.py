@@ -18,7 +18,7 @@ from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_finding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.compiler_versions import not_measured
-from jaxresid.inspector.memory.peak import OpSources, profile_named
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
 from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, gc_paused
@@ -39,7 +39,9 @@ from jaxresid.model import (
     Report,
     Residual,
 )
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
+from jaxresid.xla.chosen import choose
+from jaxresid.xla.places import Place
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
@@ -52,7 +54,7 @@ def inspect(
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
-    profile: Profile = "accelerator",
+    on: str | Place | None = None,
     mesh: Any = None,
 ) -> Callable[..., Report]:
     """Report what the backward pass of `fun` keeps, costs and takes.
@@ -69,7 +71,8 @@ def inspect(
       has_aux: `fun` returns `(output, auxiliary data)`.
       mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
         gradients that it computes itself; `auto` tells from what it does.
-      profile: the profile of the compiler that the peak is estimated for: `accelerator` or `cpu`.
+      on: the place that the peak is estimated for: `gpu:h100`, `tpu:v5e:2x4`, `cpu` ...; None: the
+        accelerator that JAX sees here, else `gpu:h100`.
       mesh: the mesh that it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of
         axes and their sizes, as many of this process's CPU devices; arguments without a sharding
         are on all of it. None: the mesh of the arguments' own shardings. Bytes are then one
@@ -84,9 +87,7 @@ def inspect(
       TraceError: the function fails to trace.
       MissingJaxError: jax is missing or older than 0.7.
     """
-    question = Question(
-        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
-    )
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
 
     def inspected(*args: Any, **kwargs: Any) -> Report:
         return inspection(question.of(args, kwargs)).report
@@ -147,8 +148,8 @@ def _traced_subject(question: Question) -> Subject:
 def _traced_here(question: Question) -> Subject:
     jax = jax_compat.import_jax()
     fun, name, warnings = question.fun, question.called, tuple(question.warnings)
-    chosen = profile_named(question.profile)
-    if question.profile == "cpu" and (remark := not_measured(jax_compat.jaxlib_version())):
+    place = choose(question.on)
+    if place.platform == "cpu" and (remark := not_measured(jax_compat.jaxlib_version())):
         warnings = (*warnings, remark)
     if jax_compat.flags().get("jax_remat3") and jax_compat.jax_version().startswith("0.10."):
         warnings = (*warnings, _EARLY_REMAT3)
@@ -189,13 +190,13 @@ def _traced_here(question: Question) -> Subject:
                 f"{name} takes no gradient itself, so it is not a training step; leave out --mode"
                 " step to differentiate it as a function"
             )
-        found = StepSubject(fun, name, step, chosen, warnings)
+        found = StepSubject(fun, name, step, place, warnings)
         if found.is_dead:
             more = (dead_gradients(name),)
         else:
             more = tuple(_partly_dead(name, each) for each in lost_gradients(step))
         return replace(found, warnings=(*warnings, *more))
-    return FunctionSubject(fun, name, traced, chosen, (*warnings, *more))
+    return FunctionSubject(fun, name, traced, place, (*warnings, *more))
 
 
 _EARLY_REMAT3 = (
@@ -231,6 +232,7 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     report = Report(
         target=subject.target,
         jax=subject.jax,
+        place=subject.place_info,
         residuals=found,
         cost=evaluated.cost,
         peak=estimate,

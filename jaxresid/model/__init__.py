@@ -36,6 +36,7 @@ from jaxresid.model.sweep import Sweep as Sweep
 from jaxresid.model.sweep import SweepRow as SweepRow
 from jaxresid.model.target import JaxInfo as JaxInfo
 from jaxresid.model.target import Mesh as Mesh
+from jaxresid.model.target import PlaceInfo as PlaceInfo
 from jaxresid.model.target import Target as Target
 from jaxresid.model.values import NOWHERE as NOWHERE
 from jaxresid.model.values import Argument as Argument

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import show, to_json
 from jaxresid.model.offloading import Offloading
-from jaxresid.model.target import JaxInfo, Mesh, Target
+from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class ComparisonRow:
       peak_nbytes: the estimated peak, in bytes.
       recompute_flops: FLOPs that it adds to the function without any checkpoint.
       recompute_fraction: that as a share of the function without any checkpoint.
-      time_fraction: estimated time over that without any checkpoint, as a share of it.
+      time_fraction: estimated time over that without any checkpoint, as a share of it; None
+        where the chip is not known.
       pareto: whether no other row without host bytes has both a lower peak and less to recompute.
       knee: whether it is, of those, the one beyond which saving memory gets expensive.
       error: why there are no figures.
@@ -62,7 +63,7 @@ class ComparisonRow:
       measured: the timing on the local device, if there is one.
       measure_error: why there is no timing.
       offloading: the bytes in host memory, where any are or could be there.
-      compiled: the figures of XLA, one for each place.
+      compiled: the figures of XLA, if they were asked for.
     """
 
     policy: str
@@ -90,8 +91,8 @@ class Comparison:
     Attributes:
       target: what was compared.
       jax: the JAX that traced.
-      profile: the profile of the compiler that peaks are estimated for.
-      device: the chip whose published figures the time is estimated from.
+      place: the place that the figures are for.
+      chip: the chip whose published figures the time is estimated from; None where none are known.
       at: where the policies go, as in `Row`.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
       rows: one row for each policy.
@@ -102,8 +103,8 @@ class Comparison:
 
     target: Target
     jax: JaxInfo
-    profile: str
-    device: str
+    place: PlaceInfo
+    chip: str | None
     at: str
     places: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]

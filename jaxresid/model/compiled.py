@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import show, to_json
-from jaxresid.model.target import JaxInfo, Mesh, Target
+from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
 
 
@@ -67,7 +67,7 @@ class Compiled:
     """The figures that XLA gives for a program on one device of a place; None where it gives none.
 
     Attributes:
-      on: the place, `cpu`, `gpu`, `tpu:v5e:2x4`.
+      on: the place, `cpu`, `gpu:h100:8`, `tpu:v5e:2x4`.
       policy: the policy that the program was compiled with; `as-written` for the code as it is.
       devices: how many devices the program is split over.
       temp_nbytes: the bytes of temporaries in device memory.
@@ -82,6 +82,7 @@ class Compiled:
       peak_nbytes: arguments + outputs + temporaries - aliased, all of device memory; where memory
         ran out what XLA says the program needs.
       estimate_nbytes: the static estimate of the same.
+      profile: the compiler whose rules the estimate follows.
       capacity_nbytes: the device's memory as its compiler has it.
       fits: whether the peak fits the capacity; None where either is not known, or where the program
         has lost its backward pass.
@@ -113,6 +114,7 @@ class Compiled:
     host_alias_nbytes: int | None = None
     peak_nbytes: int | None = None
     estimate_nbytes: int | None = None
+    profile: str | None = None
     capacity_nbytes: int | None = None
     fits: bool | None = None
     seconds: float | None = None
@@ -133,7 +135,7 @@ class CompiledReport:
     Attributes:
       target: what was compiled.
       jax: the JAX that traced.
-      profile: the profile of the compiler that peaks are estimated for.
+      places: the places that it was compiled for.
       compiled: the figures, one for each place.
       mesh: the devices that the program is split over; None: one device.
       warnings: what was assumed, and what may be wrong.
@@ -141,7 +143,7 @@ class CompiledReport:
 
     target: Target
     jax: JaxInfo
-    profile: str
+    places: tuple[PlaceInfo, ...]
     compiled: tuple[Compiled, ...]
     mesh: Mesh | None = None
     warnings: tuple[str, ...] = ()

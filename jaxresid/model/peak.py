@@ -44,7 +44,7 @@ class Peak:
 
     Attributes:
       nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
-      profile: `accelerator` or `cpu`: the kind of compiler whose fusion was assumed.
+      profile: `tpu` or `cpu`: the kind of compiler whose fusion was assumed.
       source: where the op at the peak is.
       primitive: the primitive of the op at the peak.
       phase: the pass of the op at the peak: `forward`, `recompute`, `backward` or, in a step,

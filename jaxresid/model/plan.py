@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import show, to_json
-from jaxresid.model.target import JaxInfo, Target
+from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
 
 
@@ -103,8 +103,8 @@ class Plan:
     Attributes:
       target: what was planned.
       jax: the JAX that traced.
-      profile: the profile of the compiler that peaks are estimated for.
-      device: the chip whose published figures the time is estimated from.
+      place: the place that the figures are for.
+      chip: the chip whose published figures the time is estimated from; None where none are known.
       budget_nbytes: the budget.
       offload: whether values may be moved to host memory.
       fits: whether it does; if not, the figures and sites are those of the lowest peak found.
@@ -132,8 +132,8 @@ class Plan:
 
     target: Target
     jax: JaxInfo
-    profile: str
-    device: str
+    place: PlaceInfo
+    chip: str | None
     budget_nbytes: int
     offload: bool
     fits: bool

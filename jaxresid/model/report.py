@@ -10,7 +10,7 @@ from jaxresid.model.cost import Phases
 from jaxresid.model.display import show, to_html, to_json
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import Peak
-from jaxresid.model.target import JaxInfo, Mesh, Target
+from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
 from jaxresid.option_types import GroupBy
 
@@ -22,6 +22,7 @@ class Report:
     Attributes:
       target: what was reported on.
       jax: the JAX that traced.
+      place: the place that the figures are for.
       residuals: what is kept, in the order of the leaves that `jax.vjp` returns.
       cost: the work of the forward pass, the backward pass and the recomputation.
       peak: the estimate of the peak.
@@ -30,11 +31,12 @@ class Report:
       mesh: the devices that the program is split over; None: one device.
       offloading: the bytes in host memory; None where nothing is or could be there.
       findings: what else was found, about host memory.
-      compiled: the figures of XLA, one for each place; empty if none was asked for.
+      compiled: the figures of XLA at that place; empty if none was asked for.
     """
 
     target: Target
     jax: JaxInfo
+    place: PlaceInfo
     residuals: tuple[Residual, ...]
     cost: Phases
     peak: Peak

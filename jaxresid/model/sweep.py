@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import show, to_json
-from jaxresid.model.target import JaxInfo, Mesh, Target
+from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,6 @@ class Sweep:
     Attributes:
       target: what was swept.
       jax: the JAX that traced.
-      profile: the profile of the compiler that peaks are estimated for.
       at: where the policies go, as in `Row`.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
       policies: the policies that were asked for.
@@ -73,12 +72,11 @@ class Sweep:
 
     target: Target
     jax: JaxInfo
-    profile: str
     at: str
     places: tuple[str, ...]
     policies: tuple[str, ...]
     batches: tuple[int, ...]
-    on: tuple[str, ...]
+    on: tuple[PlaceInfo, ...]
     rows: tuple[SweepRow, ...]
     warnings: tuple[str, ...] = ()
     mesh: Mesh | None = None

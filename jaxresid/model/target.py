@@ -41,6 +41,24 @@ class JaxInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceInfo:
+    """The place that figures are for.
+
+    Attributes:
+      name: as users write it, `gpu:h100:8`.
+      origin: who chose it, in words: `as asked`, `the default, as JAX sees no accelerator here`.
+      profile: the compiler whose rules the estimated peak follows: `tpu` or `cpu`.
+      memory_nbytes: the bytes that a program can have of one device; None where they are not known
+        before something is compiled.
+    """
+
+    name: str
+    origin: str
+    profile: str
+    memory_nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mesh:
     """The devices that a program is split over. With one, every figure of bytes is one device's.
 

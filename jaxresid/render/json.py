@@ -34,6 +34,7 @@ from jaxresid.model import (
     Origin,
     Peak,
     Phases,
+    PlaceInfo,
     Plan,
     PlannedPart,
     PlannedSite,
@@ -58,6 +59,7 @@ def report_json(report: Report) -> str:
             "schema": SCHEMA_VERSION,
             "jax": _jax(report.jax),
             "target": _target(report.target),
+            "on": _place(report.place),
             "totals": {
                 "arguments_nbytes": totals.arguments_nbytes,
                 "computed_nbytes": totals.computed_nbytes,
@@ -99,8 +101,8 @@ def comparison_json(comparison: Comparison) -> str:
             "schema": SCHEMA_VERSION,
             "jax": _jax(comparison.jax),
             "target": _target(comparison.target),
-            "profile": comparison.profile,
-            "device": comparison.device,
+            "on": _place(comparison.place),
+            "chip": comparison.chip,
             "at": comparison.at,
             "places": list(comparison.places),
             "rows": [_row(row) for row in comparison.rows],
@@ -146,8 +148,8 @@ def plan_json(plan: Plan) -> str:
             "schema": SCHEMA_VERSION,
             "jax": _jax(plan.jax),
             "target": _target(plan.target),
-            "profile": plan.profile,
-            "device": plan.device,
+            "on": _place(plan.place),
+            "chip": plan.chip,
             "budget_nbytes": plan.budget_nbytes,
             "offload": plan.offload,
             "fits": plan.fits,
@@ -180,7 +182,7 @@ def compiled_json(report: CompiledReport) -> str:
             "schema": SCHEMA_VERSION,
             "jax": _jax(report.jax),
             "target": _target(report.target),
-            "profile": report.profile,
+            "on": [_place(place) for place in report.places],
             "mesh": _mesh(report.mesh),
             "compiled": [_compiled(c) for c in report.compiled],
             "warnings": list(report.warnings),
@@ -194,6 +196,15 @@ def _dump(value: Any) -> str:
 
 def _jax(jax: JaxInfo) -> dict[str, Any]:
     return {"version": jax.version, "flags": dict(jax.flags), "compilers": dict(jax.compilers)}
+
+
+def _place(place: PlaceInfo) -> dict[str, Any]:
+    return {
+        "name": place.name,
+        "origin": place.origin,
+        "profile": place.profile,
+        "memory_nbytes": place.memory_nbytes,
+    }
 
 
 def _target(target: Target) -> dict[str, Any]:
@@ -448,6 +459,7 @@ def _compiled(compiled: Compiled) -> dict[str, Any]:
         "host_alias_nbytes": compiled.host_alias_nbytes,
         "peak_nbytes": compiled.peak_nbytes,
         "estimate_nbytes": compiled.estimate_nbytes,
+        "profile": compiled.profile,
         "capacity_nbytes": compiled.capacity_nbytes,
         "fits": compiled.fits,
         "seconds": compiled.seconds,

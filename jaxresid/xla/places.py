@@ -37,6 +37,7 @@ class Place:
       target_config: the text proto that XLA compiles for a GPU from that is not there.
       memory_nbytes: the bytes that a program can have of one device: of a TPU by libtpu's account,
         of a GPU what JAX takes; None where it is not known before something is compiled.
+      origin: who chose it, in words.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Place:
     devices: int | None = None
     target_config: str = field(default="", repr=False)
     memory_nbytes: int | None = field(default=None, compare=False)
+    origin: str = field(default="", compare=False)
 
     @property
     def is_here(self) -> bool:
@@ -120,6 +122,15 @@ def topologies() -> tuple[Topology, ...]:
         Topology(name, shape, _chips(shape) * it.devices_per_chip, _nbytes(it.memory_gib))
         for name, it in _GENERATIONS.items()
         for shape in it.shapes
+    )
+
+
+def listed() -> tuple[tuple[str, int, int], ...]:
+    """Return the known places with their devices and what a program can have of each, in bytes."""
+    gpus = (parse_place(f"gpu:{gpu.name}") for gpu in GPUS)
+    return (
+        *((place.text, 1, place.memory_nbytes or 0) for place in gpus),
+        *((it.text, it.devices, it.memory_nbytes) for it in topologies()),
     )
 
 

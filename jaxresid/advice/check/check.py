@@ -15,9 +15,10 @@ from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.violations import Linted, Violation
+from jaxresid.xla.places import Place
 
 
 @in_two_calls
@@ -27,7 +28,7 @@ def check(
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
-    profile: Profile = "accelerator",
+    on: str | Place | None = None,
     mesh: Any = None,
 ) -> Callable[..., tuple[Violation, ...]]:
     """Return a function that checks the checkpoints of `fun` and the residuals that it keeps.
@@ -43,7 +44,7 @@ def check(
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
-      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
@@ -52,9 +53,7 @@ def check(
     Raises:
       JaxresidError: As `jaxresid.inspect`, or because the configuration is wrong.
     """
-    question = Question(
-        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
-    )
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
 
     def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
         run = LintRun(load(Path(), Options()), nearest=Options())
@@ -82,7 +81,7 @@ def checked(inspection: Inspection, run: LintRun) -> tuple[Linted, ...]:
         raise InputsError(inspection.report.warnings[-1])
     report = inspection.report
     placer = FindingPlacer(inspection.subject.fun, report.target.name, inspection.subject.frames)
-    measured = {"profile": report.peak.profile, "jax": report.jax.version}
+    measured = {"on": report.place.name, "profile": report.peak.profile, "jax": report.jax.version}
     reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
     reported += inspection.subject.findings(report)
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}

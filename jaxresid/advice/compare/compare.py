@@ -14,10 +14,9 @@ from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
     PolicyProgram,
     compiled_rows,
-    places_of,
     warnings_of,
 )
-from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
+from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.measure.random_inputs import leaf_recipes
 from jaxresid.advice.timing.measure.rounds import Measurement, VariantToTime, measured
 from jaxresid.advice.timing.roofline import seconds
@@ -33,8 +32,9 @@ from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.model import Comparison, ComparisonRow
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
 from jaxresid.targets.targets import load
+from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
@@ -54,33 +54,19 @@ class MeasureOptions:
     rounds: int = 10
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
-    """Where to compile the variants for, and how.
-
-    Attributes:
-      place_names: The places to compile for.
-      settings: How to compile.
-    """
-
-    place_names: Sequence[str]
-    settings: CompileSettings
-
-
 @in_two_calls
 def compare(
     fun: Callable[..., Any],
     *,
     at: str | None = None,
     policies: Mapping[str, Any] | Sequence[Any] = (),
-    device: str = DEFAULT.name,
     measure: bool = False,
     rounds: int = 10,
-    compile: str | Sequence[str] = (),
+    compile: bool = False,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
-    profile: Profile = "accelerator",
+    on: str | Place | None = None,
     mesh: Any = None,
 ) -> Callable[..., Comparison]:
     """Return a function that compares `fun` and its gradients under checkpoint policies.
@@ -93,31 +79,25 @@ def compare(
         `model.py:42`. None means the checkpoints that the code has, else the bodies of its scans,
         else everything.
       policies: More policies to try, by name or as they are.
-      device: The chip whose published figures the time is estimated from, such as `v5p`.
       measure: Also run each variant on the local device, with random inputs where arguments are
         abstract.
       rounds: How many rounds the measurement has.
-      compile: Places to compile each variant for, such as `cpu` or `tpu:v5e:2x4`, as for
-        `jaxresid.compile`.
+      compile: Also compile each variant for that place, as `jaxresid.compile` does.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
-      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun` that returns a `Comparison`.
 
     Raises:
-      JaxresidError: As `jaxresid.inspect`, or because there is no such place or device.
+      JaxresidError: As `jaxresid.inspect`, or because there is no such place.
     """
-    question = Question(
-        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
-    )
-    place_names = places_of((compile,) if isinstance(compile, str) else compile) if compile else ()
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
     if not isinstance(policies, Mapping):
         policies = {description(p) or "None": p for p in policies}
-    chosen = chip(device).name
     tried = tuple(policies.items())
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
@@ -128,9 +108,8 @@ def compare(
             found,
             at=at,
             policies=tried,
-            device=chosen,
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds) if measure else None,
-            compile=CompileOptions(place_names, settings) if place_names else None,
+            compile=settings if compile else None,
         )
 
     return compared
@@ -161,9 +140,8 @@ def comparison(
     *,
     at: str | None = None,
     policies: Sequence[tuple[str, Any]] = (),
-    device: str = DEFAULT.name,
     measure: MeasureOptions | None = None,
-    compile: CompileOptions | None = None,
+    compile: CompileSettings | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the comparison of a traced function under several policies, as `compare` does.
@@ -172,12 +150,10 @@ def comparison(
       subject: The traced function.
       at: Where the policy goes, as for `compare`.
       policies: More policies to try, each with the name that it is shown by.
-      device: The chip to estimate the time for, as for `compare`.
       measure: How to time the variants; None means not to.
-      compile: What to compile the variants for; None means not to.
+      compile: How to compile the variants for the subject's place; None means not to.
       progress: Called with a text that says what is being done.
     """
-    chosen = chip(device)
     arguments = subject.trace.arguments
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:
@@ -185,7 +161,7 @@ def comparison(
     with gc_paused(), subject.tracing():
         variants = subject.variants()
         target = policy_target(variants.places(), at)
-        table = ComparisonTable(subject, variants, target, chosen, progress or (lambda _: None))
+        table = ComparisonTable(subject, variants, target, progress or (lambda _: None))
         table.add(NONE, target.choices(None))
         table.add(WRITTEN, {})
         for label, policy in policies:
@@ -196,7 +172,7 @@ def comparison(
     warnings = (*subject.warnings, *barrier_removal_warnings(subject.profile), *remarks(variants))
     if compile is not None:
         rows = _compiled(rows, table, compile, progress)
-        warnings += warnings_of(compile.settings)
+        warnings += warnings_of(compile)
     timed: Measurement | None = None
     if measure is not None:
         runs = [VariantToTime(label, v.trace.runnable()) for label, v in table.variants.items()]
@@ -214,8 +190,8 @@ def comparison(
     return Comparison(
         target=subject.target,
         jax=subject.jax,
-        profile=subject.profile.name,
-        device=chosen.name,
+        place=subject.place_info,
+        chip=table.chip.name if table.chip else None,
         at=target.at,
         places=tuple(place_text(place) for place in target.places),
         rows=rows,
@@ -228,7 +204,7 @@ def comparison(
 def _compiled(
     rows: Sequence[ComparisonRow],
     table: ComparisonTable,
-    compile: CompileOptions,
+    settings: CompileSettings,
     progress: Progress | None,
 ) -> tuple[ComparisonRow, ...]:
     """Return the rows with what XLA says of their variants."""
@@ -236,10 +212,9 @@ def _compiled(
     found = list(rows)
     with gc_paused(), table.subject.tracing():
         programs = [
-            PolicyProgram(rows[i].policy, v.trace, v.residuals(), v.peak_nbytes)
-            for i, v in variants
+            PolicyProgram(rows[i].policy, v.trace, v.program, v.residuals()) for i, v in variants
         ]
-    compiled_by_xla = compiled_rows(programs, compile.place_names, compile.settings, progress)
+    compiled_by_xla = compiled_rows(programs, [table.subject.place], settings, progress)
     for (i, _), compiled in zip(variants, compiled_by_xla, strict=True):
         found[i] = replace(found[i], compiled=compiled)
     return tuple(found)
@@ -260,7 +235,6 @@ class ComparisonTable:
         subject: Subject,
         variants: Variants,
         target: PolicyTarget,
-        chip: Chip,
         progress: Progress,
     ) -> None:
         self.rows: list[ComparisonRow] = []
@@ -268,7 +242,7 @@ class ComparisonTable:
         self.subject = subject
         self._factory = variants
         self._target = target
-        self._chip = chip
+        self.chip = chip_of(subject.place)
         self._progress = progress
         self._profile = subject.profile
         self._written = variants.variant({})
@@ -282,7 +256,7 @@ class ComparisonTable:
                     "every policy is compared with no checkpoint, and without its checkpoints JAX"
                     f" cannot differentiate it: {e}"
                 ) from e
-        self._plain_seconds = seconds(self._plain.lowered, chip).total
+        self._plain_seconds = self._seconds(self._plain)
         self._kept_without = functools.cache(self._plain.kept)
 
     def names(self) -> tuple[str, ...]:
@@ -338,11 +312,14 @@ class ComparisonTable:
             for place, policy in chosen
         )
 
+    def _seconds(self, variant: Variant) -> float | None:
+        """Return the estimated time of a variant; None where no figures of the chip are known."""
+        return None if self.chip is None else seconds(variant.lowered, self.chip).total
+
     def _row(self, label: str, variant: Variant, without_effect: bool) -> ComparisonRow:
         # Around a gradient that the function takes a checkpoint may spare work: it adds none.
         added = max((variant.cost - self._plain.cost).flops, 0)
-        estimated = seconds(variant.lowered, self._chip)
-        plain = self._plain_seconds
+        estimated, plain = self._seconds(variant), self._plain_seconds
         return ComparisonRow(
             label,
             self._target.at,
@@ -351,7 +328,7 @@ class ComparisonTable:
             peak_nbytes=variant.peak_nbytes,
             recompute_flops=added,
             recompute_fraction=added / self._plain.cost.flops if self._plain.cost.flops else 0.0,
-            time_fraction=(estimated.total - plain) / plain if plain else 0.0,
+            time_fraction=None if estimated is None or not plain else estimated / plain - 1,
             uncosted=variant.cost.uncosted,
             offloading=offloading(
                 variant.program,

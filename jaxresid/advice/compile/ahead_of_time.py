@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector.memory.compilers import place_info, profile_of
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
@@ -19,10 +23,11 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
 from jaxresid.units import format_bytes
+from jaxresid.xla.chosen import choose
 from jaxresid.xla.job import Compilation, Job, LoweredModule
-from jaxresid.xla.places import for_devices, parse_place, why_unavailable
+from jaxresid.xla.places import Place, for_devices, why_unavailable
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
@@ -59,24 +64,28 @@ class PolicyProgram:
     Attributes:
       policy: The name of the policy.
       trace: The trace.
+      program: What its peak is estimated from.
       residuals: The residuals that XLA's buffers are matched to.
-      estimate_nbytes: The static estimate of its peak in bytes.
       is_dead: Whether it is a step without its backward pass; whether such a step fits says
         nothing.
     """
 
     policy: str
     trace: Traced
+    program: Program
     residuals: tuple[Residual, ...] = ()
-    estimate_nbytes: int | None = None
     is_dead: bool = False
+
+    def estimate_nbytes(self, place: Place) -> int:
+        """Return the static estimate of its peak at a place, in bytes."""
+        return peak_nbytes(lower(self.program, profile_of(place)))
 
 
 @in_two_calls
 def compile(
     fun: Callable[..., Any],
     *,
-    on: str | Sequence[str],
+    on: str | Place | Sequence[str | Place] | None = None,
     flags: Mapping[str, str | bool | float] | None = None,
     timeout: float = 600.0,
     memory_limit: int | None = None,
@@ -86,7 +95,6 @@ def compile(
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
-    profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., CompiledReport]:
     """Return a function that compiles `fun` with its gradients, or a training step, ahead of time.
@@ -99,8 +107,9 @@ def compile(
 
     Args:
       fun: The function to compile, as for `jaxresid.inspect`.
-      on: `cpu`, `gpu` or a TPU topology such as `tpu:v5e:2x4`, whose devices need not be present
-        (extra `jaxresid[tpu]`); or several of them.
+      on: The place to compile for, or several: `gpu:h100:8`, `tpu:v5e:2x4` and such, whose devices
+        need not be present (extras `jaxresid[gpu]` and `jaxresid[tpu]`), `cpu`, or `gpu` for the
+        GPUs of this machine. None means as for `jaxresid.inspect`.
       flags: Options of the compiler, as `compiler_options` of `jax.stages.Lowered.compile`.
       timeout: Seconds after which a compile is given up.
       memory_limit: Bytes of memory above which a compile is given up.
@@ -110,7 +119,6 @@ def compile(
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
-      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
@@ -119,14 +127,12 @@ def compile(
     Raises:
       JaxresidError: As `jaxresid.inspect`, or because there is no such place.
     """
-    question = Question(
-        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
-    )
-    place_names = places_of((on,) if isinstance(on, str) else tuple(on))
+    places = places_of(on)
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=places[0], mesh=mesh)
     chosen = settings(flags, timeout, memory_limit, workers, executor, cache=cache)
 
     def compiled(*args: Any, **kwargs: Any) -> CompiledReport:
-        return compiled_report(subject(question.of(args, kwargs)), place_names, chosen())
+        return compiled_report(subject(question.of(args, kwargs)), places, chosen())
 
     return compiled
 
@@ -156,18 +162,18 @@ def settings(
 
 def compiled_report(
     subject: Subject,
-    place_names: Sequence[str],
+    places: Sequence[Place],
     settings: CompileSettings,
     progress: Progress | None = None,
 ) -> CompiledReport:
     """Compile a traced function for several places and return the report, as `compile` does."""
     with gc_paused(), subject.tracing():
         program = program_as_written(subject)
-    (rows,) = compiled_rows([program], place_names, settings, progress)
+    (rows,) = compiled_rows([program], places, settings, progress)
     return CompiledReport(
         target=subject.target,
         jax=subject.jax,
-        profile=subject.profile.name,
+        places=tuple(place_info(place) for place in places),
         compiled=rows,
         mesh=subject.mesh,
         warnings=(*subject.warnings, *warnings_of(settings)),
@@ -175,35 +181,32 @@ def compiled_report(
 
 
 def report_compiled(
-    inspection: Inspection,
-    place_names: Sequence[str],
-    settings: CompileSettings,
-    progress: Progress | None = None,
+    inspection: Inspection, settings: CompileSettings, progress: Progress | None = None
 ) -> Report:
-    """Return the report of an inspection with what XLA says added."""
+    """Return the report of an inspection with what XLA says of it at its place added."""
     report = inspection.report
-    program = PolicyProgram(
-        WRITTEN, inspection.trace, report.residuals, report.peak.nbytes, inspection.subject.is_dead
-    )
-    (rows,) = compiled_rows([program], place_names, settings, progress)
+    program = program_as_written(inspection.subject)
+    (rows,) = compiled_rows([program], [inspection.subject.place], settings, progress)
     return replace(report, compiled=rows, warnings=(*report.warnings, *warnings_of(settings)))
 
 
 def program_as_written(subject: Subject) -> PolicyProgram:
     """Return the program of a subject with its checkpoints as its code has them."""
-    found, estimate = subject.residuals, subject.peak.nbytes
-    return PolicyProgram(WRITTEN, subject.trace, found, estimate, subject.is_dead)
+    return PolicyProgram(
+        WRITTEN, subject.trace, subject.program, subject.residuals, subject.is_dead
+    )
 
 
-def places_of(place_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the places by their normalised names, each once.
+def places_of(on: str | Place | Sequence[str | Place] | None) -> tuple[Place, ...]:
+    """Return the places that are asked for, each once; for None the one that `choose` returns.
 
     Raises:
-      InputsError: None is given, or a name is not that of a place.
+      InputsError: There is none, or a name is not that of a place.
     """
-    if not place_names:
-        raise InputsError("no platform to compile for; write cpu, gpu or e.g. tpu:v5e:2x4")
-    return tuple(dict.fromkeys(parse_place(on).text for on in place_names))
+    asked = (on,) if on is None or isinstance(on, str | Place) else tuple(on)
+    if not asked:
+        raise InputsError("no place to compile for; write cpu, gpu:h100 or tpu:v5e:2x4")
+    return tuple(dict.fromkeys(choose(each) for each in asked))
 
 
 def warnings_of(settings: CompileSettings) -> tuple[str, ...]:
@@ -213,7 +216,7 @@ def warnings_of(settings: CompileSettings) -> tuple[str, ...]:
 
 def compiled_rows(
     programs: Sequence[PolicyProgram],
-    place_names: Sequence[str],
+    places: Sequence[Place],
     settings: CompileSettings,
     progress: Progress | None = None,
 ) -> tuple[tuple[Compiled, ...], ...]:
@@ -221,11 +224,11 @@ def compiled_rows(
 
     Args:
       programs: The programs to compile.
-      place_names: The places to compile each for.
+      places: The places to compile each for.
       settings: How to compile.
       progress: Called with a text that says what is being done.
     """
-    jobs = _Jobs(programs, places_of(place_names), settings, progress)
+    jobs = _Jobs(programs, places, settings, progress)
     rows = {}
     with contextlib.closing(
         pool.compile_jobs(
@@ -238,11 +241,9 @@ def compiled_rows(
     ) as done:
         for index, compilation in done:
             (i, j), devices = jobs.taken[index]
-            rows[i, j] = compiled_row(programs[i], jobs.place_names[j], compilation, devices)
+            rows[i, j] = compiled_row(programs[i], jobs.places[j], compilation, devices)
     rows |= jobs.refused
-    return tuple(
-        tuple(rows[i, j] for j in range(len(jobs.place_names))) for i in range(len(programs))
-    )
+    return tuple(tuple(rows[i, j] for j in range(len(places))) for i in range(len(programs)))
 
 
 class _Jobs:
@@ -257,11 +258,11 @@ class _Jobs:
     def __init__(
         self,
         programs: Sequence[PolicyProgram],
-        place_names: Sequence[str],
+        places: Sequence[Place],
         settings: CompileSettings,
         progress: Progress | None,
     ) -> None:
-        self.place_names = place_names
+        self.places = places
         self.taken: list[tuple[tuple[int, int], int]] = []
         self.refused: dict[tuple[int, int], Compiled] = {}
         self._programs = programs
@@ -269,51 +270,65 @@ class _Jobs:
         self._progress = progress
 
     def __length_hint__(self) -> int:
-        return len(self._programs) * len(self.place_names)
+        return len(self._programs) * len(self.places)
 
     def __iter__(self) -> Iterator[Job]:
         for i, program in enumerate(self._programs):
             made: dict[str, LoweredModule | str] = {}
-            for j, on in enumerate(self.place_names):
-                module = _module(program, on, made, self._progress)
-                if isinstance(module, str):
+            for j, place in enumerate(self.places):
+                module = _module(program, place, made, self._progress)
+                job = None
+                if not isinstance(module, str):
+                    try:
+                        job = compile_job(program.policy, module, place, self._settings)
+                    except InputsError as e:
+                        module = str(e)
+                if job is None or isinstance(module, str):
                     self.refused[i, j] = Compiled(
-                        on=on,
+                        on=place.text,
                         policy=program.policy,
-                        estimate_nbytes=program.estimate_nbytes,
-                        error=module,
+                        estimate_nbytes=program.estimate_nbytes(place),
+                        profile=profile_of(place).name,
+                        error=module if isinstance(module, str) else None,
                     )
                     continue
                 self.taken.append(((i, j), module.devices))
-                yield compile_job(program.policy, module, on, self._settings)
+                yield job
 
 
-def compile_job(policy: str, module: LoweredModule, on: str, settings: CompileSettings) -> Job:
-    """Return the job that compiles a module for a place."""
+def compile_job(policy: str, module: LoweredModule, place: Place, settings: CompileSettings) -> Job:
+    """Return the job that compiles a module for a place.
+
+    Raises:
+      InputsError: No known topology has as many devices as the module is split over.
+    """
     return Job(
         module=module,
-        place=for_devices(parse_place(on), module.devices),
+        place=for_devices(place, module.devices),
         flags=settings.flags,
         timeout_s=settings.timeout_s,
         memory_nbytes=settings.memory_nbytes,
-        label=f"{policy} for {on}",
+        label=f"{policy} for {place.text}",
     )
 
 
 def _module(
-    program: PolicyProgram, on: str, made: dict[str, LoweredModule | str], progress: Progress | None
+    program: PolicyProgram,
+    place: Place,
+    made: dict[str, LoweredModule | str],
+    progress: Progress | None,
 ) -> LoweredModule | str:
     """Return a program lowered for a place, or the reason why it cannot be.
 
     `made` holds what was lowered for each platform so far.
     """
-    reason = why_unavailable(parse_place(on))
+    reason = why_unavailable(place)
     if reason is not None:
         return reason
-    platform = parse_place(on).platform
+    platform = place.platform
     if platform not in made:
         if progress is not None:
-            progress(f"lowering {program.policy} for {on}")
+            progress(f"lowering {program.policy} for {place.text}")
         try:
             made[platform] = lowered(program.trace, platform)
         except JaxresidError as e:
@@ -324,19 +339,21 @@ def _module(
 
 
 def compiled_row(
-    program: PolicyProgram, on: str, compilation: Compilation, devices: int = 1
+    program: PolicyProgram, place: Place, compilation: Compilation, devices: int = 1
 ) -> Compiled:
     """Return what a compiler said of a program, in the user's terms.
 
     Args:
       program: The program that was compiled.
-      on: The place that it was compiled for.
+      place: The place that it was compiled for.
       compilation: The result of the compile.
       devices: How many devices the program is split over.
     """
-    place = parse_place(on)
+    place = for_devices(place, devices)
     stats: dict[str, Any] = dict(compilation.stats)
-    nbytes, capacity = stats.pop("peak_nbytes", None), compilation.capacity_nbytes
+    nbytes = stats.pop("peak_nbytes", None)
+    known = [n for n in (compilation.capacity_nbytes, place.memory_nbytes) if n is not None]
+    capacity = min(known, default=None)  # a margin is only in the place's
     if compilation.is_out_of_memory:
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity
@@ -354,7 +371,8 @@ def compiled_row(
         Compiled(on=place.text, policy=program.policy, devices=devices),
         **stats,
         peak_nbytes=nbytes,
-        estimate_nbytes=program.estimate_nbytes,
+        estimate_nbytes=program.estimate_nbytes(place),
+        profile=profile_of(place).name,
         capacity_nbytes=capacity,
         fits=False if compilation.is_out_of_memory else None if program.is_dead else fits,
         seconds=compilation.seconds,

@@ -30,7 +30,7 @@ from jaxresid.advice.plan.verification import (
     retrace,
     without_checkpoints,
 )
-from jaxresid.advice.timing.chips import DEFAULT, Chip, chip
+from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
 from jaxresid.inspector.cost.jaxpr_cost import Costs
@@ -42,8 +42,9 @@ from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants
 from jaxresid.inspector.variants.recompute import Graph, graph
 from jaxresid.model import Plan, PlannedPart, PlannedSite
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
 from jaxresid.units import format_bytes, parse_bytes
+from jaxresid.xla.places import Place
 
 # How many plans are written, and of these how many are traced, until one is taken.
 _MOST_DRAFTS = 100
@@ -62,11 +63,10 @@ def plan(
     *,
     budget: int | str,
     offload: bool = False,
-    device: str = DEFAULT.name,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
-    profile: Profile = "accelerator",
+    on: str | Place | None = None,
     mesh: Any = None,
 ) -> Callable[..., Plan]:
     """Return a function that plans how `fun` fits into `budget` with the least recomputation.
@@ -78,23 +78,20 @@ def plan(
       fun: The function to plan for, as for `jaxresid.inspect`.
       budget: Bytes of peak memory, or text such as `12GiB`.
       offload: Whether values may also be moved to host memory. If so, the estimated time on
-        `device` is minimised, transfers included, instead of the recomputed FLOPs.
-      device: The chip whose published figures the time is estimated from, such as `v5p`.
+        that place's chip is minimised, transfers included, instead of the recomputed FLOPs.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
-      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
+      on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun` that returns a `Plan`.
 
     Raises:
-      JaxresidError: As `jaxresid.inspect`, or because the budget or the device is not understood.
+      JaxresidError: As `jaxresid.inspect`, or because the budget is not understood.
     """
-    question = Question(
-        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
-    )
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
     if isinstance(budget, str):
         try:
             nbytes = parse_bytes(budget)
@@ -102,13 +99,12 @@ def plan(
             raise InputsError(f"budget: {e}") from None
     else:
         nbytes = budget
-    chosen = chip(device).name
 
     def planned_for(*args: Any, **kwargs: Any) -> Plan:
         asked = question.of(args, kwargs)
         found = subject(asked)
         check = in_process_check(found, asked)
-        return drafted(found, nbytes, offload=offload, device=chosen, check=check)[0]
+        return drafted(found, nbytes, offload=offload, check=check)[0]
 
     return planned_for
 
@@ -123,7 +119,6 @@ def drafted(
     budget_nbytes: int,
     *,
     offload: bool = False,
-    device: str = DEFAULT.name,
     progress: Callable[[str], None] | None = None,
     check: Check | None = None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
@@ -135,15 +130,20 @@ def drafted(
       subject: The traced function.
       budget_nbytes: The budget in bytes of peak memory.
       offload: Whether values may be moved to host memory, as for `plan`.
-      device: The chip to estimate the time for, as for `plan`.
       progress: Called with a text that says what is being done.
       check: Traces edited code; None means that the plan's code is not traced.
     """
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes leaves no room; write e.g. 12GiB")
+    target_chip = chip_of(subject.place)
+    if offload and target_chip is None:
+        raise InputsError(
+            f"no rates are known of {subject.place.text}, so what a transfer costs is not known;"
+            f" plan without offload, or for one of {', '.join(places_with_rates())}"
+        )
     with gc_paused(), subject.tracing():
         return _planned(
-            subject, budget_nbytes, offload, chip(device), progress or (lambda _: None), check
+            subject, budget_nbytes, offload, target_chip, progress or (lambda _: None), check
         )
 
 
@@ -151,7 +151,7 @@ def _planned(
     subject: Subject,
     budget_nbytes: int,
     offload: bool,
-    target_chip: Chip,
+    target_chip: Chip | None,
     progress: Callable[[str], None],
     check: Check | None,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
@@ -161,7 +161,7 @@ def _planned(
     plain = without_checkpoints(variants)
 
     def time_of(variant: Variant) -> float:
-        return seconds(variant.lowered, target_chip).total
+        return seconds(variant.lowered, target_chip).total if target_chip else 0.0
 
     plain_seconds = time_of(plain)
 
@@ -173,10 +173,12 @@ def _planned(
     costs = Costs()
     eqn_cost = (
         (lambda eqn: eqn_seconds(eqn, target_chip))
-        if offload
+        if offload and target_chip
         else (lambda eqn: costs.of_eqn(eqn).flops)
     )
-    transfer_cost = (lambda nbytes: 2 * transfer_seconds(nbytes, target_chip)) if offload else None
+    transfer_cost = None
+    if offload and target_chip:
+        transfer_cost = lambda nbytes: 2 * transfer_seconds(nbytes, target_chip)  # noqa: E731
     taken_names = _names(variants, places)
     menus: list[Menu] = []
     warnings = [*subject.warnings, *barrier_removal_warnings(subject.profile), *remarks(variants)]
@@ -227,8 +229,8 @@ def _planned(
     result = Plan(
         target=subject.target,
         jax=subject.jax,
-        profile=subject.profile.name,
-        device=target_chip.name,
+        place=subject.place_info,
+        chip=target_chip.name if target_chip else None,
         budget_nbytes=budget_nbytes,
         offload=offload,
         fits=fits,

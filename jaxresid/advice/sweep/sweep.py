@@ -23,9 +23,9 @@ from jaxresid.advice.compile.ahead_of_time import (
     settings,
 )
 from jaxresid.advice.sweep.results import Results
-from jaxresid.advice.timing.chips import DEFAULT
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.policies import builtins, description
+from jaxresid.inspector.memory.compilers import place_info, profile_of
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.failures import summary
@@ -35,10 +35,10 @@ from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
 from jaxresid.targets.inputs import Inputs
 from jaxresid.xla.job import Compilation, Job, LoweredModule
-from jaxresid.xla.places import parse_place, why_unavailable
+from jaxresid.xla.places import Place, why_unavailable
 from jaxresid.xla.processes.cache import key
 from jaxresid.xla.processes.pool import compile_jobs
 
@@ -55,13 +55,13 @@ class Grid:
     """The grid of a sweep: every combination of these is compiled.
 
     Attributes:
-      on: The places, such as `tpu:v5e:2x4`.
+      on: The places.
       policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
       batches: The batch sizes; empty means the inputs as they are.
       at: Where the policies go, as for `compare`.
     """
 
-    on: tuple[str, ...]
+    on: tuple[Place, ...]
     policies: tuple[str, ...] = POLICIES
     batches: tuple[int, ...] = ()
     at: str | None = None
@@ -71,7 +71,7 @@ class Grid:
 def sweep(
     fun: Callable[..., Any],
     *,
-    on: str | Sequence[str],
+    on: str | Place | Sequence[str | Place] | None = None,
     batches: Sequence[int] | None = None,
     policies: str | Sequence[str] = POLICIES,
     at: str | None = None,
@@ -85,7 +85,6 @@ def sweep(
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
-    profile: Profile = "accelerator",
     mesh: Any = None,
 ) -> Callable[..., Sweep]:
     """Return a function that compiles `fun` under each policy, at each batch size, for each place.
@@ -99,7 +98,7 @@ def sweep(
 
     Args:
       fun: The function to compile, as for `jaxresid.compare`.
-      on: One or several of `cpu`, `gpu`, or a TPU topology such as `tpu:v5e:2x4`.
+      on: The place or places to compile for, as for `jaxresid.compile`.
       batches: The batch sizes; None means the arguments as they are.
       policies: One or several of `none`, `as-written`, JAX's own by name, or `module:policy`.
       at: Where the policies go, as for `jaxresid.compare`.
@@ -114,7 +113,6 @@ def sweep(
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
-      profile: The compiler to estimate the peak for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:
@@ -125,15 +123,14 @@ def sweep(
       JaxresidError: Nothing could be traced, there is no such policy or place, or the file cannot
         be written. What cannot be compiled is an error in its row.
     """
-    question = Question(
-        fun, argnums=argnums, has_aux=has_aux, mode=mode, profile=profile, mesh=mesh
-    )
+    places = places_of(on)
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=places[0], mesh=mesh)
     if batches is not None and not len(batches):
         raise InputsError("a sweep needs at least one batch size")
     if not policies:
         raise InputsError("a sweep needs at least one policy; write none for no checkpoints")
     grid = Grid(
-        places_of((on,) if isinstance(on, str) else tuple(on)),
+        places,
         (policies,) if isinstance(policies, str) else tuple(policies),
         tuple(dict.fromkeys(batches or ())),
         at,
@@ -204,17 +201,16 @@ def swept(
     assert run.subject is not None
     assert run.policy_target is not None
     batches: tuple[int | None, ...] = grid.batches or (None,)
-    ordered = [(on, p, b) for on in run.on for p in run.policies for b in batches]
+    ordered = [(on.text, p, b) for on in run.on for p in run.policies for b in batches]
     cache = settings.cache.warnings if settings.cache is not None else ()
     return Sweep(
         target=run.subject.target,
         jax=run.subject.jax,
-        profile=run.subject.profile.name,
         at=run.policy_target.at,
         places=tuple(place_text(each) for each in run.policy_target.places),
         policies=run.policies,
         batches=grid.batches,
-        on=run.on,
+        on=tuple(place_info(place) for place in run.on),
         rows=tuple(found[each] for each in ordered if each in found),
         mesh=run.subject.mesh,
         warnings=tuple(
@@ -229,6 +225,7 @@ class _PendingRow:
 
     row: SweepRow
     program: PolicyProgram
+    place: Place
     devices: int
 
 
@@ -257,7 +254,7 @@ class _SweepRun:
         results: Results | None,
         progress: Progress,
     ) -> None:
-        self.on = places_of(grid.on)
+        self.on = grid.on
         self.policies = tuple(dict.fromkeys(map(_canonical_policy, grid.policies)))
         self._loaded = {p: load_policy(p)[1] for p in self.policies if ":" in p and "(" not in p}
         self.subject: Subject | None = None
@@ -304,7 +301,7 @@ class _SweepRun:
         return row
 
     def _complete(self, pending: _PendingRow, compilation: Compilation) -> SweepRow:
-        found = compiled_row(pending.program, pending.row.on, compilation, pending.devices)
+        found = compiled_row(pending.program, pending.place, compilation, pending.devices)
         return replace(
             pending.row, compiled=found, error=found.error, transient=compilation.transient
         )
@@ -318,13 +315,13 @@ class _SweepRun:
                 with gc_paused(), traced.tracing():
                     variants = traced.variants()
                     target = policy_target(variants.places(), self._grid.at)
-                    table = ComparisonTable(traced, variants, target, DEFAULT, self._progress)
+                    table = ComparisonTable(traced, variants, target, self._progress)
             except JaxresidError as e:
                 self._failures.append((batch, e))
                 continue
             self.subject, self.policy_target = self.subject or traced, self.policy_target or target
             self.warnings += traced.warnings
-            for pending, request in self._of_policies(table, target, traced, batch):
+            for pending, request in self._of_policies(table, target, batch):
                 self._pending[number] = pending
                 number += 1
                 yield request
@@ -335,7 +332,7 @@ class _SweepRun:
                 self._fail(self._rows(policy, batch, self._grid.at or ""), str(error))
 
     def _of_policies(
-        self, table: ComparisonTable, target: PolicyTarget, traced: Subject, batch: int | None
+        self, table: ComparisonTable, target: PolicyTarget, batch: int | None
     ) -> Iterator[tuple[_PendingRow, Job]]:
         named = {each.text: each.policy for each in candidates(table.names())}
         unknown = [p for p in self.policies if p not in (NONE, WRITTEN, *self._loaded, *named)]
@@ -358,7 +355,6 @@ class _SweepRun:
                     each,
                     kept_nbytes=static.kept_nbytes,
                     host_nbytes=static.host_nbytes,
-                    peak_nbytes=static.peak_nbytes,
                     recompute_flops=static.recompute_flops,
                     recompute_fraction=static.recompute_fraction,
                 )
@@ -367,32 +363,37 @@ class _SweepRun:
             if variant is None:
                 self._fail(rows, static.error or "")
             else:
-                yield from self._of_places(rows, variant, traced)
+                yield from self._of_places(rows, variant)
 
-    def _rows(self, policy: str, batch: int | None, at: str) -> dict[str, SweepRow]:
+    def _rows(self, policy: str, batch: int | None, at: str) -> dict[Place, SweepRow]:
         target = self.subject.name if self.subject else ""
-        return {on: SweepRow(target, policy, batch, on, at) for on in self.on}
+        return {on: SweepRow(target, policy, batch, on.text, at) for on in self.on}
 
     def _of_places(
-        self, rows: Mapping[str, SweepRow], variant: Variant, traced: Subject
+        self, rows: Mapping[Place, SweepRow], variant: Variant
     ) -> Iterator[tuple[_PendingRow, Job]]:
         modules: dict[str, LoweredModule | str] = {}
-        for on, each in rows.items():
-            place = parse_place(on)
+        program = PolicyProgram(next(iter(rows.values())).policy, variant.trace, variant.program)
+        for place, row in rows.items():
+            each = replace(row, peak_nbytes=program.estimate_nbytes(place))
             missing = why_unavailable(place) if self._settings.executor is None else None
             if missing is None and place.platform not in modules:
                 modules[place.platform] = _lowered(variant, place.platform)
             module = missing or modules[place.platform]
-            if isinstance(module, str):
-                self._fail({on: each}, module)
+            request = None
+            if not isinstance(module, str):
+                try:
+                    request = compile_job(_label(each), module, place, self._settings)
+                except InputsError as e:
+                    module = str(e)
+            if request is None or isinstance(module, str):
+                self._fail({place: each}, str(module))
                 continue
-            request = compile_job(_label(each), module, on, self._settings)
-            keyed = replace(each, key=_digest(each, traced.profile.name, _program_key(request)))
+            keyed = replace(each, key=_digest(each, profile_of(place).name, _program_key(request)))
             if not self._is_known(keyed):
-                program = PolicyProgram(each.policy, variant.trace, (), variant.peak_nbytes)
-                yield _PendingRow(keyed, program, module.devices), request
+                yield _PendingRow(keyed, program, place, module.devices), request
 
-    def _fail(self, rows: Mapping[str, SweepRow], error: str) -> None:
+    def _fail(self, rows: Mapping[Place, SweepRow], error: str) -> None:
         text = " ".join(word for word in error.split() if word != "^")  # points at nothing now
         for each in rows.values():
             failed = replace(each, key=_digest(each, error), error=text)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.errors import InputsError
-from jaxresid.nearest import did_you_mean
+from jaxresid.xla.places import Place
 
 _GIB, _GB = 1 << 30, 10**9
 _TERA = 1e12
@@ -28,7 +27,7 @@ class Chip:
     """One accelerator as JAX sees it: one device.
 
     Attributes:
-      name: The name, as `--device` takes it.
+      name: The name in a place, `v5e` of `tpu:v5e:2x4`.
       title: The full name.
       bfloat16: FLOP/s of a matrix multiplication in bfloat16 or float16.
       float32: FLOP/s of a matrix multiplication in float32 at `jax.lax.Precision` DEFAULT, HIGH and
@@ -45,7 +44,6 @@ class Chip:
       int8: Operations/s of a matrix multiplication in int8; None where no page gives one.
       float64: FLOP/s of a matrix multiplication in float64; None where no page gives one.
       notes: What is derived or assumed.
-      aliases: Other names, in lower case without punctuation.
     """
 
     name: str
@@ -61,7 +59,6 @@ class Chip:
     int8: float | None = None
     float64: float | None = None
     notes: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
 
     def matmul_rate(self, dtype: str, precision: int = 0) -> float | None:
         """Return the FLOP/s of a matrix multiplication of a dtype; None where it is not known.
@@ -118,7 +115,6 @@ _V4 = Chip(
     notes=(
         "vector: 4096 ALUs at the 1.05 GHz at which eight 128x128 arrays reach the bfloat16 peak",
     ),
-    aliases=("v4p",),
 )
 _V5E = Chip(
     name="v5e",
@@ -136,7 +132,6 @@ _V5E = Chip(
         _PRECISION,
     ),
     notes=("vector: 8 x 128 lanes of four ALUs at 1.5 GHz",),
-    aliases=("v5lite", "v5litepod"),
 )
 _V5P = Chip(
     name="v5p",
@@ -156,7 +151,6 @@ _V5P = Chip(
         FigureSource("int8, vector, host link (typical of TPUs before v6e)", _BOOK_TPU),
         _PRECISION,
     ),
-    aliases=("v5",),
 )
 _V6E = Chip(
     name="v6e",
@@ -175,10 +169,9 @@ _V6E = Chip(
         FigureSource("host link", _BOOK_TPU),
         _PRECISION,
     ),
-    aliases=("v6lite", "trillium"),
 )
 _V7X = Chip(
-    name="v7x",
+    name="tpu7x",
     title="Google TPU7x (Ironwood), one of a chip's two devices",
     bfloat16=2307 / 2 * _TERA,
     float32=_passes(2307 / 2 * _TERA),
@@ -195,13 +188,12 @@ _V7X = Chip(
         "half of the published figures: a chip is two devices",
         "host link: not published; half of what v6e has is assumed",
     ),
-    aliases=("v7", "7x", "7", "ironwood"),
 )
 
 
-def _a100(size: int, hbm_rate: float, *aliases: str) -> Chip:
+def _a100(size: int, hbm_rate: float) -> Chip:
     return Chip(
-        name=f"a100-{size}gb",
+        name=f"a100-{size}",
         title=f"NVIDIA A100 SXM {size} GB",
         bfloat16=312 * _TERA,
         float32=(156 * _TERA, 156 * _TERA, 19.5 * _TERA),
@@ -218,12 +210,11 @@ def _a100(size: int, hbm_rate: float, *aliases: str) -> Chip:
             ),
             _PRECISION,
         ),
-        aliases=(f"a100sxm4{size}gb", *aliases),
     )
 
 
 def _hopper(
-    name: str, title: str, hbm_nbytes: int, hbm_rate: float, *sources: FigureSource, alias: str
+    name: str, title: str, hbm_nbytes: int, hbm_rate: float, *sources: FigureSource
 ) -> Chip:
     return Chip(
         name=name,
@@ -238,7 +229,6 @@ def _hopper(
         hbm_rate=hbm_rate,
         host_rate=64e9,
         sources=(*sources, _PRECISION),
-        aliases=(alias,),
     )
 
 
@@ -248,7 +238,6 @@ _H100 = _hopper(
     80 * _GB,
     3350e9,
     FigureSource("all; the host link is 128 GB/s in both directions", _HOPPER),
-    alias="h10080gbhbm3",
 )
 _H200 = _hopper(
     "h200",
@@ -257,7 +246,6 @@ _H200 = _hopper(
     4800e9,
     FigureSource("bfloat16, float8, int8, HBM", _BOOK_GPU),
     FigureSource("the rest: that of the H100, whose die it has", _HOPPER),
-    alias="h200sxm",
 )
 _B200 = Chip(
     name="b200",
@@ -284,7 +272,6 @@ _B200 = Chip(
         _PRECISION,
     ),
     notes=("host link: PCIe Gen5 x16 is assumed, as in the H100; platforms differ",),
-    aliases=("b200sxm",),
 )
 
 CHIPS = (
@@ -294,32 +281,20 @@ CHIPS = (
     _V6E,
     _V7X,
     _a100(40, 1555e9),
-    _a100(80, 2039e9, "a100"),
+    _a100(80, 2039e9),
     _H100,
     _H200,
     _B200,
 )
 
-# The chip that the accelerator profile was measured for.
-DEFAULT = _V5P
+
+def chip_of(place: Place) -> Chip | None:
+    """Return the chip of a place; None for a CPU, and where no figures are known."""
+    return next((chip for chip in CHIPS if chip.name == place.chip), None)
 
 
-def chip(name: str) -> Chip:
-    """Return the chip of a name or alias.
-
-    Case and punctuation do not matter, and `tpu` and `nvidia` in front may be left out.
-
-    Raises:
-      InputsError: There is no such chip; the message lists those that there are.
-    """
-    wanted = "".join(c for c in name.lower() if c.isalnum())
-    for prefix in ("google", "cloud", "tpu", "nvidia"):
-        wanted = wanted.removeprefix(prefix)
-    for known in CHIPS:
-        if wanted in ("".join(c for c in known.name if c.isalnum()), *known.aliases):
-            return known
-    names = [known.name for known in CHIPS]
-    raise InputsError(
-        f"no device {name!r} is known{did_you_mean(wanted, names)};"
-        f" choose one of {', '.join(names)}"
+def places_with_rates() -> tuple[str, ...]:
+    """Return the places whose chip has known figures."""
+    return tuple(
+        f"{'tpu' if chip.title.startswith('Google') else 'gpu'}:{chip.name}" for chip in CHIPS
     )

@@ -10,6 +10,7 @@ import click
 
 from jaxresid.cli.main import showing_progress, tell
 from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
+from jaxresid.cli.options.places import placed
 from jaxresid.cli.show_findings import (
     check_combination,
     check_statistics,
@@ -58,6 +59,7 @@ def check(options: TargetOptions, **given: Any) -> int:
     )
     run.entries(config)  # refuses unknown codes before anything is traced
     check_statistics(request, config)
+    options, _ = placed(options, compiles=False)
     with showing_progress(f"tracing {options.target}"):
         found = inspected(options)
         from jaxresid.advice.check.check import checked

@@ -8,11 +8,11 @@ from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progre
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
-    prepare_places,
     print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.places import placed
 
 
 @click.command()
@@ -30,12 +30,6 @@ from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_o
     multiple=True,
     metavar="MODULE:POLICY",
     help="A policy of your own, besides JAX's. Repeat for more.",
-)
-@click.option(
-    "--device",
-    metavar="CHIP",
-    help="The chip to estimate the time on: v5p, h100, ...; an unknown name lists the known ones."
-    "  [default: v5p]",
 )
 @click.option(
     "--measure",
@@ -56,10 +50,9 @@ def compare(
     output: str | None,
     at: str | None,
     policies: tuple[str, ...],
-    device: str | None,
     measure: bool,
     rounds: int | None,
-    place_names: tuple[str, ...],
+    compile_: bool,
     compiling: CompilingOptions,
 ) -> int:
     """Compare what checkpoint policies keep and recompute in TARGET.
@@ -67,20 +60,17 @@ def compare(
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
     is traced without checkpoints, as written, with each of JAX's policies, with the
     checkpoint_names that occur in it, and with your own policies. Nothing runs without --measure;
-    with --compile each is compiled, and the table says which of them fit. Exits 0, or 2 if
+    with --compile each is compiled for the place of --on, and the
+    table says which of them fit. Exits 0, or 2 if
     something went wrong, including one of your own policies.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")
-    from jaxresid.advice.timing.chips import DEFAULT, chip
-
-    chosen = chip(device) if device is not None else DEFAULT
-    places = prepare_places(place_names, measure=measure)
+    options, _ = placed(options, compiles=compile_, measures=measure)
     with showing_progress(f"tracing {options.target}") as say:
         found, request = subject_of(options)
         from jaxresid import jax_compat
         from jaxresid.advice.compare.compare import (
-            CompileOptions,
             MeasureOptions,
             comparison,
             dynamic_leaves,
@@ -93,11 +83,10 @@ def compare(
             found,
             at=at,
             policies=[load_policy(reference) for reference in policies],
-            device=chosen.name,
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds or 10)
             if measure
             else None,
-            compile=CompileOptions(places, settings(compiling)) if places else None,
+            compile=settings(compiling) if compile_ else None,
             progress=say,
         )
     if format_ == "json":
@@ -111,4 +100,4 @@ def compare(
     for row in failed:
         tell(f"jaxresid: error: --policy {row.policy}: {row.error}")
     compiled = [each for row in result.rows for each in row.compiled]
-    return EXIT_FAILED if print_errors("--compile", compiled) or failed else 0
+    return EXIT_FAILED if print_errors(compiled) or failed else 0

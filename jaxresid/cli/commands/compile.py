@@ -8,43 +8,39 @@ from jaxresid.cli.main import EXIT_FAILED, rendered, showing_progress, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
-    on_option,
-    prepare_places,
     print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.places import placed
 
 
-def _list_topologies(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+def _list_places(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from jaxresid.render.report.compiled import topology_lines
-    from jaxresid.xla.places import topologies
+    from jaxresid.render.report.compiled import place_lines
+    from jaxresid.xla.places import listed
 
-    rows = [(it.text, it.devices, it.memory_nbytes) for it in topologies()]
-    write("\n".join(topology_lines(rows)), None)
+    write("\n".join(place_lines(listed())), None)
     context.exit()
 
 
 @click.command()
 @target_options
 @output_options(("text", "json"))
-@on_option
 @compiling_options
 @click.option(
-    "--list-topologies",
+    "--list-places",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_list_topologies,
-    help="List the known TPU topologies and exit.",
+    callback=_list_places,
+    help="List the known GPUs and TPUs and exit.",
 )
 def compile(
     options: TargetOptions,
     format_: str,
     output: str | None,
-    place_names: tuple[str, ...],
     compiling: CompilingOptions,
 ) -> int:
     """Compile TARGET ahead of time, and say whether it fits.
@@ -54,7 +50,7 @@ def compile(
     process. Exits 0 if it fits (or the available memory is not known), 1 if it does not, 2 if it
     could not be compiled.
     """
-    places = prepare_places(place_names)
+    options, places = placed(options, compiles=True, several=True)
     with showing_progress(f"tracing {options.target}") as say:
         found, _ = subject_of(options)
         from jaxresid.advice.compile.ahead_of_time import compiled_report
@@ -67,6 +63,6 @@ def compile(
 
         text = rendered(render_compiled(result), output)
     write(text, output)
-    if print_errors("--on", result.compiled):
+    if print_errors(result.compiled):
         return EXIT_FAILED
     return 1 if any(row.fits is False for row in result.compiled) else 0

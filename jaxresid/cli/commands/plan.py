@@ -6,6 +6,7 @@ import click
 
 from jaxresid.cli.main import encoding_of, rendered, showing_progress, tell, write
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
@@ -27,12 +28,6 @@ from jaxresid.errors import InputsError
     help="Allow moving values to the host, and minimise the estimated time, transfers included,"
     " instead of the recomputed FLOPs.",
 )
-@click.option(
-    "--device",
-    metavar="CHIP",
-    help="The chip to estimate the time on: v5p, h100, ...; an unknown name lists the known ones."
-    "  [default: v5p]",
-)
 @click.option("--diff", "diff_", is_flag=True, help="Print the edit to the source as a diff.")
 @click.option(
     "--write",
@@ -46,7 +41,6 @@ def plan(
     output: str | None,
     budget: int,
     offload: bool,
-    device: str | None,
     diff_: bool,
     write_: bool,
 ) -> int:
@@ -61,9 +55,7 @@ def plan(
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
     if diff_ and format_ != "text":
         raise click.UsageError(f"--diff prints a diff, not {format_}; leave out --format")
-    from jaxresid.advice.timing.chips import DEFAULT, chip
-
-    chosen = chip(device) if device is not None else DEFAULT
+    options, _ = placed(options, compiles=False)
     with showing_progress(f"tracing {options.target}") as say:
         found, request = subject_of(options)
         from jaxresid.advice.plan.plan import drafted
@@ -74,7 +66,6 @@ def plan(
             found,
             budget,
             offload=offload,
-            device=chosen.name,
             progress=say,
             check=with_second_process(in_process_check(found, request.question), options),
         )

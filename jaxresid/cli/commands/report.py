@@ -10,11 +10,11 @@ from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progre
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
-    prepare_places,
     print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, inspected, output_options, target_options
+from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.option_types import GroupBy
@@ -53,7 +53,7 @@ def report(
     top: int | None,
     min_bytes: int,
     all_: bool,
-    place_names: tuple[str, ...],
+    compile_: bool,
     compiling: CompilingOptions,
 ) -> int:
     """Report the residuals, cost, peak and checkpoints of TARGET.
@@ -62,9 +62,9 @@ def report(
     report says what its backward pass keeps, on which line, and what each checkpoint saves.
     Only the text format is grouped and shortened; json holds every residual, and jax prints the
     lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals. --compile adds a
-    section with XLA's own figures. Exits 0, or 2 if something went wrong.
+    section with XLA's own figures at the place of --on. Exits 0, or 2 if something went wrong.
     """
-    if place_names and format_ == "jax":
+    if compile_ and format_ == "jax":
         raise click.UsageError(
             "-f jax prints only JAX's own lines; use --compile with -f text or json"
         )
@@ -74,14 +74,14 @@ def report(
         min_bytes=min_bytes,
         all=all_,
     )
-    places = prepare_places(place_names)
+    options, _ = placed(options, compiles=compile_)
     with showing_progress(f"tracing {options.target}") as say:
         found = inspected(options)
         result = found.report
-        if places:
+        if compile_:
             from jaxresid.advice.compile.ahead_of_time import report_compiled
 
-            result = report_compiled(found, places, settings(compiling), say)
+            result = report_compiled(found, settings(compiling), say)
         if format_ == "jax":
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
@@ -104,4 +104,4 @@ def report(
 
         text = rendered(render_report(result, view, encoding_of(output)), output)
     write(text, output)
-    return EXIT_FAILED if print_errors("--compile", result.compiled) else 0
+    return EXIT_FAILED if print_errors(result.compiled) else 0

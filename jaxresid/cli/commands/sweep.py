@@ -13,11 +13,10 @@ from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
-    on_option,
-    prepare_places,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
+from jaxresid.cli.options.places import placed
 from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 @click.command()
 @target_options
-@on_option
 @click.option(
     "--batch",
     "sizes",
@@ -65,7 +63,6 @@ if TYPE_CHECKING:
 )
 def sweep(
     options: TargetOptions,
-    place_names: tuple[str, ...],
     sizes: tuple[int, ...],
     policies: tuple[str, ...],
     at: str | None,
@@ -73,7 +70,7 @@ def sweep(
     scheduler: str | None,
     output: str | None,
 ) -> int:
-    """Compile TARGET for several policies, batch sizes and platforms.
+    """Compile TARGET for several policies, batch sizes and places.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
     is traced here, and each compilation has its own process, here or on a Dask cluster. Run an
@@ -83,7 +80,7 @@ def sweep(
     if output == "-":
         raise InputsError("-o needs a file to add the results to, not stdout")
     batches.check_specs((*options.arg, *options.kwarg), sizes)
-    places = prepare_places(place_names)
+    options, places = placed(options, compiles=True, several=True)
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(showing_progress(f"tracing {options.target}"))
         from jaxresid.advice.sweep.results import Results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import click
 
 from jaxresid.cli.main import tell
 from jaxresid.cli.options.sizes import size
-from jaxresid.xla.places import parse_place
 
 if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import CompileSettings
@@ -82,65 +80,22 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def on_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --on; the command receives `place_names`."""
-    return click.option(
-        "--on",
-        "place_names",
-        multiple=True,
-        required=True,
-        metavar="PLATFORM",
-        help="The platform to compile for: cpu, gpu, or a TPU, which need not be present, such as"
-        " tpu:v5e:2x4 (see jaxresid compile --list-topologies). Repeat for more.",
-    )(command)
-
-
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--compile ON` and the options of `compiling_options`.
-
-    The command receives the places as `place_names`.
-    """
+    """Add `--compile` and the options of `compiling_options`; the command receives `compile_`."""
 
     @click.option(
         "--compile",
-        "place_names",
-        multiple=True,
-        metavar="PLATFORM",
-        help="Also compile for this platform and show XLA's figures: cpu, gpu, tpu:v5e:2x4 (see"
-        " jaxresid compile --list-topologies). Repeat for more.",
+        "compile_",
+        is_flag=True,
+        help="Also compile for the place of --on, and show XLA's figures.",
     )
     @functools.wraps(command)
-    def wrapped(
-        *args: Any, place_names: tuple[str, ...], compiling: CompilingOptions, **options: Any
-    ) -> Any:
-        if compiling.given() and not place_names:
+    def wrapped(*args: Any, compile_: bool, compiling: CompilingOptions, **options: Any) -> Any:
+        if compiling.given() and not compile_:
             raise click.UsageError(f"{compiling.given()[0]} needs --compile")
-        return command(*args, place_names=place_names, compiling=compiling, **options)
+        return command(*args, compile_=compile_, compiling=compiling, **options)
 
     return compiling_options(wrapped)
-
-
-def prepare_places(place_names: Sequence[str], *, measure: bool = False) -> tuple[str, ...]:
-    """Return the places by their normalised names, each once, and prepare this process for them.
-
-    That has to happen before it loads jax: it traces on the CPU, with as many devices as the
-    largest topology has, so that a mesh of that many can be made.
-
-    Args:
-      place_names: The places as given.
-      measure: Whether programs run here too, on whatever device jax finds.
-
-    Raises:
-      InputsError: One of them is not a place.
-    """
-    found = [parse_place(on) for on in place_names]
-    if found and not measure:
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    devices = max((p.devices or 1 for p in found), default=1)
-    known = os.environ.get("JAX_NUM_CPU_DEVICES", "")
-    if devices > (int(known) if known.isdigit() else 1) and not _is_device_count_set():
-        os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
-    return tuple(dict.fromkeys(p.text for p in found))
 
 
 def settings(compiling: CompilingOptions) -> CompileSettings:
@@ -158,20 +113,12 @@ def settings(compiling: CompilingOptions) -> CompileSettings:
     )
 
 
-def print_errors(option: str, rows: Sequence[Compiled]) -> bool:
+def print_errors(rows: Sequence[Compiled]) -> bool:
     """Say on stderr what could not be compiled, each reason once, and return whether any was."""
     errors = dict.fromkeys((row.on, row.error) for row in rows if row.error is not None)
     for on, error in errors:
-        tell(f"jaxresid: error: {option} {on}: {error}")
+        tell(f"jaxresid: error: {on}: {error}")
     return bool(errors)
-
-
-def _is_device_count_set() -> bool:
-    """Return whether XLA is told in another way how many devices the CPU has.
-
-    jax accepts only one of the two ways.
-    """
-    return "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -202,7 +149,6 @@ __all__ = [
     "CompilingOptions",
     "compile_options",
     "compiling_options",
-    "prepare_places",
     "print_errors",
     "settings",
 ]

@@ -15,9 +15,10 @@ import click
 
 from jaxresid.cli.main import check_output
 from jaxresid.cli.options import batches
+from jaxresid.cli.options.places import place_of, place_options
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.interrupts import deferring_interrupts
-from jaxresid.option_types import MeshMode, Mode, Profile
+from jaxresid.option_types import MeshMode, Mode
 from jaxresid.targets.specs import parse_axes, parse_spec
 from jaxresid.targets.targets import Loaded, default_inputs, function_name, load, load_reference
 
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """The options as given; a command without --mode and --profile looks at the function itself."""
+    """The options as given; a command without --mode and --on looks at the function itself.
+
+    `on_origin` says who chose the places in `on`.
+    """
 
     target: str
     inputs: str | None
@@ -40,21 +44,16 @@ class TargetOptions:
     argnums: tuple[int, ...] | None
     has_aux: bool
     mode: Mode = "function"
-    profile: Profile = "accelerator"
+    on: tuple[str, ...] = ()
+    on_origin: str = "given with --on"
+    memory_fraction: float | None = None
+    margin: int | None = None
     mesh: str | None = None
     mesh_mode: MeshMode | None = None
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --mode and --profile, how the target is judged, and those of `function_options`."""
-    command = click.option(
-        "--profile",
-        type=click.Choice(get_args(Profile)),
-        default="accelerator",
-        show_default=True,
-        help="The compiler whose fusion the estimated peak assumes: that of TPUs and GPUs, or"
-        " XLA:CPU.",
-    )(command)
+    """Add --mode, how the target is judged, the options of places and of `function_options`."""
     command = click.option(
         "--mode",
         type=click.Choice(get_args(Mode)),
@@ -64,7 +63,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         " itself, and those are reported. auto: step if TARGET takes gradients and returns"
         " something other than one real scalar, else function.",
     )(command)
-    return function_options(command)
+    return function_options(place_options(command))
 
 
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,7 +267,7 @@ def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest
         argnums=options.argnums,
         has_aux=options.has_aux,
         mode=options.mode,
-        profile=options.profile,
+        on=place_of(options, options.on[0]) if options.on else None,
         mesh=_as_given(mesh, inputs, options),
         name=options.target,
         warnings=warnings,

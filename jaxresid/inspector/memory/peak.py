@@ -7,16 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid import jax_compat, option_types
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT, of_kind
-from jaxresid.inspector.memory.compiler_versions import cpu_compiler
-from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.liveness import Buffer, Timeline, timeline
 from jaxresid.inspector.memory.lowered import Lowered
-from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.tpu.profile import Accelerator
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
@@ -68,15 +63,6 @@ class OpSources:
                 known = self._levels.enter(above, context.eqn, context.which)
             self._found[context] = known
         return known
-
-
-def profile_named(name: option_types.Profile) -> Profile:
-    """Return what a compiler of this profile, as it is installed here, materialises."""
-    if name != "cpu":
-        return Accelerator()
-    jaxlib = jax_compat.jaxlib_version()
-    is_kept = cpu_compiler(jaxlib).keeps_barriers
-    return Cpu("" if is_kept else f"XLA:CPU of jaxlib {jaxlib}")
 
 
 def peak_nbytes(lowered: Lowered) -> int:

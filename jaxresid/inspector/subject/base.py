@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.memory.compilers import place_info, profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
@@ -20,7 +21,8 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
-from jaxresid.model import Finding, JaxInfo, Mesh, Peak, Report, Residual, Split, Target
+from jaxresid.model import Finding, JaxInfo, Mesh, Peak, PlaceInfo, Report, Residual, Split, Target
+from jaxresid.xla.places import Place
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
@@ -34,7 +36,7 @@ class Subject(ABC):
       fun: the function.
       name: what it is called in a report.
       trace: its trace.
-      profile: the profile of the compiler that its peak is estimated for.
+      place: the place that its figures are for.
       warnings: what is to be said of it.
       assumes_gpu: whether it was traced as on a GPU that is not here.
     """
@@ -42,7 +44,7 @@ class Subject(ABC):
     fun: Callable[..., Any]
     name: str
     trace: Traced
-    profile: Profile
+    place: Place
     warnings: tuple[str, ...]
     assumes_gpu: bool = False
 
@@ -57,6 +59,16 @@ class Subject(ABC):
         It has no backward pass then, and nothing is said of what it takes or of its checkpoints.
         """
         return False
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """The compiler that its peak is estimated for."""
+        return profile_of(self.place)
+
+    @property
+    def place_info(self) -> PlaceInfo:
+        """The place that its figures are for, as a report shows it."""
+        return place_info(self.place)
 
     @property
     def frames(self) -> Frames:

@@ -12,7 +12,9 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 from jaxresid.errors import InputsError
 from jaxresid.nearest import did_you_mean
-from jaxresid.option_types import Mode, Profile
+from jaxresid.option_types import Mode
+from jaxresid.xla.chosen import choose
+from jaxresid.xla.places import Place
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +30,8 @@ class Question:
       argnums: positional arguments to differentiate, a tuple here; None: all that can be.
       has_aux: `fun` returns `(output, auxiliary data)`.
       mode: whether `fun` is differentiated or takes gradients itself.
-      profile: the profile of the compiler that the peak is estimated for.
+      on: the place that the answer is for, a Place here unless it is None: then it is the
+        accelerator that JAX sees, else `gpu:h100`.
       mesh: the mesh that it is split over, as a user gives it.
       name: the target as the user wrote it; None: the function's own name.
       warnings: warnings that there are already.
@@ -43,7 +46,7 @@ class Question:
     argnums: int | Sequence[int] | None = None
     has_aux: bool = False
     mode: Mode = "auto"
-    profile: Profile = "accelerator"
+    on: str | Place | None = None
     mesh: Any = None
     name: str | None = None
     warnings: Sequence[str] = ()
@@ -54,7 +57,8 @@ class Question:
                 f"the target must be a function, not a value of type {_type_name(self.fun)}"
             )
         _check_word("mode", self.mode, get_args(Mode))
-        _check_word("profile", self.profile, get_args(Profile))
+        if self.on is not None:
+            object.__setattr__(self, "on", choose(self.on))
         object.__setattr__(self, "argnums", _normalised(self.argnums))
         if self.mode == "step" and (self.has_aux or self.argnums is not None):
             given = "has_aux" if self.has_aux else "argnums"

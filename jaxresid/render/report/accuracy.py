@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxresid.model import PlaceInfo
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
@@ -19,14 +21,27 @@ class Accuracy:
     text: tuple[str, str]
 
 
-MEASURED: dict[str, tuple[Accuracy, ...]] = {  # by profile, the newest last
-    "accelerator": (
+# The compilers whose rules estimates follow, in words.
+COMPILERS = {"tpu": "a TPU's compiler", "cpu": "XLA:CPU"}
+
+MEASURED: dict[str, tuple[Accuracy, ...]] = {  # by the kind of place, the newest last
+    "tpu": (
         Accuracy(
             {"jaxlib": "0.12.0.1", "libtpu": "0.0.52"},
             (
                 "against a TPU v5p",
                 "median error 2 %, worst 24 % on the benchmark's programs, 7 % and 52 % on unseen"
-                " ones; GPUs were not measured",
+                " ones",
+            ),
+        ),
+    ),
+    "gpu": (
+        Accuracy(
+            {"jaxlib": "0.12.0.1"},
+            (
+                "against the compiler of an H100",
+                "median error 21 %, worst 55 % on unseen programs, as its rules are those of a"
+                " TPU's compiler",
             ),
         ),
     ),
@@ -43,7 +58,7 @@ MEASURED: dict[str, tuple[Accuracy, ...]] = {  # by profile, the newest last
 }
 
 
-def accuracy_text(profile: str, compilers: Mapping[str, str]) -> str:
+def accuracy_text(place: PlaceInfo, compilers: Mapping[str, str]) -> str:
     """Return a sentence on how accurate the estimated peak is.
 
     An example is `Measured against XLA:CPU (jaxlib 0.12.0.1): median error ...`. The figures are
@@ -51,10 +66,10 @@ def accuracy_text(profile: str, compilers: Mapping[str, str]) -> str:
     these were.
 
     Args:
-      profile: the profile of the estimate, `accelerator` or `cpu`.
+      place: the place that the estimate is for.
       compilers: the packages that are installed, and their versions.
     """
-    rows = MEASURED[profile]
+    rows = MEASURED[place.name.partition(":")[0]]
     for row in reversed(rows):
         if not _others(row, compilers):
             about, figures = row.text

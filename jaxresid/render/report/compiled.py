@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
+from jaxresid.render.report.accuracy import COMPILERS
 from jaxresid.render.report.heading import heading
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -54,13 +55,8 @@ def verdict_text(compiled: Compiled) -> str:
     return f"does not fit: needs {of}, {format_bytes(max(peak - capacity, 0))} too much"
 
 
-def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
-    """Yield the lines on what XLA says for one place.
-
-    Args:
-      compiled: what XLA says.
-      profile: the profile of the estimate.
-    """
+def compiled_lines(compiled: Compiled) -> Iterator[RenderableType]:
+    """Yield the lines on what XLA says for one place."""
     style = {True: "bold green", False: "bold red", None: "bold"}[compiled.fits]
     if compiled.error is not None:
         style = "bold yellow"
@@ -69,7 +65,7 @@ def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]
     if compiled.error is not None:
         lines.append(Text(compiled.error, style="yellow"))
     else:
-        lines += [*_figures(compiled, profile)]
+        lines += [*_figures(compiled)]
     lines += [Text(f"note: {note}", style="dim") for note in compiled.notes]
     if compiled.compiler or compiled.seconds is not None:
         lines.append(Text(_how(compiled), style="dim"))
@@ -79,12 +75,12 @@ def compiled_lines(compiled: Compiled, profile: str) -> Iterator[RenderableType]
 def render_compiled(report: CompiledReport) -> RenderableType:
     """Return the whole text of `jaxresid compile`."""
     report = safe_value(report)
-    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
+    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh, report.places)]
     for i, compiled in enumerate(report.compiled):
-        parts += [Text()] * bool(i) + [*compiled_lines(compiled, report.profile)]
+        parts += [Text()] * bool(i) + [*compiled_lines(compiled)]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
-    parts += [Text(remark, style="dim") for remark in remarks(report.compiled, report.profile)]
+    parts += [Text(remark, style="dim") for remark in remarks(report.compiled)]
     return Group(*parts)
 
 
@@ -93,31 +89,24 @@ def print_compiled(report: CompiledReport) -> None:
     Console(highlight=False).print(render_compiled(report))
 
 
-def remarks(compiled: Sequence[Compiled], profile: str) -> tuple[str, ...]:
-    """Return remarks on what the figures are.
-
-    Args:
-      compiled: what XLA says for each place.
-      profile: the profile of the estimates.
-    """
+def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
+    """Return remarks on what the figures are, given what XLA says for each place."""
     told = [c for c in compiled if c.error is None]
     if not told:
         return ()
     each = "each device" if any(c.devices > 1 for c in told) else "one device"
-    found = [
+    return (
         f"Compiled, not run: figures are XLA's, for {each}; the estimate is from the trace.",
         "The peak is argument + output + temp - alias.",
-    ]
-    if any(c.on == "cpu" for c in told) and profile != "cpu":
-        found[1] += " --profile cpu estimates it for the CPU."
-    return tuple(found)
+    )
 
 
-def topology_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
-    """Yield a line for each topology: its name, its devices, and the memory of each device.
+def place_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
+    """Yield a line for each place: its name, its devices, and the memory of each device.
 
     Args:
-      rows: for each topology its name, the number of devices, and the bytes that each device has.
+      rows: for each place its name, the number of devices, and the bytes that a program can have of
+        each.
     """
     width = max((len(text) for text, _, _ in rows), default=0)
     for text, devices, nbytes in rows:
@@ -172,14 +161,14 @@ def collective_text(collective: Collective) -> str:
     return f"{collective.opcode}{times} {bound}{format_bytes(collective.nbytes)}"
 
 
-def _figures(compiled: Compiled, profile: str) -> Iterator[RenderableType]:
+def _figures(compiled: Compiled) -> Iterator[RenderableType]:
     peak = []
     if compiled.peak_nbytes is not None:
         each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
         peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
-    if compiled.estimate_nbytes is not None:
+    if compiled.estimate_nbytes is not None and compiled.profile is not None:
         estimate = format_bytes(compiled.estimate_nbytes)
-        peak.append(Text(f"estimate {estimate} (profile {profile})"))
+        peak.append(Text(f"estimate {estimate} by the rules of {COMPILERS[compiled.profile]}"))
     if peak:
         yield FlowingParts(peak, indent=2)
     figures = _parts(compiled, _FIGURES)

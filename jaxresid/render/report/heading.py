@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from jaxresid.model import JaxInfo, Mesh, Target
+from jaxresid.model import JaxInfo, Mesh, PlaceInfo, Target
+from jaxresid.units import format_bytes
 
 STEP = "training step: its own gradients are reported"
 _SOURCES = {
@@ -18,17 +19,23 @@ _SOURCES = {
 _DEFAULT_ON = "jax_use_direct_linearize"
 
 
-def heading(target: Target, jax: JaxInfo, mesh: Mesh | None = None) -> Text:
+def heading(
+    target: Target, jax: JaxInfo, mesh: Mesh | None = None, places: Sequence[PlaceInfo] = ()
+) -> Text:
     """Return the first lines of a text, which end in a line break.
 
     They name the target, the version of JAX and those of its flags that are not at their default,
-    what was differentiated, and the mesh.
+    the places that the figures are for, what was differentiated, and the mesh.
     """
     flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
     flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
     text = Text()
     text.append(target.name, style="bold")
     text.append(f"  {' '.join([f'jax {jax.version}', *flags])}\n", style="dim")
+    for place in places:
+        text.append("on ", style="dim")
+        text.append(f"{place.name}  ")
+        text.append(f"{place_remark(place)}\n", style="dim")
     if target.mode == "step":
         text.append(f"{STEP}\n", style="bold")
     if target.differentiated:
@@ -42,6 +49,12 @@ def heading(target: Target, jax: JaxInfo, mesh: Mesh | None = None) -> Text:
         if mesh.size > 1:
             text.append(f"Bytes are those of one device, FLOPs those of all {mesh.size}.\n")
     return text
+
+
+def place_remark(place: PlaceInfo) -> str:
+    """Return the memory of one device of a place and who chose the place, as text."""
+    each = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
+    return "; ".join(part for part in (each, place.origin) if part)
 
 
 def _differentiated(paths: Iterable[str]) -> str:

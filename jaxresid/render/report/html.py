@@ -8,7 +8,7 @@ from html import escape
 from jaxresid.model import Checkpoint, LiveValue, Report, Source
 from jaxresid.render.report.checkpoints import LEGEND, figure_parts, finding_text, site_parts
 from jaxresid.render.report.cost import cost_remarks, cost_rows
-from jaxresid.render.report.heading import STEP
+from jaxresid.render.report.heading import STEP, place_remark
 from jaxresid.render.report.peak import (
     breakdown_parts,
     curve_lines,
@@ -57,6 +57,7 @@ def _heading(report: Report) -> Iterable[str]:
         f"{format_bytes(totals.host_nbytes)} host · "
         f"{format_bytes(totals.constants_nbytes)} constants</p>"
     )
+    yield _paragraph(f"on {report.place.name} · {place_remark(report.place)}")
     if report.target.mode == "step":
         yield _paragraph(STEP)
 
@@ -84,7 +85,7 @@ def _peak(report: Report) -> Iterable[str]:
         yield _table(names, (_live(live, peak.nbytes) for live in top.shown))
     if top.hidden:
         yield _paragraph(hidden_text(top))
-    yield from map(_paragraph, peak_remarks(peak, report.jax))
+    yield from map(_paragraph, peak_remarks(peak, report.place, report.jax))
 
 
 def _live(live: LiveValue, peak_nbytes: int) -> Sequence[str]:

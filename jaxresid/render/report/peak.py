@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.layer_paths import folded, pattern
-from jaxresid.model import JaxInfo, LiveValue, Peak
-from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.model import JaxInfo, LiveValue, Peak, PlaceInfo
+from jaxresid.render.report.accuracy import COMPILERS, accuracy_text
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
@@ -28,8 +28,8 @@ def peak_text(peak: Peak) -> str:
 
 
 def profile_text(peak: Peak) -> str:
-    """Return the profile of the estimate as text: `(estimate, profile accelerator)`."""
-    return f"(estimate, profile {peak.profile})"
+    """Return what the estimate follows: `(estimate, by the rules of a TPU's compiler)`."""
+    return f"(estimate, by the rules of {COMPILERS[peak.profile]})"
 
 
 def op_text(peak: Peak) -> str:
@@ -116,7 +116,7 @@ def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, s
     return sparkline(peak.curve, width, encoding), mark
 
 
-def peak_remarks(peak: Peak, jax: JaxInfo) -> tuple[str, ...]:
+def peak_remarks(peak: Peak, place: PlaceInfo, jax: JaxInfo) -> tuple[str, ...]:
     """Return remarks on what the figure leaves out, and on its measured accuracy."""
     remarks = []
     if peak.aliased_nbytes:
@@ -126,14 +126,15 @@ def peak_remarks(peak: Peak, jax: JaxInfo) -> tuple[str, ...]:
         remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory in addition.")
     if peak.uncounted:
         remarks.append(f"not counted: scratch memory of {', '.join(peak.uncounted)}")
-    return (*remarks, accuracy_text(peak.profile, jax.compilers))
+    return (*remarks, accuracy_text(place, jax.compilers))
 
 
-def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]:
+def render_peak(peak: Peak, place: PlaceInfo, jax: JaxInfo, encoding: str) -> list[RenderableType]:
     """Return the block of the text report on the peak.
 
     Args:
       peak: the estimate of the peak.
+      place: the place that it is for, for the remark on accuracy.
       jax: the versions of JAX's compilers, for the remark on accuracy.
       encoding: the encoding of the stream that the text is for.
     """
@@ -148,7 +149,7 @@ def render_peak(peak: Peak, jax: JaxInfo, encoding: str) -> list[RenderableType]
         parts.append(_table(peak, top))
     if top.hidden:
         parts.append(Text(hidden_text(top), style="dim"))
-    parts += [Text(remark, style="dim") for remark in peak_remarks(peak, jax)]
+    parts += [Text(remark, style="dim") for remark in peak_remarks(peak, place, jax)]
     return parts
 
 

@@ -42,9 +42,14 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
     """
     report = safe_value(report)
     found = rows(report, view)
-    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh)]
+    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh, [report.place])]
     parts += [_headline(report), Text()]
-    parts += [*render_cost(report), Text(), *render_peak(report.peak, report.jax, encoding), Text()]
+    parts += [
+        *render_cost(report),
+        Text(),
+        *render_peak(report.peak, report.place, report.jax, encoding),
+        Text(),
+    ]
     if report.checkpoints:
         parts += [*render_checkpoints(report.checkpoints), Text()]
     if report.offloading is not None:
@@ -54,7 +59,7 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
     if report.compiled:
         parts.append(Text("what XLA says", style="bold"))
         for compiled in report.compiled:
-            parts += [*compiled_lines(compiled, report.peak.profile), Text()]
+            parts += [*compiled_lines(compiled), Text()]
     parts += _footer(report, found, view)
     return Group(*parts)
 
@@ -216,5 +221,5 @@ def _footer(report: Report, rows: ResidualRows, view: View) -> list[RenderableTy
     for warning in report.warnings:
         lines.append(Text(f"warning: {warning}", style="yellow"))
     lines.append(Text(_NOT_PEAK, style="dim"))
-    lines += [Text(remark, style="dim") for remark in remarks(report.compiled, report.peak.profile)]
+    lines += [Text(remark, style="dim") for remark in remarks(report.compiled)]
     return lines

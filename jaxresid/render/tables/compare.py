@@ -160,7 +160,12 @@ def compiled_for(on: str, row: ComparisonRow) -> Compiled | None:
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """Return remarks on what the figures are, and on the measured accuracy of the estimates."""
-    found = ["Peak, FLOPs and time are estimates, the time from the chip's published figures."]
+    found = [
+        "Peak, FLOPs and time are estimates, the time from the chip's published figures."
+        if comparison.chip
+        else "Peak and FLOPs are estimates; of the time none is made, as no figures of the chip are"
+        " known."
+    ]
     if comparison.measured_on is not None:
         rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]
         times = f", {max(rounds)} rounds: median (lowest-highest)" if rounds else ""
@@ -172,7 +177,7 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
             " times are approximate."
         )
     found += _compiled_remarks(comparison)
-    accuracy = accuracy_text(comparison.profile, comparison.jax.compilers)
+    accuracy = accuracy_text(comparison.place, comparison.jax.compilers)
     return (*found, accuracy.replace("Measured", "The peak was measured"))
 
 
@@ -224,7 +229,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     comparison = safe_value(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
-        heading(comparison.target, comparison.jax, comparison.mesh),
+        heading(comparison.target, comparison.jax, comparison.mesh, [comparison.place]),
         *_where(comparison),
     ]
     if found:
@@ -313,10 +318,6 @@ def _where(comparison: Comparison) -> Iterator[RenderableType]:
         places.append(f"and {more} more")
     at = Text.assemble(("policies at ", "dim"), (comparison.at, "bold"))
     yield FlowingParts([at, *places], separator="  ", indent=2)
-    yield Text(
-        f"memory with profile {comparison.profile}, time on device {comparison.device}",
-        style="dim",
-    )
 
 
 def _legend(found: Sequence[TableEntry]) -> list[str]:

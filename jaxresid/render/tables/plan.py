@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
-from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.accuracy import COMPILERS, accuracy_text
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames
@@ -73,8 +73,8 @@ def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
     if plan.host_nbytes or plan.offload:
         parts.append(f"host {format_bytes(plan.host_nbytes)}")
     parts.append(f"recompute {bound}{format_flops(plan.recompute_flops)}{share}")
-    if plan.time_fraction is not None:
-        parts.append(f"time est. {times}{1 + plan.time_fraction:.2f} on {plan.device}")
+    if plan.time_fraction is not None and plan.chip is not None:
+        parts.append(f"time est. {times}{1 + plan.time_fraction:.2f} on {plan.place.name}")
     return tuple(parts)
 
 
@@ -147,7 +147,11 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     plan = safe_value(plan)
     times = "×" if can_encode("×", encoding) else "x"
     verdict = BrokenNames(verdict_text(plan), style="bold green" if plan.fits else "bold red")
-    parts: list[RenderableType] = [heading(plan.target, plan.jax), verdict, _peaks(plan)]
+    parts: list[RenderableType] = [
+        heading(plan.target, plan.jax, places=[plan.place]),
+        verdict,
+        _peaks(plan),
+    ]
     parts.append(FlowingParts(figure_parts(plan, times), indent=2))
     if not plan.fits:
         parts.append(Text(helps(plan)))
@@ -242,5 +246,5 @@ def _remarks(plan: Plan) -> Iterator[str]:
     yield search_text(plan)
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: recompute is a lower bound."
-    accuracy = accuracy_text(plan.profile, plan.jax.compilers)
-    yield f"Peaks are estimates, profile {plan.profile}. {accuracy}"
+    accuracy = accuracy_text(plan.place, plan.jax.compilers)
+    yield f"Peaks are estimates, by the rules of {COMPILERS[plan.place.profile]}. {accuracy}"

@@ -28,8 +28,8 @@ Table = Mapping[tuple[str, int | None], SweepRow]
 def render_sweep(sweep: Sweep) -> RenderableType:
     """Return the whole text of a sweep."""
     sweep = safe_value(sweep)
-    parts: list[RenderableType] = [heading(sweep.target, sweep.jax), _where(sweep)]
-    for on in sweep.on:
+    parts: list[RenderableType] = [heading(sweep.target, sweep.jax, places=sweep.on), _where(sweep)]
+    for on in (place.name for place in sweep.on):
         table = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
         if any(_peak(row) is not None for row in table.values()):
             parts += [Text(), _place(on, table), _Table(sweep, table), *_remarks(table)]

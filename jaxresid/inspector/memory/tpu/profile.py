@@ -7,10 +7,10 @@ from jaxresid.inspector.memory.tpu.kernels import Kernel, Kernels, kernels
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 
-class Accelerator:
-    """The default profile: a TPU's compiler."""
+class Tpu:
+    """A TPU's compiler."""
 
-    name = "accelerator"
+    name = "tpu"
     reuses_output_buffers = False
     carries_stay = False
     removes_barriers = ""

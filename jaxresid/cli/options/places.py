@@ -1,0 +1,106 @@
+"""Define the options that say what place an answer is for, shared by every command that has one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxresid.cli.options.sizes import size
+from jaxresid.xla.chosen import choose
+from jaxresid.xla.places import Place, parse_place
+
+if TYPE_CHECKING:
+    from jaxresid.cli.options.inputs import TargetOptions
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --on, --memory-fraction and --margin; `function_options` puts them into its value."""
+    command = click.option(
+        "--margin",
+        callback=size(),
+        metavar="SIZE",
+        help="Memory of each device to leave free, for what XLA does not count: 2GiB.",
+    )(command)
+    command = click.option(
+        "--memory-fraction",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        metavar="SHARE",
+        help="How much of a GPU's memory JAX takes.  [default: XLA_PYTHON_CLIENT_MEM_FRACTION, or"
+        " 0.75]",
+    )(command)
+    return click.option(
+        "--on",
+        multiple=True,
+        metavar="PLACE",
+        help="Where it is to run, which need not be here: gpu:h100, gpu:h100:8, tpu:v5e,"
+        " tpu:v5e:2x4, gpu:FILE, cpu (jaxresid compile --list-places). Commands that compile take"
+        " several: repeat it.  [default: the accelerator that JAX sees here, else gpu:h100]",
+    )(command)
+
+
+def placed(
+    options: TargetOptions, *, compiles: bool, several: bool = False, measures: bool = False
+) -> tuple[TargetOptions, tuple[Place, ...]]:
+    """Return the options with the place that is meant, and the places, each once.
+
+    Where something is compiled this process is prepared for it, before it loads jax: it traces on
+    the CPU, with as many devices as the largest topology has, so that a mesh of that many can be
+    made.
+
+    Args:
+      options: The options as given.
+      compiles: Whether programs are compiled for the places.
+      several: Whether the command takes more than one.
+      measures: Whether programs run here too, on whatever device jax finds.
+
+    Raises:
+      InputsError: One of them is not a place.
+    """
+    if len(options.on) > 1 and not several:
+        raise click.UsageError(
+            "--on is given more than once; jaxresid compile and sweep take several places"
+        )
+    if options.on:
+        found = [place_of(options, on) for on in options.on]
+    else:
+        found = [
+            choose(None, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0)
+        ]
+    if compiles:
+        _prepare(found, measures=measures)
+    places = tuple(dict.fromkeys(found))
+    texts = tuple(place.text for place in places)
+    return replace(options, on=texts, on_origin=places[0].origin), places
+
+
+def place_of(options: TargetOptions, on: str) -> Place:
+    """Return a place by the options' account of its memory.
+
+    Raises:
+      InputsError: It is not a place.
+    """
+    found = parse_place(
+        on, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0
+    )
+    return replace(found, origin=options.on_origin)
+
+
+def _prepare(places: Sequence[Place], *, measures: bool) -> None:
+    if not measures:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    devices = max((place.devices or 1 for place in places), default=1)
+    known = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    if devices > (int(known) if known.isdigit() else 1) and not _is_device_count_set():
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
+
+
+def _is_device_count_set() -> bool:
+    """Return whether XLA is told in another way how many devices the CPU has.
+
+    jax accepts only one of the two ways.
+    """
+    return "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")

@@ -100,8 +100,8 @@ _PUBLIC = {
         "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
         "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
         "LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart "
-        "PlannedSite PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
-        "Verdict"
+        "PlannedSite PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals "
+        "Transfers Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

@@ -198,7 +198,7 @@ def loaded_by(code):
         "from jaxresid.cli.main import run\nrun(['compare', '-h'])",
         "from jaxresid.cli.main import run\nrun(['plan', 'm:f', '--budget', 'much'])",
         "from jaxresid.cli.main import run\nrun(['compile', 'm:f', '--on', 'v5e:2x4'])",
-        "from jaxresid.cli.main import run\nrun(['compile', '--list-topologies'])",
+        "from jaxresid.cli.main import run\nrun(['compile', '--list-places'])",
     ],
 )
 def test_no_jax_before_it_is_needed(code):

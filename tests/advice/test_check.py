@@ -236,7 +236,8 @@ def test_codes_of_the_linter(lab, function):
         assert item["name"] == KNOWN[code]
         assert item["severity"] == next(e.severity for e in INDEX if e.code == code)
         assert item["help"] and not item["message"].endswith(".")
-        assert item["measured"]["profile"] == "accelerator"
+        assert item["measured"]["profile"] == "tpu"
+        assert item["measured"]["on"] == "gpu:h100"
         assert item["measured"]["jax"] == jax.__version__
 
 
@@ -788,7 +789,7 @@ def test_statistics_quiet_and_output(lab):
 
 def test_the_profile_and_the_mode_are_those_of_report(lab):
     name = lab.model()
-    (item,) = lab.found(f"{name}:whole", "--profile", "cpu")
+    (item,) = lab.found(f"{name}:whole", "--on", "cpu")
     assert item["measured"]["profile"] == "cpu"
     assert lab.codes(f"{name}:train_step", "--mode", "step") == ["JXR109"]
     code, _, err = lab(f"{name}:train_step", "--mode", "moon")
@@ -893,7 +894,7 @@ def test_python():
     assert isinstance(found, jaxresid.Violation)
     assert (found.code, found.path) == ("JXR101", "fixtures/inspect/block.py")
     assert jaxresid.check(block.plain)(*block.example_inputs()) == ()
-    (cpu,) = jaxresid.check(block.checkpointed, profile="cpu")(*block.example_inputs())
+    (cpu,) = jaxresid.check(block.checkpointed, on="cpu")(*block.example_inputs())
     assert cpu.measured["profile"] == "cpu"
 
 

@@ -52,15 +52,13 @@ def assert_is(row, report):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
+@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
 @pytest.mark.parametrize("form", ["scan", "loop"])
-def test_rows_are_the_code_written_with_each_policy(form, profile):
+def test_rows_are_the_code_written_with_each_policy(form, on):
     args = stack8.inputs(form, layers=3, batch=1, sequence=64, width=64)
-    rows = rows_of(stack8.build(form, "dots"), *args, profile=profile)
+    rows = rows_of(stack8.build(form, "dots"), *args, on=on)
     for policy, name in POLICIES.items():
-        written = jaxresid.inspect(stack8.build(form, name), mode="function", profile=profile)(
-            *args
-        )
+        written = jaxresid.inspect(stack8.build(form, name), mode="function", on=on)(*args)
         assert_is(rows[policy], written)
     # Of equal rows the first is called the knee.
     as_written = dataclasses.replace(rows["as-written"], policy="dots_saveable", knee=False)
@@ -193,9 +191,15 @@ def test_a_place_that_is_not_there_lists_those_that_are():
         jaxresid.compare(two_sites, at="scan-bodies", mode="function")(f32(8, 8), f32(4, 8))
 
 
-def test_a_device_that_is_not_there_lists_those_that_are():
-    with pytest.raises(InputsError, match=r"v5e.*h100"):
-        jaxresid.compare(two_sites, device="abacus", mode="function")(f32(8, 8), f32(4, 8))
+def test_where_no_rates_are_known_no_time_is_estimated():
+    found = jaxresid.compare(two_sites, on="cpu", mode="function")(f32(8, 8), f32(4, 8))
+    assert found.chip is None
+    assert all(row.time_fraction is None for row in found.rows)
+    assert all(row.peak_nbytes for row in found.rows)
+    with pytest.raises(InputsError, match=r"no rates are known of cpu.*gpu:h100"):
+        jaxresid.plan(two_sites, budget="1MiB", offload=True, on="cpu", mode="function")(
+            f32(8, 8), f32(4, 8)
+        )
 
 
 def raising(*_, **__):
@@ -255,11 +259,11 @@ def test_an_own_policy_is_compared():
 @pytest.mark.integration
 def test_recomputation_takes_time_where_flops_do():
     args = stack8.inputs("scan", layers=4, batch=8, sequence=512, width=1024)
-    rows = rows_of(stack8.build("scan", "nothing"), *args, device="v5e")
+    rows = rows_of(stack8.build("scan", "nothing"), *args, on="tpu:v5e")
     dots = rows["dots_saveable"].time_fraction
     assert rows["none"].time_fraction == 0
     assert rows["nothing_saveable"].time_fraction > dots
-    slow = rows_of(stack8.build("scan", "nothing"), *args, device="v4")
+    slow = rows_of(stack8.build("scan", "nothing"), *args, on="tpu:v4")
     assert slow["nothing_saveable"].time_fraction != rows["nothing_saveable"].time_fraction
 
 
@@ -407,7 +411,7 @@ def test_a_failing_policy_on_the_command_line(tmp_path):
         (("--policy", "dots_saveable"), "write module:policy"),
         (("--policy", "fixtures.inspect.block:missing"), "has no attribute 'missing'"),
         (("--at", "nowhere"), "no place 'nowhere'"),
-        (("--device", "abacus"), "v5e"),
+        (("--on", "gpu:abacus"), "h100"),
     ],
 )
 def test_bad_input_is_one_line(options, said):

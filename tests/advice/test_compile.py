@@ -1,6 +1,7 @@
 """`jaxresid compile`: figures against XLA asked directly, verdicts, the command line, texts."""
 
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -25,9 +26,11 @@ from jaxresid.advice.compile.ahead_of_time import (
     PolicyProgram,
     compiled_row,
     compiled_rows,
+    places_of,
 )
 from jaxresid.cli.main import run
-from jaxresid.cli.options import compiling
+from jaxresid.cli.options.inputs import TargetOptions
+from jaxresid.cli.options.places import placed
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject
@@ -39,19 +42,21 @@ from jaxresid.model import (
     CompiledReport,
     JaxInfo,
     Location,
+    PlaceInfo,
     Source,
     Target,
 )
 from jaxresid.render.json import comparison_json
 from jaxresid.render.report.compiled import (
     buffer_text,
+    place_lines,
     render_compiled,
-    topology_lines,
     verdict_text,
 )
 from jaxresid.render.tables.compare import render_comparison
+from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.job import CollectiveOp, Compilation, LoweredModule, PeakBuffer
-from jaxresid.xla.places import topologies
+from jaxresid.xla.places import parse_place, topologies
 from tests.render.test_render import schema
 from tests.render.test_render_compare import COMPARISON
 from tests.where import ROOT
@@ -107,9 +112,24 @@ def small_block():
     return block.checkpointed, block.example_inputs(batch=8, width=64, hidden=256)
 
 
-def program(policy="as-written", estimate=11 * GIB):
+def options_on(*on):
+    return TargetOptions("m:f", None, False, (), (), False, None, False, on=on)
+
+
+@functools.cache
+def block_subject():
     fun, args = small_block()
-    return PolicyProgram(policy, subject(Question(fun, args)).trace, (), estimate)
+    return subject(Question(fun, args, on=TPU))
+
+
+def program(policy="as-written", trace=None):
+    found = block_subject()
+    return PolicyProgram(policy, trace or found.trace, found.program)
+
+
+def at(on):
+    """A place whose memory only the compiler tells."""
+    return dataclasses.replace(parse_place(on), memory_nbytes=None)
 
 
 class FakePool:
@@ -143,11 +163,12 @@ def pool(monkeypatch):
 
 
 def test_a_row_is_the_compilers_figures():
-    found = compiled_row(program(), TPU, FITS, devices=8)
+    found = compiled_row(program(), at(TPU), FITS, devices=8)
     for name, nbytes in STATS.items():
         assert getattr(found, name) == nbytes
     assert (found.on, found.policy, found.devices) == (TPU, "as-written", 8)
-    assert (found.fits, found.capacity_nbytes, found.estimate_nbytes) == (True, 16 * GIB, 11 * GIB)
+    assert (found.fits, found.capacity_nbytes) == (True, 16 * GIB)
+    assert (found.estimate_nbytes, found.profile) == (block_subject().peak.nbytes, "tpu")
     assert (found.seconds, found.compiler, found.error) == (1.5, FITS.compiler, None)
     assert found.collectives == (Collective("all-gather", 64, 3 * GIB),)
     argument, temporary = found.buffers
@@ -179,19 +200,28 @@ def test_a_row_is_the_compilers_figures():
     ],
 )
 def test_whether_it_fits(compilation, fits):
-    assert compiled_row(program(), TPU, compilation, devices=8).fits is fits
+    assert compiled_row(program(), at(TPU), compilation, devices=8).fits is fits
+
+
+def test_what_is_to_stay_free_does_not_count():
+    place = parse_place(TPU, margin_nbytes=4 * GIB)
+    found = compiled_row(program(), place, FITS, devices=8)
+    assert (found.capacity_nbytes, found.fits) == (place.memory_nbytes, False)
+    gpu = parse_place("gpu:h100", memory_fraction=0.5)
+    none_said = dataclasses.replace(FITS, capacity_nbytes=None)
+    assert compiled_row(program(), gpu, none_said).capacity_nbytes == gpu.memory_nbytes
 
 
 def test_what_a_program_that_does_not_fit_needs_is_its_peak():
-    found = compiled_row(program(), TPU, EXHAUSTED, devices=8)
+    found = compiled_row(program(), at(TPU), EXHAUSTED, devices=8)
     assert (found.peak_nbytes, found.temp_nbytes, found.error) == (53 * GIB, None, None)
 
 
 def test_devices_that_a_program_leaves_idle_are_said():
-    assert compiled_row(program(), TPU, FITS, devices=8).notes == ()
-    (note,) = compiled_row(program(), TPU, FITS, devices=1).notes
+    assert compiled_row(program(), at(TPU), FITS, devices=8).notes == ()
+    (note,) = compiled_row(program(), at(TPU), FITS, devices=1).notes
     assert "1 of the 8 devices" in note
-    assert compiled_row(program(), "cpu", FITS, devices=1).notes == ()
+    assert compiled_row(program(), at("cpu"), FITS, devices=1).notes == ()
 
 
 # Programs and places
@@ -201,7 +231,7 @@ def test_constants_of_size_are_said_to_be_beside_the_peak():
     def notes(constant, compilation=FITS):
         buffers = (PeakBuffer("constant", constant, "f32[9]", "constant"),)
         compilation = dataclasses.replace(compilation, buffers=buffers)
-        return compiled_row(program(), TPU, compilation, devices=8).notes
+        return compiled_row(program(), at(TPU), compilation, devices=8).notes
 
     assert notes(GIB) == ("XLA's peak does not include its constants, 1.00 GiB",)
     assert notes(2**20) == notes(GIB, EXHAUSTED) == notes(GIB, Compilation(error="killed")) == ()
@@ -216,7 +246,7 @@ def test_flags_may_be_what_jax_takes(pool):
 
 def test_a_line_below_the_working_directory_is_said_from_there(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert compiled_row(program(), TPU, FITS, devices=8).buffers[1].location.file == "README.md"
+    assert compiled_row(program(), at(TPU), FITS, devices=8).buffers[1].location.file == "README.md"
 
 
 class Traced(NamedTuple):
@@ -230,11 +260,13 @@ def test_rows_stand_in_order_whatever_ends_first(pool, monkeypatch):
         "lowered",
         lambda trace, platform: LoweredModule(trace.name.encode(), platform),
     )
-    fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.on}"))
+    fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.place.text}"))
     # What stands for a trace is handed to what stands for the lowering, and back to the row.
-    programs = [PolicyProgram(name, Traced(name)) for name in ("none", "dots")]
+    programs = [program(name, Traced(name)) for name in ("none", "dots")]
     settings = CompileSettings(flags=(("xla_a", "b"),), timeout_s=5, memory_nbytes=GIB, workers=3)
-    found = compiled_rows(programs, ["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4", "cpu"], settings)
+    found = compiled_rows(
+        programs, places_of(["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4", "cpu"]), settings
+    )
     places = ["cpu", "tpu:v5e:2x2", "tpu:v5e:2x4"]
     assert [[c.compiler for c in rows] for rows in found] == [
         [f"{name} {on}" for on in places] for name in ("none", "dots")
@@ -259,12 +291,12 @@ def test_what_cannot_be_lowered_is_a_row_with_its_reason(pool, monkeypatch):
 
     monkeypatch.setattr(compile_module, "lowered", lowered)
     pool(lambda job: FITS)
-    programs = [PolicyProgram(name, Traced(name), (), 7) for name in ("none", "dots")]
-    found = compiled_rows(programs, ["cpu", TPU], CompileSettings())
+    programs = [program(name, Traced(name)) for name in ("none", "dots")]
+    found = compiled_rows(programs, places_of(["cpu", TPU]), CompileSettings())
     errors = [[c.error for c in rows] for rows in found]
     assert errors[0] == [None, "no callbacks on a TPU"]
     assert errors[1][0].startswith("ZeroDivisionError") and errors[1][1] == errors[0][1]
-    assert found[1][1].estimate_nbytes == 7
+    assert found[1][1].estimate_nbytes == block_subject().peak.nbytes
 
 
 @pytest.mark.parametrize("on", ["tpu", "tpu:v5e:2y2", "cpux", []])
@@ -316,10 +348,10 @@ def test_every_policy_of_a_comparison_is_compiled(pool, monkeypatch):
     monkeypatch.setattr(compile_module, "lowered", lowered)
     pool(lambda job: dataclasses.replace(FITS, compiler=job.module.code.decode()))
     fun, args = small_block()
-    found = jaxresid.compare(fun, compile=["cpu", TPU])(*args)
+    found = jaxresid.compare(fun, on="cpu", compile=True)(*args)
     has_checkpoint = {r.policy: [c.compiler for c in r.compiled] for r in found.rows}
-    assert has_checkpoint.pop("none") == ["False"] * 2
-    assert set(map(tuple, has_checkpoint.values())) == {("True", "True")}
+    assert has_checkpoint.pop("none") == ["False"]
+    assert set(map(tuple, has_checkpoint.values())) == {("True",)}
     assert {c.policy for r in found.rows for c in r.compiled} == {r.policy for r in found.rows}
     estimates = {r.policy: r.peak_nbytes for r in found.rows}
     assert {r.policy: r.compiled[0].estimate_nbytes for r in found.rows} == estimates
@@ -328,7 +360,7 @@ def test_every_policy_of_a_comparison_is_compiled(pool, monkeypatch):
 @pytest.mark.slow
 def test_figures_of_every_policy_are_those_of_the_code_written_with_it(cache):
     args = stack8.inputs("scan", layers=3, batch=1, sequence=64, width=64)
-    found = jaxresid.compare(stack8.build("scan", "dots"), compile="cpu")(*args)
+    found = jaxresid.compare(stack8.build("scan", "dots"), on="cpu", compile=True)(*args)
     rows = {r.policy: r.compiled[0] for r in found.rows if r.error is None}
     written = {
         "none": "none",
@@ -363,7 +395,7 @@ def test_compile_and_report_from_the_command_line(cache, capsys):
     value = json_of(capsys)
     jsonschema.validate(value, schema("compile"))
     assert value["compiled"][0]["fits"] is True
-    assert run(["report", TARGET, "--compile", "cpu", "-f", "json"]) == 0
+    assert run(["report", TARGET, "--on", "cpu", "--compile", "-f", "json"]) == 0
     report = json_of(capsys)
     jsonschema.validate(report, schema("report"))
     ours, theirs = report["compiled"][0], value["compiled"][0]
@@ -373,13 +405,14 @@ def test_compile_and_report_from_the_command_line(cache, capsys):
 
 def test_a_section_of_the_report(pool, environment, capsys):
     pool(lambda job: FITS)
-    assert run(["report", TARGET, "--compile", "cpu", "--compile", TPU]) == 0
+    assert run(["report", TARGET, "--on", "cpu", "--compile"]) == 0
     text = capsys.readouterr().out
     assert "what XLA says\ncpu  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare\n" in text
-    assert f"\n{TPU}  fits: " in text
+    assert run(["report", TARGET, "--on", TPU, "--compile"]) == 0
+    assert f"\n{TPU}  fits: " in capsys.readouterr().out
     # Exits 1 for `compile` alone: a report is not about whether it fits.
     pool(lambda job: EXHAUSTED)
-    assert run(["report", TARGET, "--compile", "cpu"]) == 0
+    assert run(["report", TARGET, "--on", "cpu", "--compile"]) == 0
     assert "cpu  does not fit: needs 53.00 GiB of 16.00 GiB" in capsys.readouterr().out
     assert run(["compile", TARGET, "--on", "cpu"]) == 1
 
@@ -404,18 +437,17 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
     )
     assert run(["compile", TARGET, "--on", TPU, "--on", "cpu"]) == 2
     out, err = capsys.readouterr()
-    assert err == f"jaxresid: error: --on {TPU}: {reason}\n"
+    assert err == f"jaxresid: error: {TPU}: {reason}\n"
     assert f"{TPU}  could not be compiled" in out and "cpu  fits: " in out
-    assert run(["compare", TARGET, "--compile", TPU, "--compile", "cpu"]) == 2
+    assert run(["compare", TARGET, "--on", TPU, "--compile"]) == 2
     out, err = capsys.readouterr()
-    assert err == f"jaxresid: error: --compile {TPU}: {reason}\n"
+    assert err == f"jaxresid: error: {TPU}: {reason}\n"
     assert f"{TPU}: all: compiling for a TPU needs libtpu" in out
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["compile", TARGET], "Missing option '--on'"),
         (["compile", TARGET, "--on", "v5e:2x4"], "tpu:v5e:2x4"),
         (["compile", TARGET, "--on", "cpu", "--timeout", "soon"], "90, 10m, 1h"),
         (["compile", TARGET, "--on", "cpu", "--timeout", "0"], "90, 10m, 1h"),
@@ -424,9 +456,9 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
         (["compile", TARGET, "--on", "cpu", "--xla-flag", "fast"], "NAME=VALUE"),
         (["compile", TARGET, "--on", "cpu", "--jobs", "0"], "--jobs"),
         (["report", TARGET, "--timeout", "9"], "--timeout needs --compile"),
-        (["report", TARGET, "--compile", "cpu", "-f", "jax"], "-f jax"),
+        (["report", TARGET, "--on", "cpu", "--compile", "-f", "jax"], "-f jax"),
         (["compare", TARGET, "--no-cache"], "--no-cache needs --compile"),
-        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "unknown TPU generation"),
+        (["compare", TARGET, "--compile", "--on", "tpu:v9:2x2"], "unknown TPU 'v9'"),
     ],
 )
 def test_usage_errors(environment, capsys, argv, said):
@@ -461,7 +493,8 @@ def test_tracing_has_as_many_devices_as_the_largest_topology(environment, ons, b
         environment.delenv("JAX_NUM_CPU_DEVICES")
     else:
         environment.setenv("JAX_NUM_CPU_DEVICES", before)
-    assert compiling.prepare_places([*ons, ons[0]]) == tuple(ons)
+    _, found = placed(options_on(*ons, ons[0]), compiles=True, several=True)
+    assert tuple(place.text for place in found) == tuple(ons)
     assert os.environ.get("JAX_NUM_CPU_DEVICES") == after
     assert os.environ["JAX_PLATFORMS"] == "cpu"
 
@@ -469,23 +502,27 @@ def test_tracing_has_as_many_devices_as_the_largest_topology(environment, ons, b
 def test_devices_that_xla_is_told_of_stay(environment):
     environment.delenv("JAX_NUM_CPU_DEVICES")
     environment.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-    compiling.prepare_places([TPU])
+    placed(options_on(TPU), compiles=True)
     assert "JAX_NUM_CPU_DEVICES" not in os.environ
 
 
 def test_measuring_keeps_the_device_that_there_is(environment):
     environment.delenv("JAX_PLATFORMS")
-    compiling.prepare_places(["cpu"], measure=True)
+    placed(options_on("cpu"), compiles=True, measures=True)
     assert "JAX_PLATFORMS" not in os.environ
 
 
-def test_topologies_are_listed_without_target_and_jax():
+def test_places_are_listed_without_target_and_jax():
     code = "import sys\nfrom jaxresid.cli.main import run\n"
-    code += "print(run(['compile', '--list-topologies']), 'jax' in sys.modules)"
+    code += "print(run(['compile', '--list-places']), 'jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *lines, last = done.stdout.splitlines()
     assert last == "0 False"
-    assert [line.split()[0] for line in lines] == [topology.text for topology in topologies()]
+    assert [line.split()[0] for line in lines] == [
+        *(f"gpu:{gpu.name}" for gpu in GPUS),
+        *(topology.text for topology in topologies()),
+    ]
+    assert any(line.split()[0] == "gpu:h100" and line.endswith("59.33 GiB") for line in lines)
     assert "tpu:v5e:2x4            8 devices  15.75 GiB each" in lines
 
 
@@ -548,7 +585,9 @@ def test_one_of_many_devices(cache, capsys):
     [("none", 130, 165), ("dots_saveable", 48, 59), ("dots_with_no_batch_dims_saveable", 18, 23)],
 )
 def test_the_decoder_does_not_fit(policy, low, high):
-    code, value = jaxresid_json("compare", "fixtures/compile/decoder.py:loss", "--compile", TPU)
+    code, value = jaxresid_json(
+        "compare", "fixtures/compile/decoder.py:loss", "--on", TPU, "--compile"
+    )
     rows = {r["policy"]: r["compiled"][0] for r in value["rows"]}
     assert code == 0
     assert rows[policy]["fits"] is False
@@ -577,6 +616,7 @@ FITTING = Compiled(
     devices=8,
     **STATS,
     estimate_nbytes=11 * GIB,
+    profile="tpu",
     capacity_nbytes=16 * GIB,
     fits=True,
     seconds=93.26,
@@ -594,6 +634,7 @@ TOO_BIG = Compiled(
     on="tpu:v5e:2x2",
     peak_nbytes=53 * GIB,
     estimate_nbytes=50 * GIB,
+    profile="tpu",
     capacity_nbytes=16 * GIB,
     fits=False,
     seconds=0.5,
@@ -604,16 +645,17 @@ FAILED = Compiled(on="gpu", error="jax finds no GPU on this machine", estimate_n
 REPORT = CompiledReport(
     Target("decoder.py:loss", ("params", "x")),
     JaxInfo("0.10.2", {}),
-    "accelerator",
+    (PlaceInfo(TPU, "as asked", "tpu", 16 * GIB),),
     (FITTING, TOO_BIG, FAILED),
     warnings=("the cache cannot be written: no space left on device",),
 )
 TEXT = """\
 decoder.py:loss  jax 0.10.2
+on tpu:v5e:2x4  16.00 GiB per device; as asked
 differentiated: params, x
 
 tpu:v5e:2x4  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare
-  peak 12.00 GiB on each of 8 devices · estimate 11.00 GiB (profile accelerator)
+  peak 12.00 GiB on each of 8 devices · estimate 11.00 GiB (by a TPU's rules)
   temp 10.00 GiB · argument 1.00 GiB · output 1.00 GiB · alias 0 B
     generated code 26.00 MiB
   host temp 0 B · argument 0 B · output 0 B
@@ -628,7 +670,7 @@ tpu:v5e:2x4  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare
   compiled in 93.3 s by jaxlib 0.10.2, libtpu 0.0.52
 
 tpu:v5e:2x2  does not fit: needs 53.00 GiB of 16.00 GiB, 37.00 GiB too much
-  peak 53.00 GiB · estimate 50.00 GiB (profile accelerator)
+  peak 53.00 GiB · estimate 50.00 GiB (by a TPU's rules)
   XLA reports no other figures for a program that does not fit
   compiled in 0.5 s by jaxlib 0.10.2, from the cache
 
@@ -686,8 +728,8 @@ def test_what_a_constant_is_is_said_once():
     assert buffer_text(fused) == "f32[]  temporary, fusion"
 
 
-def test_topology_lines():
-    assert list(topology_lines([("tpu:v5e:1x1", 1, 2 * GIB), ("tpu:v4:2x2x1", 8, GIB)])) == [
+def test_place_lines():
+    assert list(place_lines([("tpu:v5e:1x1", 1, 2 * GIB), ("tpu:v4:2x2x1", 8, GIB)])) == [
         "tpu:v5e:1x1       1 device   2.00 GiB",
         "tpu:v4:2x2x1      8 devices  1.00 GiB each",
     ]

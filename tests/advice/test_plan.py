@@ -105,9 +105,9 @@ def by_name(variants, found, plain):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("profile", ["accelerator", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_values_of_a_scan_equal_brute_force(profile):
-    found = subject(Question(scanned, scanned_inputs(), mode="function", profile=profile))
+@pytest.mark.parametrize("on", ["tpu:v5p", pytest.param("cpu", marks=pytest.mark.slow)])
+def test_values_of_a_scan_equal_brute_force(on):
+    found = subject(Question(scanned, scanned_inputs(), mode="function", on=on))
     variants = found.variants()
     plain = variants.variant({})
     tried = by_name(variants, found, plain)

@@ -13,22 +13,24 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxresid import jax_compat
-from jaxresid.advice.timing.chips import CHIPS, DEFAULT, chip
+from jaxresid.advice.timing.chips import CHIPS, chip_of, places_with_rates
 from jaxresid.advice.timing.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
-from jaxresid.errors import InputsError
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
-from jaxresid.inspector.memory.tpu.profile import Accelerator
+from jaxresid.inspector.memory.tpu.profile import Tpu
 from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
 from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
+from jaxresid.xla.places import parse_place
 
 BF16, F32, I8, I32 = jnp.bfloat16, jnp.float32, jnp.int8, jnp.int32
 N = 4096
-V5E, V5P, V6E, H100 = (chip(name) for name in ("v5e", "v5p", "v6e", "h100"))
+V5E, V5P, V6E, H100 = (
+    chip_of(parse_place(text)) for text in ("tpu:v5e", "tpu:v5p", "tpu:v6e", "gpu:h100")
+)
 cp = jax.checkpoint_policies
 
 
@@ -48,7 +50,7 @@ def took(fun, *args, on=V5P, profile=None):
         [ValueRole("argument")] * len(found.invars),
         [ValueRole("output")] * len(found.outvars),
     )
-    return seconds(lower(program, profile or Accelerator()), on)
+    return seconds(lower(program, profile or Tpu()), on)
 
 
 def with_gradients(fun, *args):
@@ -78,20 +80,28 @@ def test_every_figure_has_a_page_and_is_plausible(known):
     assert 0.01 < known.hbm_nbytes / known.hbm_rate < 0.05
 
 
-def test_names_and_aliases_are_of_one_chip_each():
-    words = [w for c in CHIPS for w in ("".join(x for x in c.name if x.isalnum()), *c.aliases)]
-    assert len(words) == len(set(words))
-    assert DEFAULT in CHIPS
+def test_every_chip_is_that_of_a_place():
+    assert [chip_of(parse_place(text)) for text in places_with_rates()] == list(CHIPS)
+    assert chip_of(parse_place("cpu")) is None
+    assert chip_of(parse_place("gpu:h100:2x8")) is H100
 
 
 def test_newer_chips_of_a_line_have_more():
-    for line in (("v5e", "v6e"), ("v4", "v5p", "v7x"), ("a100", "h100", "h200", "b200")):
-        for old, new in itertools.pairwise(map(chip, line)):
+    for line in (("v5e", "v6e"), ("v4", "v5p", "tpu7x"), ("a100-80", "h100", "h200", "b200")):
+        for old, new in itertools.pairwise(
+            next(c for c in CHIPS if c.name == name) for name in line
+        ):
             assert old.bfloat16 <= new.bfloat16 and old.hbm_rate < new.hbm_rate
             assert old.hbm_nbytes <= new.hbm_nbytes
 
 
-JAX_NAMES = {"v4": "TPU_V4", "v5e": "TPU_V5E", "v5p": "TPU_V5P", "v6e": "TPU_V6E", "v7x": "TPU_7X"}
+JAX_NAMES = {
+    "v4": "TPU_V4",
+    "v5e": "TPU_V5E",
+    "v5p": "TPU_V5P",
+    "v6e": "TPU_V6E",
+    "tpu7x": "TPU_7X",
+}
 
 
 @pytest.mark.parametrize("name", JAX_NAMES)
@@ -101,7 +111,7 @@ def test_jax_has_nearly_the_same_figures_for_tpus(name):
         pytest.skip("this JAX does not tell of other chips than the one it runs on")
     cores = {"v4": 2, "v5p": 2}.get(name, 1)
     info = tpu.get_tpu_info_for_chip(tpu.ChipVersion[JAX_NAMES[name]], cores)
-    known = chip(name)
+    known = chip_of(parse_place(f"tpu:{name}"))
     # It rounds: 2.46e12 bytes/s for v5p, where the documentation has 2765e9.
     assert known.bfloat16 == pytest.approx(info.bf16_ops_per_second * cores, rel=0.01)
     assert known.hbm_rate == pytest.approx(info.mem_bw_bytes_per_second * cores, rel=0.13)
@@ -114,52 +124,17 @@ def test_jax_has_nearly_the_same_figures_for_tpus(name):
             assert ours == pytest.approx(theirs * cores, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("word", "name"),
-    [
-        *(("V5E", "v5e"), ("tpu-v5e", "v5e"), ("v5litepod", "v5e"), ("TPU v5 lite", "v5e")),
-        *(("TPU v5", "v5p"), ("Trillium", "v6e"), ("TPU7x", "v7x"), ("ironwood", "v7x")),
-        *(("a100", "a100-80gb"), ("A100_40GB", "a100-40gb"), ("nvidia-h100", "h100")),
-        *(("NVIDIA A100-SXM4-40GB", "a100-40gb"), ("NVIDIA H100 80GB HBM3", "h100")),
-        *(("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("TPU v4", "v4")),
-    ],
-)
-def test_a_chip_by_any_of_its_names(word, name):
-    assert chip(word).name == name
-
-
-def test_an_unknown_chip_lists_those_there_are():
-    with pytest.raises(InputsError) as e:
-        chip("h10")
-    assert "'h10'" in str(e.value) and "did you mean `h100`?" in str(e.value)
-    assert all(known.name in str(e.value) for known in CHIPS)
-    with pytest.raises(InputsError, match="no device '' is known; choose one of v4,"):
-        chip("")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "rate"),
-    [
-        *(("bfloat16", 989.4e12), ("float16", 989.4e12), ("float32", 494.7e12)),
-        *(("float64", 66.9e12), ("float8_e4m3fn", 1978.9e12), ("int8", 1978.9e12)),
-        *(("complex64", 494.7e12 / 4), ("complex128", 66.9e12 / 4), ("int32", None)),
-    ],
-)
-def test_the_rate_of_a_dtype(dtype, rate):
-    assert H100.matmul_rate(dtype) == (None if rate is None else exactly(rate))
-
-
 def test_the_rate_of_what_a_chip_does_not_multiply():
-    v4 = chip("v4")
+    v4, v7x = (chip_of(parse_place(f"tpu:{name}")) for name in ("v4", "tpu7x"))
     assert v4.matmul_rate("float8_e5m2") == v4.bfloat16
     assert v4.matmul_rate("float64") is None and v4.matmul_rate("complex128") is None
-    assert chip("v7x").matmul_rate("int4") == chip("v7x").bfloat16
+    assert v7x.matmul_rate("int4") == v7x.bfloat16
 
 
 # --- kernels ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", [Accelerator(), Cpu()], ids=lambda p: p.name)
+@pytest.mark.parametrize("profile", [Tpu(), Cpu()], ids=lambda p: p.name)
 def test_a_large_matmul_takes_its_flops(profile):
     x = array(N, N)
     found = took(lambda x, w: x @ w, x, x, profile=profile)
@@ -300,7 +275,7 @@ def scanned(trips, profile):
     return took(lambda c, ws: lax.scan(body, c, ws)[0], *args, profile=profile)
 
 
-@pytest.mark.parametrize("profile", [Accelerator(), Cpu()], ids=lambda p: p.name)
+@pytest.mark.parametrize("profile", [Tpu(), Cpu()], ids=lambda p: p.name)
 def test_a_scan_takes_its_trips_times_its_body(profile):
     seven = scanned(7, profile)
     # XLA:CPU computes the tanh in a kernel of its own.
@@ -311,7 +286,7 @@ def test_a_scan_takes_its_trips_times_its_body(profile):
 
 @pytest.mark.parametrize("part", ["compute", "memory", "total"])
 def test_the_time_of_a_scan_is_linear_in_its_trips(part):
-    four, seven, many = (getattr(scanned(n, Accelerator()), part) for n in (4, 7, 13))
+    four, seven, many = (getattr(scanned(n, Tpu()), part) for n in (4, 7, 13))
     assert many - seven == exactly(2 * (seven - four))
     assert seven - four == exactly(3 * getattr(took(lambda c, w: body(c, w)[0], *X2), part))
 
@@ -350,7 +325,7 @@ def test_a_cond_takes_its_slower_branch(slow):
     assert found.notes == ("cond: the slower branch",)
 
 
-@pytest.mark.parametrize("profile", [Accelerator(), Cpu()], ids=lambda p: p.name)
+@pytest.mark.parametrize("profile", [Tpu(), Cpu()], ids=lambda p: p.name)
 def test_a_literal_that_a_branch_copies_takes_nothing(profile):
     """A loop's carry that is the same literal in every trip, and that a cond's branch returns."""
 
@@ -453,8 +428,8 @@ def losses(form, policy):
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_recomputing_takes_the_forward_products_again(form):
     matmul = 2 * N**3 / 459e12
-    plain = seconds(lower(losses(form, "none"), Accelerator()), V5P)
-    again = seconds(lower(losses(form, cp.nothing_saveable), Accelerator()), V5P)
+    plain = seconds(lower(losses(form, "none"), Tpu()), V5P)
+    again = seconds(lower(losses(form, cp.nothing_saveable), Tpu()), V5P)
     assert plain.compute == pytest.approx(3 * LAYERS * matmul, rel=0.02)
     assert again.compute - plain.compute == pytest.approx(LAYERS * matmul, rel=0.05)
     assert again.total > plain.total
@@ -463,19 +438,15 @@ def test_recomputing_takes_the_forward_products_again(form):
 
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_offloading_takes_the_link_there_and_back(form):
-    away = seconds(lower(losses(form, OFFLOAD), Accelerator()), V5P)
+    away = seconds(lower(losses(form, OFFLOAD), Tpu()), V5P)
     nbytes = LAYERS * N * N * 2
     assert away.transfers == exactly(2 * nbytes / V5P.host_rate)
     assert away.transfers == exactly(2 * transfer_seconds(nbytes, V5P))
-    kernels = seconds(
-        lower(losses(form, OFFLOAD), Accelerator()), dataclasses.replace(V5P, host_rate=1e15)
-    )
+    kernels = seconds(lower(losses(form, OFFLOAD), Tpu()), dataclasses.replace(V5P, host_rate=1e15))
     assert kernels.transfers < kernels.total
     # They run beside the kernels: the longer of the two is what counts.
     assert away.total == pytest.approx(max(kernels.total, away.transfers))
-    slow = seconds(
-        lower(losses(form, OFFLOAD), Accelerator()), dataclasses.replace(V5P, host_rate=1e9)
-    )
+    slow = seconds(lower(losses(form, OFFLOAD), Tpu()), dataclasses.replace(V5P, host_rate=1e9))
     assert slow.total == slow.transfers
 
 
@@ -491,7 +462,7 @@ def test_what_goes_to_the_host_is_read_and_not_written(jax_version):
 def test_peak_and_time_share_what_the_compiler_is_asked(monkeypatch):
     from jaxresid.inspector.memory.tpu import profile as storage_accelerator
 
-    program, profile, asked = losses("loop", "none"), Accelerator(), []
+    program, profile, asked = losses("loop", "none"), Tpu(), []
     kernels = storage_accelerator.kernels
 
     def counted(block, nest):
@@ -505,7 +476,7 @@ def test_peak_and_time_share_what_the_compiler_is_asked(monkeypatch):
     assert asked == [program.block]
     other = lower(losses("loop", cp.nothing_saveable), profile)
     assert peak_nbytes(other) != first
-    assert seconds(lowered, V5P) == found == seconds(lower(program, Accelerator()), V5P)
+    assert seconds(lowered, V5P) == found == seconds(lower(program, Tpu()), V5P)
 
 
 def test_an_empty_program_takes_no_time():
@@ -582,7 +553,7 @@ def test_bytes_flops_and_overhead_are_near_the_tpu_compilers():
     for name in ("mlp/unroll/none", "mlp/unroll/nothing"):
         (case,) = (c for c in zoo.CASES if c.name == name)
         fun, args = case.build("tpu")
-        found = seconds(lower(with_gradients(fun, *args), Accelerator()), V5P)
+        found = seconds(lower(with_gradients(fun, *args), Tpu()), V5P)
         counted = counted_by_libtpu(fun, args)
         assert found.memory * V5P.hbm_rate == pytest.approx(counted["bytes accessed"], rel=0.15)
         assert found.compute * V5P.bfloat16 == pytest.approx(counted["flops"], rel=0.02)

@@ -181,8 +181,8 @@ class TestResumed:
     @pytest.mark.integration
     @pytest.mark.parametrize(
         "changed",
-        [{"fun": other_loss}, {"flags": {"a": "b"}}, {"profile": "cpu"}],
-        ids=["code", "flags", "profile"],
+        [{"fun": other_loss}, {"flags": {"a": "b"}}, {"at": "whole"}],
+        ids=["code", "flags", "at"],
     )
     def test_something_else_is_compiled_beside_it(self, compiler, tmp_path, changed):
         file = tmp_path / "r.jsonl"

@@ -23,6 +23,7 @@ from jaxresid.model import (
     Expression,
     JaxInfo,
     Location,
+    PlaceInfo,
     Plan,
     PlannedPart,
     PlannedSite,
@@ -46,8 +47,8 @@ def plan(*sites, **figures):
     return Plan(
         target=Target("model.py:loss", ()),
         jax=JaxInfo("0", {}),
-        profile="accelerator",
-        device="v5p",
+        place=PlaceInfo("tpu:v5p", "as asked", "tpu"),
+        chip="v5p",
         offload=False,
         fits=True,
         recompute_fraction=0.0,
@@ -1263,7 +1264,7 @@ def test_the_edit_is_as_by_hand_and_gives_its_figures(case):
 @pytest.mark.integration
 def test_a_promise_that_is_not_kept():
     Path("decoder.py").write_text(SOURCE)
-    given = options("decoder.py:loss_fn", arg=(), mode="function", profile="cpu")
+    given = options("decoder.py:loss_fn", arg=(), mode="function", on=("cpu",))
     as_it_is = inspected(given).report
     sys.modules.pop("decoder")
     figures = {

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 
-def compiled_nbytes(fun, args, profile):
+def compiled_nbytes(fun, args, on):
     """Argument + output + temporaries - aliased; None where the program does not fit the chip.
 
     Args:
       args: abstract; pytrees whose leaves are either all floating, to be differentiated, or none.
-      profile: `cpu` for XLA:CPU, `accelerator` for libtpu ahead of time, one v5p chip.
+      on: `cpu` for XLA:CPU, `tpu:v5p` for libtpu ahead of time, one v5p chip.
     """
-    if profile == "accelerator":
+    if on == "tpu:v5p":
         chip = _one_v5p()
         args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=chip), args)
     floats = tuple(

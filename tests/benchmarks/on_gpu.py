@@ -174,9 +174,9 @@ def judged(case):
 
     fun, args = case.build("tpu")
     with gc_paused():
-        subject = report.subject(Question(fun, args))
+        subject = report.subject(Question(fun, args, on="gpu:h100"))
         variant = subject.variants().variant({})
-        taken = roofline.seconds(variant.lowered, chips.chip("h100"))
+        taken = roofline.seconds(variant.lowered, chips.chip_of(subject.place))
     return variant.peak_nbytes, taken.total
 
 

@@ -1,6 +1,6 @@
 """Plans against what people try by hand: every policy everywhere, and k of n layers.
 
-    python tests/benchmarks/plan.py [--only TEXT] [--most 8] [--every] [--profile accelerator|cpu]
+    python tests/benchmarks/plan.py [--only TEXT] [--most 8] [--every] [--on tpu:v5p|cpu]
 
 Of each program the points are the rows of `compare` at its default place and at `whole`, and the
 first k, the last k and every second of its n layers checkpointed under three policies. At each
@@ -182,7 +182,7 @@ def spread(items, most):
     return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
 
 
-def measure(case, profile, most):
+def measure(case, on, most):
     """Prints the line of a case, and each loss.
 
     Args:
@@ -192,7 +192,7 @@ def measure(case, profile, most):
       how many points the plans lose to, beat and equal, and what each plan saves.
     """
     fun, args = case.build()
-    found = subject(Question(fun, args, mode=case.mode, profile=profile))
+    found = subject(Question(fun, args, mode=case.mode, on=on))
     variants = found.variants()
     start = time.perf_counter()
     tried = list(points(found, variants, case.mode))
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--most", type=int, default=8, help="points of a program planned for")
     parser.add_argument("--every", action="store_true", help="plan for each point's peak")
-    parser.add_argument("--profile", choices=("accelerator", "cpu"), default="accelerator")
+    parser.add_argument("--on", choices=("tpu:v5p", "cpu"), default="tpu:v5p")
     options = parser.parse_args()
     if options.most < 2:
         parser.error("--most: at least 2, the two ends")
@@ -253,14 +253,14 @@ def main() -> None:
     cases = [case for case in CASES if options.only in case.name]
     if not cases:
         sys.exit(f"no program's name contains {options.only!r}")
-    print(f"jax {jax.__version__}, profile {options.profile}")
+    print(f"jax {jax.__version__}, on {options.on}")
     print("points planned: how many plans recompute less, as much, more than the point they fit")
     print("saving: fewer recomputed FLOPs, in shares of the program's without checkpoints")
     print(
         f"{'program':28} {'points':>6} {'planned':>7}  {'less':>4} {'same':>4} {'more':>4}  "
         f"{'median':>8} {'best':>8}  {'s':>6} {'worst':>6} {'tried':>5}  {'points s':>6}"
     )
-    rows = [measure(case, options.profile, most) for case in cases]
+    rows = [measure(case, options.on, most) for case in cases]
     lost, cheaper, equal = (sum(row[i] for row in rows) for i in range(3))
     savings = list(itertools.chain.from_iterable(row[3] for row in rows))
     print(

@@ -34,7 +34,7 @@ from jaxresid.xla.processes.process import execute
 def figures(case, policy, on):
     """Bytes of one device: estimated (of a compiled and of a traced function) and XLA's."""
     mesh = case.mesh()
-    given = {"mesh": mesh, "profile": "cpu" if on == "cpu" else "accelerator"}
+    given = {"mesh": mesh, "on": on}
     found = inspection(Question(case.under(policy), case.inputs(mesh), **given))
     peak = found.report.peak
     said = execute(Job(lowered(found.trace, parse_place(on).platform), parse_place(on)))

@@ -4,7 +4,7 @@
 
 Random layered programs under `jax.grad`: plain, with a checkpoint around the whole loss, and with
 one around the last stage. Each is compiled for this machine's CPU. For the checkpoints that the
-verdict calls useless (profile cpu) it prints by how much XLA's temporaries change; what changes by
+verdict calls useless (on cpu) it prints by how much XLA's temporaries change; what changes by
 more than 5 % is listed with its shapes.
 """
 
@@ -118,7 +118,7 @@ def main():
             ("whole loss", jax.checkpoint(fun)),
             ("last stage", last_stage(layers, tail)),
         ):
-            (found,) = inspect(wrapped, argnums=0, profile="cpu")(params, x).checkpoints
+            (found,) = inspect(wrapped, argnums=0, on="cpu")(params, x).checkpoints
             verdicts[name][found.verdict] = verdicts[name].get(found.verdict, 0) + 1
             if found.verdict == Verdict.SAVES_NOTHING:
                 change = temporaries(wrapped, (params, x)) / base - 1

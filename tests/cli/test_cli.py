@@ -294,7 +294,7 @@ SPEC3 = ("--arg", "f32[3]")
         (["zebu:plain", *SPEC3, "--min-bytes", "1XB"], "'1XB' is not a size"),
         (["zebu:plain", *SPEC3, "-o", "no/such/folder"], "cannot write no/such/folder"),
         (["zebu:plain", *SPEC3, "--group-by", "colour"], "'colour' is not one of"),
-        (["zebu:plain", *SPEC3, "--profile", "tpu"], "'tpu' is not one of 'accelerator', 'cpu'"),
+        (["zebu:plain", *SPEC3, "--on", "tpu"], "'tpu' does not say which TPU"),
         (["zebu:plain", *SPEC3, "--mode", "train"], "'train' is not one of 'auto', 'function'"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
@@ -315,15 +315,22 @@ def test_traceback_on_request(call):
 
 
 class TestEstimates:
-    @pytest.mark.parametrize("profile", ["accelerator", "cpu"])
-    def test_profile(self, call, report, profile):
-        assert report("zebu:loss", "--profile", profile)["peak"]["profile"] == profile
-        assert f"(estimate, profile {profile})" in call(
-            *("report", "zebu:loss", "--profile", profile)
-        )[1].replace("\n", " ")
+    @pytest.mark.parametrize(
+        ("on", "profile", "whose"),
+        [("tpu:v5p", "tpu", "a TPU's rules"), ("cpu", "cpu", "XLA:CPU's rules")],
+    )
+    def test_the_place(self, call, report, on, profile, whose):
+        found = report("zebu:loss", "--on", on)
+        assert (found["on"]["name"], found["on"]["origin"]) == (on, "given with --on")
+        assert found["on"]["profile"] == found["peak"]["profile"] == profile
+        text = " ".join(call("report", "zebu:loss", "--on", on)[1].split())
+        assert f"(estimate, by {whose})" in text
+        assert f"on {on} " in text and "given with --on" in text
 
-    def test_the_accelerators_are_the_default(self, report):
-        assert report("zebu:loss")["peak"]["profile"] == "accelerator"
+    def test_without_an_accelerator_it_is_an_h100(self, report):
+        found = report("zebu:loss")
+        assert found["on"]["name"] == "gpu:h100"
+        assert found["on"]["origin"] == "the default, as JAX sees no accelerator here"
 
     def test_the_peak_holds_what_comes_in_and_goes_out(self, report):
         peak = report("zebu:loss")["peak"]

@@ -27,6 +27,7 @@ from jaxresid.model import (
     Mark,
     Peak,
     Phases,
+    PlaceInfo,
     Report,
     Residual,
     Source,
@@ -83,7 +84,7 @@ COST = Phases(
 )
 PEAK = Peak(
     nbytes=100 * MIB,
-    profile="accelerator",
+    profile="tpu",
     source=Source(OUT),
     primitive="dot_general",
     phase="backward",
@@ -132,6 +133,7 @@ PEAK = Peak(
 REPORT = Report(
     target=Target("model:loss", ("params['w'][0]", "params['w'][1]", "x")),
     jax=JaxInfo("0.10.2", {"jax_remat3": True, "jax_use_direct_linearize": True}),
+    place=PlaceInfo("tpu:v5p", "as asked", "tpu", 95 * 1024 * MIB),
     residuals=(
         Residual(Aval("float32", (512, 512), 4), Argument("params['w'][0]")),
         Residual(Aval("float32", (512, 512), 4), Argument("params['w'][1]")),
@@ -248,6 +250,7 @@ def test_text_at_80_columns():
         report_text()
         == """\
 model:loss  jax 0.10.2 jax_remat3
+on tpu:v5p  95.00 GiB per device; as asked
 differentiated: params (2 leaves), x
 
  35.00 MiB  kept for the backward pass  3 residuals
@@ -258,7 +261,7 @@ differentiated: params (2 leaves), x
  60.13 GFLOP  forward  matmul 99.2%, elementwise 0.8%
 120.26 GFLOP  backward  matmul 99.2%, elementwise 0.8%
 
-peak about 100.00 MiB (estimate, profile accelerator)
+peak about 100.00 MiB (estimate, by a TPU's rules)
 at dot_general in the backward pass
 model.py:32 attention  return p @ v
 ▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▇▇▇▇▇▇▇▇████████████████▆▆▆▆▆▆▆▆▃▃▃▃▃▃▃▃▁▁▁▁▁▁▁▁
@@ -378,7 +381,7 @@ class TestPeak:
 
     def test_a_lower_bound(self):
         shown = self.of(uncounted=("pallas_call", "ffi_call"))
-        assert shown.startswith("peak >= 100.00 MiB (estimate, profile accelerator)")
+        assert shown.startswith("peak >= 100.00 MiB (estimate, by a TPU's rules)")
         assert "not counted: scratch memory of pallas_call, ffi_call" in shown
         assert "not counted" not in self.of()
 
@@ -395,7 +398,7 @@ class TestPeak:
         assert "model.py:1 f[red]  x[red] + y[0]" in shown
 
     @pytest.mark.parametrize(
-        ("profile", "installed", "said"),
+        ("on", "installed", "said"),
         [
             (
                 "cpu",
@@ -409,26 +412,30 @@ class TestPeak:
                 " jaxlib 0.10.2, which is installed here.",
             ),
             (
-                "accelerator",
+                "tpu:v5p",
                 {"jaxlib": "0.12.0.1"},
                 "Measured against a TPU v5p (jaxlib 0.12.0.1, libtpu 0.0.52): median error",
             ),
             (
-                "accelerator",
+                "tpu:v5p",
                 {"jaxlib": "0.12.0.1", "libtpu": "0.0.53"},
                 "libtpu 0.0.52), not with libtpu 0.0.53, which is installed here.",
             ),
-            ("accelerator", {}, "(jaxlib 0.12.0.1, libtpu 0.0.52), not with this one."),
+            (
+                "gpu:h100:8",
+                {"jaxlib": "0.12.0.1"},
+                "Measured against the compiler of an H100 (jaxlib 0.12.0.1): median error 21 %",
+            ),
+            ("tpu:v5e", {}, "(jaxlib 0.12.0.1, libtpu 0.0.52), not with this one."),
         ],
     )
-    def test_how_good_it_measured_and_with_what(self, profile, installed, said):
-        text = accuracy_text(profile, installed)
+    def test_how_good_it_measured_and_with_what(self, on, installed, said):
+        place = PlaceInfo(on, "as asked", "tpu")
+        text = accuracy_text(place, installed)
         assert said in text
         assert ("%" in text) == ("median" in said)
         jax = JaxInfo("0.1", {}, installed)
-        report = dataclasses.replace(
-            REPORT, peak=dataclasses.replace(PEAK, profile=profile), jax=jax
-        )
+        report = dataclasses.replace(REPORT, place=place, jax=jax)
         assert text in " ".join(block(report, "peak", 80).split())
         assert text in html.unescape(report_html(report))
 
@@ -437,7 +444,7 @@ class TestPeak:
         assert (
             shown
             == """\
-peak about 100.00 MiB (estimate, profile accelerator)
+peak about 100.00 MiB (estimate, by a TPU's rules)
 in the forward pass
 temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
   arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
@@ -636,7 +643,9 @@ def test_a_step_says_so():
     step = dataclasses.replace(REPORT, target=Target("model:step", (), "step"))
     heading = report_text(report=step).partition("\n\n")[0]
     assert heading == (
-        "model:step  jax 0.10.2 jax_remat3\ntraining step: its own gradients are reported"
+        "model:step  jax 0.10.2 jax_remat3\n"
+        "on tpu:v5p  95.00 GiB per device; as asked\n"
+        "training step: its own gradients are reported"
     )
     assert "training step" not in report_text()
     assert "<p>training step: its own gradients are reported</p>" in report_html(step)
@@ -783,7 +792,7 @@ def test_json_of_the_peak():
     ]
     assert (peak["phase"], peak["primitive"], peak["profile"]) == (
         *("backward", "dot_general"),
-        "accelerator",
+        "tpu",
     )
 
 
@@ -843,7 +852,7 @@ def changed(value, path, new):
         (("cost", "forward_flops"), -1),
         (("cost", "phases", "forward", "flops"), 0.5),
         (("cost", "phases", "update"), {}),
-        (("peak", "profile"), "tpu"),
+        (("peak", "profile"), "accelerator"),
         (("peak", "phase"), "linearize"),
         (("peak", "breakdown", "activations"), 1),
         (("peak", "live", 0, "kind"), "activation"),
@@ -933,8 +942,8 @@ def test_html_has_what_the_text_has():
     plain = html.replace("&#x27;", "'")
     for piece in (
         "<td>8.59 GFLOP</td><td>recompute</td><td>4.8% of forward + backward</td>",
-        "<b>peak about 100.00 MiB</b> (estimate, profile accelerator) at dot_general in the"
-        " backward pass model.py:32 attention return p @ v</p>",
+        "<b>peak about 100.00 MiB</b> (estimate, by a TPU's rules) at dot_general"
+        " in the backward pass model.py:32 attention return p @ v</p>",
         "temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)",
         "<td>×2 f32[1048576]  argument params['w'][0..1]</td>",
         "<p>2 smaller values, 4.00 MiB</p>",

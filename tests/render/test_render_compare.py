@@ -22,6 +22,7 @@ from jaxresid.model import (
     Expression,
     JaxInfo,
     Location,
+    PlaceInfo,
     Plan,
     PlannedPart,
     PlannedSite,
@@ -81,10 +82,11 @@ ROWS = (
         "mine:bad", "scan-bodies", error="the policy bad returns None\n  where True is needed"
     ),
 )
+PLACE = PlaceInfo("tpu:v5p", "as asked", "tpu", 95 * GIB)
 COMPARISON = Comparison(
     Target("gpt.py:loss", ("x", "stacked['w']", "stacked['b']")),
     JaxInfo("0.12.0", {"jax_use_direct_linearize": True}),
-    "accelerator",
+    PLACE,
     "v5p",
     "scan-bodies",
     ("gpt.py:49 (layer) ×12 trips",),
@@ -140,7 +142,7 @@ SITES = (
 PLAN = Plan(
     COMPARISON.target,
     COMPARISON.jax,
-    "accelerator",
+    PLACE,
     "v5p",
     8 * GIB,
     offload=False,
@@ -190,10 +192,10 @@ def test_a_comparison():
     assert text.startswith(
         """\
 gpt.py:loss  jax 0.12.0
+on tpu:v5p  95.00 GiB per device; as asked
 differentiated: x, stacked (2 leaves)
 
 policies at scan-bodies  gpt.py:49 (layer) ×12 trips
-memory with profile accelerator, time on device v5p
 
        peak   kept    recompute   time
         GiB    GiB  TFLOP     %   est.  policy
@@ -374,7 +376,7 @@ def test_errors_that_are_the_same_are_one_line():
         )
     )
     assert "a, b: no way\n" in text and "no policy gave figures\n" in text
-    assert "GiB" not in text and "estimates" not in text
+    assert "Peak" not in text and "estimates" not in text
 
 
 def test_places_that_are_many():
@@ -431,7 +433,10 @@ def test_the_lowest_peak_is_that_of_the_rows_without_host_memory():
 
 def test_remarks_say_whose_the_accuracy_is():
     assert "TPU v5p" in remarks(COMPARISON)[-1]
-    assert "XLA:CPU" in remarks(dataclasses.replace(COMPARISON, profile="cpu"))[-1]
+    assert (
+        "XLA:CPU"
+        in remarks(dataclasses.replace(COMPARISON, place=PlaceInfo("cpu", "as asked", "cpu")))[-1]
+    )
 
 
 # The plot.
@@ -587,6 +592,7 @@ def test_a_plan():
     assert text.startswith(
         """\
 gpt.py:loss  jax 0.12.0
+on tpu:v5p  95.00 GiB per device; as asked
 differentiated: x, stacked (2 leaves)
 
 fits 8.00 GiB: peak about 7.50 GiB, for 13.8% more FLOPs
@@ -615,7 +621,7 @@ block = jax.checkpoint(block) if i < 10 else block
 
 Verified: tracing this code gives these figures.
 Proven: nothing cheaper among these choices fits (34 variants traced).
-Peaks are estimates, profile accelerator. The accuracy of the peak was measured"""
+Peaks are estimates, by a TPU's rules. The accuracy of the peak was measured"""
     )
 
 
@@ -734,8 +740,13 @@ def test_json_of_a_comparison():
             "mode": "function",
             "differentiated": ["x", "stacked['w']", "stacked['b']"],
         },
-        "profile": "accelerator",
-        "device": "v5p",
+        "on": {
+            "name": "tpu:v5p",
+            "origin": "as asked",
+            "profile": "tpu",
+            "memory_nbytes": 95 * GIB,
+        },
+        "chip": "v5p",
         "at": "scan-bodies",
         "places": ["gpt.py:49 (layer) ×12 trips"],
         "measured_on": "cpu",
@@ -791,12 +802,12 @@ def test_json_of_a_plan():
     value = json.loads(PLAN.to_json())
     jsonschema.validate(value, schema("plan"))
     sites = value.pop("sites")
-    for name in ("schema", "jax", "target"):
+    for name in ("schema", "jax", "target", "on"):
         assert value.pop(name) == json.loads(comparison_json(COMPARISON))[name]
     assert value == {
         f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
         for f in dataclasses.fields(PLAN)
-        if f.name not in ("target", "jax", "sites")
+        if f.name not in ("target", "jax", "place", "sites")
     }
     assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
         ("scan", 1, 48, True),
@@ -842,7 +853,7 @@ _LISTS = ("code", "unwritten", "uncosted", "warnings")
     [
         ("compare", ("extra",), 1),
         ("compare", ("schema",), 2),
-        ("compare", ("profile",), "tpu"),
+        ("compare", ("on", "profile"), "accelerator"),
         ("compare", ("rows", 0, "extra"), 1),
         ("compare", ("rows", 0, "kept_nbytes"), -1),
         ("compare", ("rows", 0, "pareto"), None),
@@ -935,8 +946,9 @@ def test_what_others_print_while_we_work_is_not_our_output():
         (["plan", "m:f", "--budget", "-1GiB"], "is not a size"),
         (["plan", "m:f", "--budget", "1GiB", "--diff", "--write"], "choose one"),
         (["plan", "m:f", "--budget", "1GiB", "--diff", "-f", "json"], "prints a diff, not json"),
-        (["plan", "m:f", "--budget", "1GiB", "--device", "abacus"], "v5e"),
-        (["compare", "m:f", "--device", "abacus"], "v5e"),
+        (["plan", "m:f", "--budget", "1GiB", "--on", "tpu:abacus"], "v5e"),
+        (["compare", "m:f", "--on", "tpu:abacus"], "v5e"),
+        (["compare", "m:f", "--on", "cpu", "--on", "tpu:v5e"], "more than once"),
         (["compare", "m:f", "--rounds", "3"], "--rounds needs --measure"),
         (["compare", "m:f", "--measure", "--rounds", "0"], "x>=1"),
         (["compare", "m:f", "-f", "yaml"], "text"),
@@ -949,12 +961,12 @@ def test_bad_options_are_told_before_anything_is_traced(arguments, message, caps
     assert message in captured.err and captured.out == ""
 
 
-def test_the_default_device_is_the_documented_one(capsys):
-    from jaxresid.advice.timing.chips import DEFAULT
+def test_the_default_place_is_the_documented_one(capsys):
+    from jaxresid.xla.chosen import DEFAULT
 
-    for command in ("compare", "plan"):
+    for command in ("report", "check", "compare", "plan", "compile", "sweep"):
         assert run([command, "--help"]) == 0
-        assert f"[default: {DEFAULT.name}]" in " ".join(capsys.readouterr().out.split())
+        assert f"sees here, else {DEFAULT}]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_commands_are_listed(capsys):
@@ -998,10 +1010,10 @@ def planning(tmp_path, monkeypatch):
         def retraced(check, options):
             return check, options
 
-        def drafted(subject, budget_nbytes, *, device, progress, check, **given):
+        def drafted(subject, budget_nbytes, *, progress, check, **given):
             # Whatever is printed of a plan was traced, in this process or another.
             assert check[0] is subject and check[1].target == "planned_model.py:loss"
-            done.append((budget_nbytes, device, given))
+            done.append((budget_nbytes, given))
             progress("searching")
             return plan, edits
 
@@ -1022,12 +1034,12 @@ def planning(tmp_path, monkeypatch):
     return plan_with
 
 
-ASKED = (GIB, "v5p", {"offload": False})
+ASKED = (GIB, {"offload": False})
 
 
 def test_plan_exits_by_whether_it_fits(planning, capsys):
-    code, done, text = planning(PLAN, "--device", "H100", "--offload")
-    assert (code, done, text) == (0, [(GIB, "h100", {"offload": True})], MODEL)
+    code, done, text = planning(PLAN, "--offload")
+    assert (code, done, text) == (0, [(GIB, {"offload": True})], MODEL)
     assert "fits 8.00 GiB" in capsys.readouterr().out
     code, done, text = planning(NO_FIT, "-f", "json")
     value = json.loads(capsys.readouterr().out)

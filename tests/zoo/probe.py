@@ -65,7 +65,7 @@ def commands(target):
     chosen = target["commands"]
     # The profile changes the peak and the verdicts alone: one report is enough where few commands
     # are asked for.
-    found["report_cpu"] = report("--profile", "cpu")
+    found["report_cpu"] = report("--on", "cpu")
     found["report"] = found["report_cpu"] if chosen else report()
     peak = found["report"]["peak"]["nbytes"] if found["report"] else 1 << 20
     on = ("--on", "cpu")

@@ -22,7 +22,7 @@ class Accuracy:
 
 
 # The compilers whose rules estimates follow, in words.
-COMPILERS = {"tpu": "a TPU's compiler", "cpu": "XLA:CPU"}
+RULES = {"tpu": "a TPU's rules", "cpu": "XLA:CPU's rules"}
 
 MEASURED: dict[str, tuple[Accuracy, ...]] = {  # by the kind of place, the newest last
     "tpu": (

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
-from jaxresid.render.report.accuracy import COMPILERS
+from jaxresid.render.report.accuracy import RULES
 from jaxresid.render.report.heading import heading
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -168,7 +168,7 @@ def _figures(compiled: Compiled) -> Iterator[RenderableType]:
         peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
     if compiled.estimate_nbytes is not None and compiled.profile is not None:
         estimate = format_bytes(compiled.estimate_nbytes)
-        peak.append(Text(f"estimate {estimate} by the rules of {COMPILERS[compiled.profile]}"))
+        peak.append(Text(f"estimate {estimate} (by {RULES[compiled.profile]})"))
     if peak:
         yield FlowingParts(peak, indent=2)
     figures = _parts(compiled, _FIGURES)

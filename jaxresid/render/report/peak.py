@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jaxresid.layer_paths import folded, pattern
 from jaxresid.model import JaxInfo, LiveValue, Peak, PlaceInfo
-from jaxresid.render.report.accuracy import COMPILERS, accuracy_text
+from jaxresid.render.report.accuracy import RULES, accuracy_text
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
@@ -28,8 +28,8 @@ def peak_text(peak: Peak) -> str:
 
 
 def profile_text(peak: Peak) -> str:
-    """Return what the estimate follows: `(estimate, by the rules of a TPU's compiler)`."""
-    return f"(estimate, by the rules of {COMPILERS[peak.profile]})"
+    """Return what the estimate follows: `(estimate, by a TPU's rules)`."""
+    return f"(estimate, by {RULES[peak.profile]})"
 
 
 def op_text(peak: Peak) -> str:

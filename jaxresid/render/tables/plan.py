@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
-from jaxresid.render.report.accuracy import COMPILERS, accuracy_text
+from jaxresid.render.report.accuracy import RULES, accuracy_text
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames
@@ -247,4 +247,4 @@ def _remarks(plan: Plan) -> Iterator[str]:
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: recompute is a lower bound."
     accuracy = accuracy_text(plan.place, plan.jax.compilers)
-    yield f"Peaks are estimates, by the rules of {COMPILERS[plan.place.profile]}. {accuracy}"
+    yield f"Peaks are estimates, by {RULES[plan.place.profile]}. {accuracy}"

@@ -210,29 +210,29 @@ def test_a_decorated_function_that_nobody_calls_is_where_it_is_defined():
 
 @pytest.mark.usefixtures("barriers_hold")
 @pytest.mark.parametrize("activation", [jnp.sin, jax.nn.gelu, jnp.tanh])
-@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
-def test_the_whole_loss_saves_nothing(activation, profile):
-    site = only_checkpoint(jax.checkpoint(chain(block(activation))), WS, X, profile=profile)
+@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
+def test_the_whole_loss_saves_nothing(activation, on):
+    site = only_checkpoint(jax.checkpoint(chain(block(activation))), WS, X, on=on)
     assert (site.verdict, site.shape) == (NOTHING, "whole")
     assert "whole loss" in site.reason
     assert site.recompute_flops > 0
 
 
 @pytest.mark.usefixtures("barriers_hold")
-@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
-def test_the_last_stage_saves_nothing(profile):
+@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
+def test_the_last_stage_saves_nothing(on):
     def loss(ws, x):
         h = chain(block(jnp.sin), lambda x: x)(ws[:-1], x)
         return (jax.checkpoint(block(jnp.sin))(h, ws[-1]) ** 2).sum()
 
-    site = only_checkpoint(loss, WS, X, profile=profile)
+    site = only_checkpoint(loss, WS, X, on=on)
     assert (site.verdict, site.shape) == (NOTHING, "last-stage")
 
 
 @pytest.mark.usefixtures("barriers_hold")
-@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
-def test_each_layer_earns_its_keep(profile):
-    site = only_checkpoint(chain(jax.checkpoint(block(jnp.sin))), WS, X, profile=profile)
+@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
+def test_each_layer_earns_its_keep(on):
+    site = only_checkpoint(chain(jax.checkpoint(block(jnp.sin))), WS, X, on=on)
     assert site.verdict == EARNS
     assert site.peak_nbytes < site.peak_without_nbytes
     assert site.saved_per_gflop > 0
@@ -250,8 +250,8 @@ def body(c, w):
 
 
 @pytest.mark.usefixtures("barriers_hold")
-@pytest.mark.parametrize("profile", ["accelerator", "cpu"])
-def test_around_a_scan_against_its_body(profile):
+@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
+def test_around_a_scan_against_its_body(on):
     def around(ws, x):
         return jax.checkpoint(lambda x: lax.scan(body, x, ws)[0])(x).sum()
 
@@ -259,9 +259,9 @@ def test_around_a_scan_against_its_body(profile):
         return lax.scan(jax.checkpoint(body), x, ws)[0].sum()
 
     ws = f32(6, 64, 256)
-    site = only_checkpoint(around, ws, X, profile=profile)
+    site = only_checkpoint(around, ws, X, on=on)
     assert (site.verdict, site.shape) == (NOTHING, "around-loop")
-    site = only_checkpoint(inside, ws, X, profile=profile)
+    site = only_checkpoint(inside, ws, X, on=on)
     assert (site.verdict, site.trips) == (EARNS, 6)
     assert site.ratio > 0.5
 
@@ -464,10 +464,10 @@ def test_policies_are_called_what_a_user_writes(policy, described):
 
 @pytest.mark.integration
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(programs.programs, st.sampled_from(["accelerator", "cpu"]))
-def test_no_program_is_too_odd(program, profile):
+@given(programs.programs, st.sampled_from(["tpu:v5p", "cpu"]))
+def test_no_program_is_too_odd(program, on):
     assume(programs.is_differentiable(programs.function(program)))
-    report = jaxresid.inspect(programs.function(program), profile=profile)(*programs.arguments())
+    report = jaxresid.inspect(programs.function(program), on=on)(*programs.arguments())
     peak = report.peak
     assert sum(nbytes for _, nbytes in peak.breakdown) == peak.nbytes
     assert sum(v.nbytes for v in peak.live) == peak.nbytes

@@ -10,8 +10,9 @@ from jaxresid import jax_compat
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.advice.compare.compare import WRITTEN
 from jaxresid.inspector.memory.compiler_versions import MEASURED, cpu_compiler, not_measured
-from jaxresid.inspector.memory.peak import profile_named
+from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.model import Verdict
+from jaxresid.xla.places import parse_place
 from tests.benchmarks import barriers
 
 UNDOES, KEEPS = "0.10.2", "0.12.0.1"
@@ -100,18 +101,18 @@ def test_the_estimate_is_what_this_compiler_takes():
         + compiled.temp_size_in_bytes
         - compiled.alias_size_in_bytes
     )
-    assert jaxresid.inspect(loss, profile="cpu")(WS, X).peak.nbytes == pytest.approx(taken, rel=0.1)
+    assert jaxresid.inspect(loss, on="cpu")(WS, X).peak.nbytes == pytest.approx(taken, rel=0.1)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("fun", "args"), [(loss, (WS, X)), (step, (WS, X))])
 def test_unrolled_checkpoints(jaxlib, fun, args):
     jaxlib(KEEPS)
-    held = jaxresid.inspect(fun, profile="cpu")(*args)
+    held = jaxresid.inspect(fun, on="cpu")(*args)
     (site,) = held.checkpoints
     assert site.verdict == Verdict.EARNS
     jaxlib(UNDOES)
-    undone = jaxresid.inspect(fun, profile="cpu")(*args)
+    undone = jaxresid.inspect(fun, on="cpu")(*args)
     (site,) = undone.checkpoints
     assert site.verdict == Verdict.UNDONE
     assert "XLA:CPU of jaxlib 0.10.2 removes its barriers" in site.reason
@@ -128,25 +129,25 @@ def test_both_passes_in_one_body(jaxlib):
     args = WS, jax.ShapeDtypeStruct((2, *X.shape), X.dtype)
     for version, expected in ((KEEPS, Verdict.EARNS), (UNDOES, Verdict.UNDONE)):
         jaxlib(version)
-        (site,) = jaxresid.inspect(in_batches, profile="cpu")(*args).checkpoints
+        (site,) = jaxresid.inspect(in_batches, on="cpu")(*args).checkpoints
         assert site.verdict == expected
 
 
 def test_loops_keep_their_passes_apart(jaxlib):
     jaxlib(KEEPS)
-    held = jaxresid.inspect(scanned, profile="cpu")(STACKED, X)
+    held = jaxresid.inspect(scanned, on="cpu")(STACKED, X)
     jaxlib(UNDOES)
-    found = jaxresid.inspect(scanned, profile="cpu")(STACKED, X)
+    found = jaxresid.inspect(scanned, on="cpu")(STACKED, X)
     assert [c.verdict for c in found.checkpoints] == [Verdict.EARNS]
     assert found.peak.nbytes == held.peak.nbytes
-    outer, inner = jaxresid.inspect(nested, profile="cpu")(STACKED, X).checkpoints
+    outer, inner = jaxresid.inspect(nested, on="cpu")(STACKED, X).checkpoints
     assert outer.verdict == Verdict.EARNS
     assert inner.verdict == Verdict.UNDONE  # in the body of the backward loop
 
 
 def test_what_check_says(jaxlib):
     jaxlib(UNDOES)
-    (site,) = jaxresid.inspect(loss, profile="cpu")(WS, X).checkpoints
+    (site,) = jaxresid.inspect(loss, on="cpu")(WS, X).checkpoints
     found = verdict_finding(site)
     assert found.name == "useless-checkpoint"
     assert "is undone by XLA: XLA:CPU of jaxlib 0.10.2" in found.message
@@ -157,16 +158,16 @@ def test_what_check_says(jaxlib):
 @pytest.mark.integration
 def test_compare_and_plan(jaxlib):
     jaxlib(UNDOES)
-    without = jaxresid.inspect(plain, profile="cpu")(WS, X).peak.nbytes
-    comparison = jaxresid.compare(loss, profile="cpu")(WS, X)
+    without = jaxresid.inspect(plain, on="cpu")(WS, X).peak.nbytes
+    comparison = jaxresid.compare(loss, on="cpu")(WS, X)
     assert any("undoes checkpoints" in warning for warning in comparison.warnings)
     written = next(row for row in comparison.rows if row.policy == WRITTEN)
     assert written.peak_nbytes == without
-    plan = jaxresid.plan(loss, budget="8MiB", profile="cpu")(WS, X)
+    plan = jaxresid.plan(loss, budget="8MiB", on="cpu")(WS, X)
     assert not plan.fits
     assert any("undoes checkpoints" in warning for warning in plan.warnings)
     jaxlib(KEEPS)
-    assert not jaxresid.compare(loss, profile="cpu")(WS, X).warnings
+    assert not jaxresid.compare(loss, on="cpu")(WS, X).warnings
 
 
 @pytest.mark.parametrize(
@@ -193,15 +194,15 @@ def test_a_version_that_was_not_measured_is_like_the_one_before_it(version, row)
 
 def test_a_version_that_was_not_measured_is_said(jaxlib):
     jaxlib("0.13.0")
-    warnings = jaxresid.inspect(plain, profile="cpu")(WS, X).warnings
+    warnings = jaxresid.inspect(plain, on="cpu")(WS, X).warnings
     assert any("jaxlib 0.12.0.1; jaxlib 0.13.0 is assumed" in warning for warning in warnings)
     assert not jaxresid.inspect(plain)(WS, X).warnings
     jaxlib(KEEPS)
-    assert not jaxresid.inspect(plain, profile="cpu")(WS, X).warnings
+    assert not jaxresid.inspect(plain, on="cpu")(WS, X).warnings
 
 
 def test_the_profile_follows_the_installed_jaxlib():
     installed = cpu_compiler(jax_compat.jaxlib_version())
-    assert bool(profile_named("cpu").removes_barriers) != installed.keeps_barriers
-    assert not profile_named("accelerator").removes_barriers
+    assert bool(profile_of(parse_place("cpu")).removes_barriers) != installed.keeps_barriers
+    assert not profile_of(parse_place("tpu:v5p")).removes_barriers
     assert len({row.jaxlib for row in MEASURED}) == len(MEASURED)

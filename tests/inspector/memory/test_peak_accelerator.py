@@ -12,7 +12,7 @@ from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.tpu.kernels import Kernel, kernels
 from jaxresid.inspector.memory.tpu.layouts import stored_nbytes
-from jaxresid.inspector.memory.tpu.profile import Accelerator
+from jaxresid.inspector.memory.tpu.profile import Tpu
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.ops import Block, Value
 from jaxresid.inspector.trace.arguments import arguments
@@ -33,7 +33,7 @@ def program(fun, *args):
 
 
 def walked(fun, *args):
-    return timeline(lower(program(fun, *args), Accelerator()))
+    return timeline(lower(program(fun, *args), Tpu()))
 
 
 def temporaries(fun, *args):
@@ -465,5 +465,5 @@ def test_the_estimate_is_near_what_the_tpu_compiler_allocates(name, bound):
 
     (case,) = (c for c in zoo.CASES if c.name == name)
     fun, args = case.build("tpu")
-    estimate = jaxresid.inspect(fun, profile="accelerator")(*args).peak.nbytes
+    estimate = jaxresid.inspect(fun, on="tpu:v5p")(*args).peak.nbytes
     assert estimate == pytest.approx(compiled_nbytes(fun, args, "accelerator"), rel=bound)

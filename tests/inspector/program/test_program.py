@@ -9,8 +9,9 @@ from jax import lax
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
+from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import peak_nbytes, profile_named
+from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import (
     ValueRole,
     all_ops,
@@ -20,6 +21,7 @@ from jaxresid.inspector.program.build import (
 from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
+from jaxresid.xla.places import parse_place
 from tests import programs
 from tests.small import f32
 
@@ -128,7 +130,7 @@ def test_one_donated_argument_lends_its_buffer_once(donate):
         lambda x: (x + 1.0, x * 2.0), X, inputs=[ValueRole("argument", "x", donated=donate)]
     )
     nbytes = 4 * 8 * 4
-    total = peak_nbytes(lower(found, profile_named("cpu")))
+    total = peak_nbytes(lower(found, profile_of(parse_place("cpu"))))
     assert total == (2 if donate else 3) * nbytes
 
 

@@ -15,8 +15,9 @@ from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import phase_of
+from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import OpSources, peak, profile_named
+from jaxresid.inspector.memory.peak import OpSources, peak
 from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import roles
@@ -27,6 +28,7 @@ from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
 from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Computed, Mark
+from jaxresid.xla.places import parse_place
 from tests import programs
 from tests.inspector.residuals.test_oracle import CASES
 from tests.small import f32, i32
@@ -571,7 +573,7 @@ def test_outside_bytes_are_the_compilers(name):
     if name == "train_step":
         fun = jax.jit(fun)
     step = step_of(fun, *args)
-    found = peak(lower(step_program(step), profile_named("cpu")), OpSources(step))
+    found = peak(lower(step_program(step), profile_of(parse_place("cpu"))), OpSources(step))
     compiled = fun.lower(*args).compile().memory_analysis()
     if compiled is None:
         pytest.skip("this jaxlib has no memory analysis for the CPU")
@@ -590,7 +592,7 @@ def test_breakdown():
     sizes = [sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(a)) for a in args]
     for fun in (train_step.train_step, train_step.train_step_donated):
         step = step_of(fun, *args)
-        found = peak(lower(step_program(step), profile_named("cpu")), OpSources(step))
+        found = peak(lower(step_program(step), profile_of(parse_place("cpu"))), OpSources(step))
         parts = dict(found.breakdown)
         assert [parts[k] for k in ("parameters", "optimizer-state", "batch")] == sizes
         assert sum(parts.values()) == found.nbytes

@@ -37,7 +37,6 @@ FUNCTIONS = {
 # Of the caller's function, with names that are options here.
 OWN = {
     "mode": "eval",
-    "profile": "mine",
     "mesh": None,
     "argnums": "all",
     "policies": ("a",),
@@ -131,8 +130,8 @@ def test_the_old_shape_says_the_new_one(name):
     [
         ({"mode": "train"}, "mode must be one of auto, function, step, not 'train'"),
         ({"mode": []}, r"mode must be one of .* not \[\]"),
-        ({"profile": "gpu"}, "profile must be one of accelerator, cpu, not 'gpu'"),
-        ({"profile": "cpus"}, r"not 'cpus'; did you mean `cpu`\?"),
+        ({"on": "gpu:h1000"}, r"unknown GPU 'h1000'; did you mean `h100`\?"),
+        ({"on": "cpus"}, r"'cpus' is not a place.*did you mean `cpu`\?"),
         (
             {"argnums": "w"},
             r"argnums must be one position or several, such as 0 or \(0, 2\), not 'w'",
@@ -246,7 +245,6 @@ def options_of(command):
     ("option", "word"),
     [
         ("mode", option_types.Mode),
-        ("profile", option_types.Profile),
         ("mesh_mode", option_types.MeshMode),
         ("group_by", option_types.GroupBy),
     ],
@@ -267,12 +265,11 @@ def test_choices_are_the_words_of_the_types(option, word):
 def test_the_words_are_those_of_the_signature(name):
     hints = typing.get_type_hints(getattr(jaxresid, name))
     assert hints["mode"] == jaxresid.Mode
-    assert hints["profile"] == jaxresid.Profile
     parameters = inspect.signature(getattr(jaxresid, name)).parameters
     assert next(iter(parameters)) == "fun"
     assert {p.kind for p in list(parameters.values())[1:]} == {inspect.Parameter.KEYWORD_ONLY}
     asked = {f.name: f.default for f in dataclasses.fields(Question)}
-    for option in ("argnums", "has_aux", "mode", "profile", "mesh"):
+    for option in ("argnums", "has_aux", "mode", "on", "mesh"):
         assert parameters[option].default == asked[option]
 
 
@@ -290,7 +287,7 @@ def mentioned(hint):
         yield hint
 
 
-PUBLIC_ALIASES = [getattr(jaxresid, n) for n in ("Mode", "Profile", "GroupBy", "Severity")]
+PUBLIC_ALIASES = [getattr(jaxresid, n) for n in ("Mode", "GroupBy", "Severity")]
 
 
 def parts(value):

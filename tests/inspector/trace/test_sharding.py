@@ -17,18 +17,19 @@ from jax.sharding import PartitionSpec as P
 
 import jaxresid
 from jaxresid import jax_compat
-from jaxresid.advice.timing.chips import chip
+from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.cli.main import run as command_line
 from jaxresid.errors import InputsError
+from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import profile_named
 from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace import meshes, splits
 from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.xla.places import parse_place
 from tests.where import ROOT
 
 AXES = {"data": 4, "model": 2}
@@ -344,11 +345,12 @@ def test_devices_share_the_time():
     split_args = f32(256, 256, split=()), f32(1024, 256, split=(("data", "model"),))
     each = [
         seconds(
-            lower(value_and_gradients(subject(Question(loss, args)).trace), profile), chip("v5p")
+            lower(value_and_gradients(subject(Question(loss, args)).trace), profile),
+            chip_of(parse_place("tpu:v5p")),
         ).compute
         for args, profile in (
-            (whole_args, profile_named("accelerator")),
-            (split_args, profile_named("accelerator")),
+            (whole_args, profile_of(parse_place("tpu:v5p"))),
+            (split_args, profile_of(parse_place("tpu:v5p"))),
         )
     ]
     assert each[0] / each[1] == pytest.approx(8, rel=0.02)

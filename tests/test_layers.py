@@ -82,7 +82,7 @@ ALLOWED = {
 # The rooms of packages, lowest first: a room imports itself and those before it.
 ROOMS = {
     "inspector": (
-        *("jaxpr", "trace", "cost", "program", "memory", "residuals", "checkpoints"),
+        *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "checkpoints"),
         *("variants", "findings", "subject", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),

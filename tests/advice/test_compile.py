@@ -29,9 +29,9 @@ from jaxresid.advice.compile.ahead_of_time import (
 from jaxresid.cli.main import run
 from jaxresid.cli.options import compiling
 from jaxresid.errors import InputsError, TraceError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import (
     Collective,
     Compiled,

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
+from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
 from jaxresid.inspector.jaxpr.bindings import (
@@ -30,7 +30,6 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.trace.failures import summary
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, Source
 

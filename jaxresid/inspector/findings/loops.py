@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD
 from jaxresid.inspector.jaxpr.primitives import MARKS, TRANSPARENT
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import Eqn, Var

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.sharding import Sharding
+from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.sharding import Sharding
-from jaxresid.inspector.trace.splits import Split
 from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
 
 # More readers than this of one value are not fused; a bound on the search.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.arguments import Arguments, with_reached
+from jaxresid.inspector.call.objects import entries, is_variable
+from jaxresid.inspector.call.outside import inner_path
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.trace.arguments import Arguments, with_reached
 from jaxresid.inspector.trace.function import primal_trace
-from jaxresid.inspector.trace.objects import entries, is_variable
-from jaxresid.inspector.trace.outside import inner_path
 from jaxresid.jaxpr_types import Jaxpr, Var
 
 

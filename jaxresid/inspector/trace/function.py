@@ -15,13 +15,13 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call.arguments import CONCRETE, Arguments
+from jaxresid.inspector.call.calling import called_with_changes
+from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_devices, struct
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.trace.arguments import CONCRETE, Arguments
-from jaxresid.inspector.trace.calling import called_with_changes
-from jaxresid.inspector.trace.leaves import float0, is_inexact, split_over_devices, struct
-from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
 

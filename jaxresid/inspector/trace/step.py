@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
-from jaxresid.inspector.trace.arguments import Arguments
 from jaxresid.inspector.trace.changes import (
     changes,
     changes_by_step,
@@ -27,7 +28,6 @@ from jaxresid.inspector.trace.changes import (
 )
 from jaxresid.inspector.trace.function import Trace, primal_trace
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
-from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
 

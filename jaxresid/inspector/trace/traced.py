@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.trace.arguments import Arguments
-from jaxresid.inspector.trace.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)

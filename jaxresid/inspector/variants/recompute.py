@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.variants.naming import nameable, named
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Expression

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxresid import jax_compat
-from jaxresid.inspector.trace.arguments import StaticNumber
+from jaxresid.inspector.call.arguments import StaticNumber
 from jaxresid.model import PlannedSite
 
 Kind = Literal["traced", "static", "closed"]

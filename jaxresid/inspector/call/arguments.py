@@ -9,11 +9,11 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.trace.leaves import is_array, is_inexact, mesh_of, struct
-from jaxresid.inspector.trace.objects import Flat, Layout, entries, flattened, value_of
-from jaxresid.inspector.trace.outside import outside
-from jaxresid.inspector.trace.question import Question
-from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.inspector.call.leaves import is_array, is_inexact, mesh_of, struct
+from jaxresid.inspector.call.objects import Flat, Layout, entries, flattened, value_of
+from jaxresid.inspector.call.outside import outside
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.jaxpr_types import Var
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxresid.inspector.trace.splits import Split
+from jaxresid.inspector.call.splits import Split
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -98,7 +98,7 @@ class Arguments:
         return self.having("differentiated") + self.having("traced")
 
     def sharding(
-        self, invars: Sequence[Var], known: Mapping[Any, tuple[int, ...]]
+        self, invars: Sequence[Var], known: Mapping[Var, tuple[int, ...]]
     ) -> Sharding | None:
         """Return how a jaxpr is split; None without a mesh. See `Sharding`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.leaves import is_inexact
@@ -129,7 +128,7 @@ def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     return loops
 
 
-def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Any] | None:
+def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Eqn] | None:
     """Return the scan of several trips that stacks a residual, with its level; None without one."""
     while not jax_compat.is_literal(var):
         made = levels.producer(level, var)

@@ -13,6 +13,7 @@ from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.jaxpr_types import Jaxpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Traced(ABC):
 
     @property
     @abstractmethod
-    def written(self) -> Any:
+    def written(self) -> Jaxpr:
         """The open jaxpr that shows its checkpoints."""
 
     @property

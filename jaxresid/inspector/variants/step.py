@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -36,7 +36,7 @@ from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.function import Checkpointing
 from jaxresid.inspector.variants.naming import named
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
 
 
@@ -53,7 +53,7 @@ class _Binding:
     """
 
     kind: str
-    body: Any
+    body: Jaxpr
     policy: Any = None
     prevent_cse: bool = False
     location: Location | None = None
@@ -110,7 +110,7 @@ class StepVariants:
         self._profile = profile
         self._bound: list[_Binding] = []
         self.places = functools.cache(self._places)
-        self._bodies: dict[int, Any] = {}
+        self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
@@ -168,13 +168,13 @@ class StepVariants:
             around = found[number].around  # a body is bound before what it stands in
             return around[0] if around else number, len(around), number
 
-        groups: dict[Any, list[int]] = {}
+        groups: dict[tuple[str, Body, tuple[str, int] | None, str | None, bool], list[int]] = {}
         for number in sorted(found, key=order):
             made, use = self._bound[number], found[number]
             if made.kind == "scan" and use.around:
                 continue
             location = made.location or use.site.location
-            line = location and (location.file, location.line)
+            line = (location.file, location.line) if location else None
             # Of a loop's body JAX knows the function itself.
             body = use.site.body if made.kind == "checkpoint" else Body(made.function)
             key = (made.kind, body, line, description(made.policy), made.prevent_cse)
@@ -195,7 +195,7 @@ class StepVariants:
             for key, numbers in groups.items()
         )
 
-    def _holds_checkpoint(self, body: Any) -> bool:
+    def _holds_checkpoint(self, body: Jaxpr) -> bool:
         """Return whether a jaxpr holds a checkpoint that a user wrote; it may hold one of ours."""
         marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
@@ -204,7 +204,7 @@ class StepVariants:
         """Return the checkpoints that are no places: none; see `choices.Variants`."""
         return ()
 
-    def body(self, place: CheckpointPlace) -> Any:
+    def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         self.places()
         number = place.handle[0]
@@ -324,9 +324,9 @@ class _Named:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._made: dict[Any, tuple[Any, Any]] = {}
+        self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
 
-    def of(self, body: Any, choice: Choice) -> Any:
+    def of(self, body: Jaxpr, choice: Choice) -> Jaxpr:
         if not choice.names:
             return body
         key = (choice.names, id(body))

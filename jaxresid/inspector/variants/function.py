@@ -283,7 +283,7 @@ class Checkpointing:
     def _remat(self, choice: Choice) -> Replace:
         def replace(eqn: Eqn) -> Eqn:
             held = jax_compat.params(eqn)["jaxpr"]
-            body = self._named(jax_compat.open_jaxpr(held), choice)
+            body = self.named(jax_compat.open_jaxpr(held), choice)
             return jax_compat.with_params(
                 eqn, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
@@ -322,12 +322,13 @@ class Checkpointing:
             return ()
         own = cut(jaxpr, start, stop, eqns)
         body = self._bodies.setdefault(alike.key(own), own)
-        made = jax_compat.as_remat(self._named(body, choice), own.invars, own.outvars, eqns[0])
+        made = jax_compat.as_remat(self.named(body, choice), own.invars, own.outvars, eqns[0])
         return (
             jax_compat.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),
         )
 
-    def _named(self, body: Jaxpr, choice: Choice) -> Jaxpr:
+    def named(self, body: Jaxpr, choice: Choice) -> Jaxpr:
+        """Return an open jaxpr with the values named that a choice names."""
         if not choice.names:
             return body
         return self._cached(

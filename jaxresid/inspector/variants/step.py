@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -35,7 +35,6 @@ from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.function import Checkpointing
-from jaxresid.inspector.variants.naming import named
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
 
@@ -243,7 +242,7 @@ class StepVariants:
         for place, made in choices.items():
             self._check_policies(place, made)
             chosen.update(zip(place.handle, made, strict=True))
-        remake, bodies = Checkpointing(self._step.frames), _Named(self._step.frames)
+        remake = Checkpointing(self._step.frames)
         expected = [(made.kind, made.function) for made in self._bound]
         found: list[tuple[str, str]] = []
 
@@ -259,7 +258,7 @@ class StepVariants:
             if choice is None:
                 return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
             held = jax_compat.bound_params(params)["jaxpr"]
-            body = bodies.of(made.body, choice)
+            body = remake.named(made.body, choice)
             return jax_compat.with_bound_params(
                 params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
@@ -317,22 +316,6 @@ class StepVariants:
     @property
     def _name(self) -> str:
         return getattr(self._fun, "__qualname__", None) or type(self._fun).__name__
-
-
-class _Named:
-    """Bodies with some of their values named, each cached as one object."""
-
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
-        self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
-
-    def of(self, body: Jaxpr, choice: Choice) -> Jaxpr:
-        if not choice.names:
-            return body
-        key = (choice.names, id(body))
-        if key not in self._made:
-            self._made[key] = body, named(body, choice.names, self._frames)
-        return self._made[key][1]
 
 
 def _checkpoint(bound: Mapping[str, Any]) -> _Binding:

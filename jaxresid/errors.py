@@ -5,9 +5,12 @@ unless `--traceback` asks for it. The first line says what was wrong and, where 
 answer, what to write instead; further lines may show a signature or a caret.
 """
 
+import re
+
 # What is no failure of the user's code, whatever else it may raise.
 NOT_CAUGHT = (KeyboardInterrupt, GeneratorExit)
 _AROUND = 60  # how many characters of a SPEC stand on either side of the one that is wrong
+_LENGTH = 300  # of an exception's message in a summary
 
 
 class JaxresidError(Exception):
@@ -44,3 +47,16 @@ class SpecError(InputsError):
 
 class TraceError(JaxresidError):
     """The error of a target that JAX could not trace or differentiate."""
+
+
+def summary(error: BaseException) -> str:
+    """Return `Type: message` of an exception in one line, without JAX's explanations."""
+    try:
+        text = str(error).strip()
+    except Exception:  # even that is the user's code
+        text = ""
+    first = re.split(r"\n\s*\n|\nThe error occurred|\nSee https|\nThis concrete", text)[0]
+    first = re.sub(r"\s+", " ", first)
+    if len(first) > _LENGTH:
+        first = first[: _LENGTH - 1] + "…"
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -20,9 +20,9 @@ import sharded
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fixtures.inspect import train_step
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered, lowered_forward
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxresid.cli.main import run
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import OpSources, peak
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Residual
 from jaxresid.model.values import totals_of
 from tests.random_programs import Program

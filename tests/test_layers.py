@@ -64,8 +64,8 @@ ALLOWED = {
         *("units", "option_types", "xla"),
     },
     "advice": {
-        *("_version", "errors", "inspector", "interrupts", "jax_compat", "linter", "model"),
-        *("nearest", "settings", "targets", "units", "violations", "option_types", "xla"),
+        *("_version", "errors", "inspector", "interrupts", "jax_compat", "jaxpr_types", "linter"),
+        *("model", "nearest", "settings", "targets", "units", "violations", "option_types", "xla"),
     },
     "render": {"model", "layer_paths", "safe_text", "units", "urls", "violations", "option_types"},
     "cli": {
@@ -82,7 +82,7 @@ ALLOWED = {
 # The rooms of packages, lowest first: a room imports itself and those before it.
 ROOMS = {
     "inspector": (
-        *("jaxpr", "trace", "cost", "program", "memory", "residuals", "checkpoints"),
+        *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "checkpoints"),
         *("variants", "findings", "subject", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),

@@ -172,8 +172,8 @@ def picture() -> str:
 
     os.chdir(ROOT)
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
+    from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.report import inspection
-    from jaxresid.inspector.trace.question import Question
     from jaxresid.render.report.rows import View
     from jaxresid.render.report.text import render_report
 

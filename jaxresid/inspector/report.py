@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
+from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.function import check_policies
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
@@ -26,12 +28,10 @@ from jaxresid.inspector.subject.function import FunctionSubject
 from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.trace.changes import changes, changes_by_function, drops_gradients
 from jaxresid.inspector.trace.failures import needs_static, trace_error
 from jaxresid.inspector.trace.function import Trace, primal_trace, trace
 from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
-from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     Finding,

@@ -27,8 +27,8 @@ from jaxresid.advice.check.rules import traced_rules
 from jaxresid.advice.check.source_lines import FindingPlacer, definition
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.cli.main import run
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.trace.question import Question
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED
 from jaxresid.linter.run.files import LintRun

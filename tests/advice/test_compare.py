@@ -18,7 +18,7 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid.advice.compare import pareto as frontier
 from jaxresid.errors import InputsError
-from jaxresid.inspector.trace import inputs as abstract
+from jaxresid.inspector.call import inputs as abstract
 from tests.where import ROOT
 
 cp = jax.checkpoint_policies

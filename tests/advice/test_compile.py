@@ -32,9 +32,9 @@ from jaxresid.cli.main import run
 from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
 from jaxresid.errors import InputsError, TraceError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import (
     Collective,
     Compiled,

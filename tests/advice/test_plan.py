@@ -11,9 +11,9 @@ import jaxresid
 from jaxresid.advice.plan.plan import planned
 from jaxresid.advice.plan.solver import ValueChoice, ValueProgram, combine_options
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable

@@ -19,9 +19,9 @@ from jaxresid.advice.plan.verification import (
     without_checkpoints,
 )
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.candidates import candidates, saving
 from jaxresid.inspector.variants.choices import Choice
 from jaxresid.inspector.variants.naming import nameable

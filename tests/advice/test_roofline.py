@@ -15,15 +15,15 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import CHIPS, chip_of, places_with_rates
 from jaxresid.advice.timing.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
+from jaxresid.inspector.call.arguments import arguments
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.tpu.profile import Tpu
 from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
-from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
-from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.places import parse_place
 
 BF16, F32, I8, I32 = jnp.bfloat16, jnp.float32, jnp.int8, jnp.int32

@@ -25,7 +25,7 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.sweep.results import Results, row_of
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.call.question import Question
 from jaxresid.model import Collective, Compiled, SweepRow
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cluster import cluster

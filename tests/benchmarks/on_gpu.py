@@ -169,8 +169,8 @@ def judged(case):
     """Return the peak's estimate in bytes and the roofline's seconds for value and gradients."""
     from jaxresid.advice.timing import chips, roofline
     from jaxresid.inspector import report
+    from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.subject.base import gc_paused
-    from jaxresid.inspector.trace.question import Question
 
     fun, args = case.build("tpu")
     with gc_paused():

@@ -34,8 +34,8 @@ from fixtures.inspect import train_step
 from jaxresid.advice.compare.compare import comparison
 from jaxresid.advice.plan.plan import planned
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
 
 # As `advice.plan` has it: what spares less than that share of all FLOPs is worth no edit.

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sharded import CASES, POLICIES
 
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute

@@ -145,8 +145,8 @@ def report():
     def loss(x, w):
         return jnp.sum(jax.lax.fori_loop(0, 2, lambda i, c: block(c, w), x) ** 2)
 
+    from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.report import inspection
-    from jaxresid.inspector.trace.question import Question
 
     spec = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     return inspection(Question(loss, (spec, spec))).report

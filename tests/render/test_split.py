@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from jaxresid.cli.main import run
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.trace.question import Question
 from jaxresid.render.json import split_json
 from tests.render.test_render import schema
 

@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from fixtures.inspect import offload, train_step
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question
 from jaxresid.xla import places
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job, LoweredModule

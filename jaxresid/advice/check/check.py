@@ -9,9 +9,9 @@ from typing import Any
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
-from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress

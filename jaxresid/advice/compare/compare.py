@@ -20,15 +20,14 @@ from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.measure.random_inputs import leaf_recipes
 from jaxresid.advice.timing.measure.rounds import Measurement, VariantToTime, measured
 from jaxresid.advice.timing.roofline import seconds
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import barrier_removal_warnings
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
 from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.inspector.trace.failures import summary
-from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.model import Comparison, ComparisonRow

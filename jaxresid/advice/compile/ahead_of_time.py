@@ -10,7 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.memory.compilers import place_info, profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -18,9 +19,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
-from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
 from jaxresid.option_types import Mode

@@ -33,12 +33,12 @@ from jaxresid.advice.plan.verification import (
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.cpu.barriers import barrier_removal_warnings
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants
 from jaxresid.inspector.variants.recompute import Graph, graph
 from jaxresid.model import Plan, PlannedPart, PlannedSite

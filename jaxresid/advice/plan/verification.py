@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
 
 if TYPE_CHECKING:

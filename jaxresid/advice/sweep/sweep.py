@@ -23,14 +23,13 @@ from jaxresid.advice.compile.ahead_of_time import (
     settings,
 )
 from jaxresid.advice.sweep.results import Results
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.memory.compilers import place_info, profile_of
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question, in_two_calls
 from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.model import Sweep, SweepRow

@@ -32,6 +32,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
+from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
 
 _WHILE = "while: trips unknown, counted once"
@@ -80,7 +81,7 @@ def seconds(lowered: Lowered, chip: Chip) -> Seconds:
     )
 
 
-def eqn_seconds(eqn: Any, chip: Chip) -> float:
+def eqn_seconds(eqn: Eqn, chip: Chip) -> float:
     """Return the estimated time of an eqn by itself, in seconds.
 
     Its operands are read from device memory and its results written there. An eqn that holds jaxprs
@@ -105,7 +106,7 @@ def transfer_seconds(nbytes: int, chip: Chip) -> float:
     return nbytes / chip.host_rate
 
 
-def _matmul_seconds(eqn: Any, cost: Cost, dtype: str, chip: Chip) -> float | None:
+def _matmul_seconds(eqn: Eqn, cost: Cost, dtype: str, chip: Chip) -> float | None:
     """Return the seconds of an eqn's dots and convolutions; None if the chip's rate is unknown."""
     rate = chip.matmul_rate(dtype, _precision(eqn))
     return None if rate is None else (cost.matmul_flops + cost.conv_flops) / rate
@@ -119,7 +120,7 @@ def _factors(name: str, operands: Sequence[Any], results: Sequence[Any]) -> Sequ
     return operands[:2] if name in contractions.rule else results[:1]
 
 
-def _precision(eqn: Any) -> int:
+def _precision(eqn: Eqn) -> int:
     """Return 0, 1 or 2 for DEFAULT, HIGH or HIGHEST of `jax.lax.Precision`.
 
     For an algorithm it is the nearest of them. JAX uses the more precise of the two operands'.

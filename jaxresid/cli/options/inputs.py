@@ -23,8 +23,8 @@ from jaxresid.targets.specs import parse_axes, parse_spec
 from jaxresid.targets.targets import Loaded, default_inputs, function_name, load, load_reference
 
 if TYPE_CHECKING:
+    from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.subject.base import Inspection, Subject
-    from jaxresid.inspector.trace.question import Question
     from jaxresid.targets.inputs import Inputs
 
 
@@ -228,8 +228,8 @@ def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest
         from jaxresid import jax_compat
 
         jax_compat.import_jax()
-        from jaxresid.inspector.trace import inputs as abstract
-        from jaxresid.inspector.trace.question import Question
+        from jaxresid.inspector.call import inputs as abstract
+        from jaxresid.inspector.call.question import Question
 
     mesh = (
         None
@@ -303,7 +303,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
       InputsError: The inputs are split over a mesh with other axes.
     """
     from jaxresid import jax_compat
-    from jaxresid.inspector.trace.leaves import mesh_of
+    from jaxresid.inspector.call.leaves import mesh_of
 
     own = mesh_of(jax_compat.import_jax().tree.leaves((inputs.args, inputs.kwargs)))
     if mesh is None or own is None:
@@ -318,7 +318,7 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
 
 
 def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
-    from jaxresid.inspector.trace import inputs as abstract
+    from jaxresid.inspector.call import inputs as abstract
 
     name = str(options.inputs or function_name(make) or "inputs")
     parameters = _required(make)

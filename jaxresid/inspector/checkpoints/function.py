@@ -11,7 +11,6 @@ the checkpoints inside.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
@@ -40,7 +39,7 @@ from jaxresid.inspector.program.build import (
 )
 from jaxresid.inspector.program.op_cost import block_cost
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
-from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.function import Trace, TracedFunction
 from jaxresid.model import Cost, Peak, Phases, Residual
 
 
@@ -105,7 +104,7 @@ def evaluate_checkpoints(
     return EvaluatedCheckpoints(judged, _phases(plain, case.cost), offered, plain)
 
 
-def check_policies(primal: Any, levels: Levels) -> None:
+def check_policies(primal: TracedFunction, levels: Levels) -> None:
     """Ask the policy of each checkpoint of a primal trace about the eqns in the checkpoint.
 
     Raises:

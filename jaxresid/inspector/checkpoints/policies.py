@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
-from jaxresid.inspector.trace.failures import summary
+from jaxresid.errors import InputsError, summary
 from jaxresid.jaxpr_types import Eqn
 
 # Factories whose names are those to save or offload; the others' are exceptions.

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
+from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
 from jaxresid.inspector.jaxpr.bindings import (
@@ -30,13 +30,14 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.trace.failures import summary
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, Source
 
 _NUMBER = re.compile(MARK + r"(\d+)")
 
 T = TypeVar("T")
+# The function, the line, the policy, and whether CSE is prevented.
+_Key = tuple[str | None, tuple[str, int] | None, str | None, bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +51,8 @@ class CheckpointBinding:
       policy: the policy that decides what is saved.
     """
 
-    body: Any
-    key: tuple[Any, ...]
+    body: Jaxpr
+    key: _Key
     location: Location | None
     policy: Any
 
@@ -70,7 +71,7 @@ class Removal(Generic[T]):
     def __init__(
         self,
         trace: Callable[[], T],
-        jaxprs: Callable[[T], Iterable[Any]],
+        jaxprs: Callable[[T], Iterable[Jaxpr]],
         frames: Frames,
         shown: Callable[[T], object] = lambda made: None,
     ) -> None:
@@ -114,7 +115,7 @@ class Removal(Generic[T]):
         self.numbered()
         return self._bound
 
-    def numbers(self, written: Any, numbered: Any) -> dict[int, int]:
+    def numbers(self, written: Jaxpr, numbered: Jaxpr) -> dict[int, int]:
         """Map the ids of the remat eqns of an open jaxpr to the numbers of their bindings.
 
         Args:
@@ -161,7 +162,7 @@ class Removal(Generic[T]):
         keys = [made.key for made in self.bound()]
         first, again = keys[: self._count], keys[self._count :]
         own: dict[CheckpointSite, set[int]] = {}
-        makers: dict[tuple[Any, ...], set[CheckpointSite]] = defaultdict(set)
+        makers: dict[_Key, set[CheckpointSite]] = defaultdict(set)
         for site in sites:
             shown = {numbers[id(c.eqn)] for c in site.calls if id(c.eqn) in numbers}
             own[site] = {n for n in shown if n < self._count}
@@ -195,7 +196,7 @@ class Removal(Generic[T]):
         bound = self.bound()[: self._count]
         known = {number for own in found.values() for number in own}
         shown = [bound[number].key for number in known if number < len(bound)]
-        groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        groups: dict[_Key, list[int]] = defaultdict(list)
         for number, made in enumerate(bound):
             if number not in known and not any(_is_same_checkpoint(made.key, key) for key in shown):
                 groups[made.key].append(number)
@@ -224,7 +225,7 @@ class Removal(Generic[T]):
         Raises:
           TraceError: JAX cannot differentiate it, or the function binds others each time.
         """
-        numbers, found, again = frozenset(gone), list[tuple[Any, ...]](), list[int]()
+        numbers, found, again = frozenset(gone), list[_Key](), list[int]()
         if not numbers:
             raise TraceError("it is not found when the function is traced again")
         expected = [made.key for made in self.bound()[: self._count]]
@@ -274,13 +275,13 @@ class Removal(Generic[T]):
         held = jax_compat.bound_params(params)
         body = jax_compat.open_jaxpr(held["jaxpr"])
         where = user_line(self._frames)
-        line = where and (where.file, where.line)
+        line = (where.file, where.line) if where else None
         policy, prevents = description(held["policy"]), prevents_cse(held)
         key = jax_compat.traced_function(body), line, policy, prevents
         return CheckpointBinding(body, key, where, held["policy"])
 
 
-def _holds_shard_map(body: Any) -> bool:
+def _holds_shard_map(body: Jaxpr) -> bool:
     return any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(body))
 
 
@@ -314,7 +315,7 @@ def with_bodies(
     return tuple(found)
 
 
-def _is_same_checkpoint(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _is_same_checkpoint(one: _Key, other: _Key) -> bool:
     """Return whether two keys are of one function with one policy, whatever the line."""
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
@@ -335,7 +336,7 @@ def _number(eqn: Eqn) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _source(eqn: Eqn) -> tuple[Any, ...]:
+def _source(eqn: Eqn) -> tuple[str | None, str | None]:
     held = jax_compat.params(eqn)
     return jax_compat.traced_function(jax_compat.open_jaxpr(held["jaxpr"])), description(
         held.get("policy")

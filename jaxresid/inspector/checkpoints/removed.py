@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
@@ -151,7 +150,7 @@ def _kept(traced: Trace) -> Counter[str]:
     return Counter(str(v.aval) for v in traced.forward.outvars[traced.num_outputs :])
 
 
-def _passes_of(traced: Trace) -> tuple[Any, Any]:
+def _passes_of(traced: Trace) -> tuple[Jaxpr, Jaxpr]:
     return traced.forward, traced.backward
 
 

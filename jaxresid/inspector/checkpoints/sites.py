@@ -11,7 +11,7 @@ import itertools
 import linecache
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import of_kind
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.layer_paths import folded_scopes
 from jaxresid.model import Location, Source
 
@@ -61,10 +61,10 @@ class Call:
     eqn: Eqn
     jaxpr: Jaxpr
     trips: int
-    around: tuple[Any, ...]
-    loops: tuple[Any, ...]
-    makers: Mapping[Any, Any]
-    enclosing: tuple[Any, ...] = ()
+    around: tuple[Eqn, ...]
+    loops: tuple[Eqn, ...]
+    makers: Mapping[Var, Eqn]
+    enclosing: tuple[Eqn, ...] = ()
 
     @property
     def is_as_written(self) -> bool:
@@ -105,11 +105,11 @@ class CheckpointSite:
     policy: Any
     prevent_cse: bool
     calls: tuple[Call, ...]
-    bodies: tuple[Any, ...] = ()
+    bodies: tuple[Jaxpr, ...] = ()
     is_hidden: bool = False
 
     @property
-    def held(self) -> Iterator[Any]:
+    def held(self) -> Iterator[Eqn]:
         """The eqns of its bodies, at any depth."""
         return itertools.chain.from_iterable(eqns_in(body) for body in self.bodies)
 
@@ -165,8 +165,8 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Checkp
       top: the outermost level.
       backward: whether to take those of a training step, whose backward pass holds them.
     """
-    groups: dict[Any, list[tuple[Call, Source]]] = {}
-    heads: dict[Any, tuple[Body, Any, bool]] = {}
+    groups: dict[Hashable, list[tuple[Call, Source]]] = {}
+    heads: dict[Hashable, tuple[Body, Any, bool]] = {}
     for level, call in calls(levels, top):
         params = jax_compat.params(call.eqn)
         if backward and not _recomputes(call.eqn):
@@ -226,9 +226,9 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
     def walk(
         level: Level,
         trips: int,
-        around: tuple[Any, ...],
-        loops: tuple[Any, ...],
-        enclosing: tuple[Any, ...],
+        around: tuple[Eqn, ...],
+        loops: tuple[Eqn, ...],
+        enclosing: tuple[Eqn, ...],
     ) -> Iterator[tuple[Level, Call]]:
         makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
         for eqn in level.jaxpr.eqns:

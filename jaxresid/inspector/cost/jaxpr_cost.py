@@ -21,6 +21,7 @@ from jaxresid.inspector.cost.traffic import traffic
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost
 
@@ -59,7 +60,7 @@ def jaxpr_cost(jaxpr: Jaxpr) -> Cost:
     return Costs().of_jaxpr(jaxpr)
 
 
-def passes_cost(traced: Any) -> tuple[Cost, Cost]:
+def passes_cost(traced: Trace) -> tuple[Cost, Cost]:
     """Return what the forward and the backward pass of a `Trace` cost.
 
     Residuals that the backward pass does not read are not computed: JAX hands some over that

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD
 from jaxresid.inspector.jaxpr.primitives import MARKS, TRANSPARENT
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import Eqn, Var
@@ -129,7 +128,7 @@ def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     return loops
 
 
-def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Any] | None:
+def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Eqn] | None:
     """Return the scan of several trips that stacks a residual, with its level; None without one."""
     while not jax_compat.is_literal(var):
         made = levels.producer(level, var)

@@ -128,7 +128,7 @@ def strip_trace_context(jaxpr: Jaxpr) -> None:
 def user_line(frames: Frames) -> Location | None:
     """Return the user's innermost line among the frames that are running."""
     found: list[Frame] = []
-    frame: Any = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
         if kind == "root":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
 from jaxresid.jaxpr_types import Var
 
@@ -26,7 +26,7 @@ def nbytes(var: Var) -> int:
     return 0 if dtype is None else math.prod(aval.shape) * int(dtype.itemsize)
 
 
-def extent(var: Var, axes: Any) -> int:
+def extent(var: Var, axes: Iterable[int]) -> int:
     """Return the number of elements along some axes of a variable."""
     dims = shape(var)
     return math.prod(dims[axis] for axis in axes)

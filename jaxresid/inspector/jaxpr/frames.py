@@ -18,7 +18,7 @@ import site
 import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any
 
 from jaxresid import jax_compat
@@ -368,7 +368,7 @@ def inside(stack: Stack, jaxpr: Jaxpr) -> tuple[Frame, ...]:
     return stack.frames[-1:]
 
 
-def from_exception(tb: Any) -> list[tuple[CodeType, int]]:
+def from_exception(tb: TracebackType | None) -> list[tuple[CodeType, int]]:
     """Return the raw frames of a Python traceback, outermost first."""
     found = []
     while tb is not None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
@@ -208,7 +208,7 @@ def _is_same(eqn: _Eqn, depth: int) -> bool:
 def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterator[list[int]]:
     """Yield runs of eqns that came through the same frames into the method number `depth`."""
 
-    def key(i: int) -> Any:
+    def key(i: int) -> Hashable:
         eqn = eqns[i]
         if len(eqn.methods) <= depth:
             return None

@@ -9,19 +9,19 @@ line can be looked up when it is asked for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.sharding import Sharding
+from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.sharding import Sharding
-from jaxresid.inspector.trace.splits import Split
 from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
 
 # More readers than this of one value are not fused; a bound on the search.
@@ -195,8 +195,8 @@ class _Builder:
         self.ops: list[Op] = []
         self._record = record
         self._as_written = as_written
-        self._known: dict[Any, tuple[Value, ...]] = {}
-        self._keys: dict[int, Any] = {}
+        self._known: dict[Hashable, tuple[Value, ...]] = {}
+        self._keys: dict[int, Hashable] = {}
 
     def inline(
         self, jaxpr: Jaxpr, arguments: Sequence[Value], context: InlineContext
@@ -249,7 +249,7 @@ class _Builder:
             self._known[key] = results
         return results
 
-    def _key(self, eqn: Eqn, name: str) -> Any:
+    def _key(self, eqn: Eqn, name: str) -> Hashable:
         """Return what makes two eqns on equal operands equal; None if nothing does."""
         found = self._keys.get(id(eqn), self)
         if found is self:

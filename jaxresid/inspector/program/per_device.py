@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from jaxresid.inspector.call.splits import Split, fitting, parts, shard, text
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.propagation import propagated
-from jaxresid.inspector.trace.splits import Split, fitting, parts, shard, text
 
 
 def per_device(

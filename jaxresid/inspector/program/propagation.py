@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxresid.inspector.call.splits import Split, parts
 from jaxresid.inspector.program.dims import Dim, links
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.inspector.trace.splits import Split, parts
 
 # Sweeps over the program in each direction; deeper chains of loops than this are not met.
 _SWEEPS = 8

@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
 from jaxresid.inspector.program.build import ValueRole
@@ -186,7 +185,7 @@ def _paired_outputs(
     inputs that are deep in a tree choose first.
     """
     keys = {i: _keys(path) for i in inputs if (path := step.inputs[i]) is not None}
-    free: dict[Any, list[int]] = {}
+    free: dict[Hashable, list[int]] = {}
     for j in outputs:
         free.setdefault(shape_and_dtype(step.jaxpr.outvars[j]), []).append(j)
     found = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Hashable
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
@@ -39,25 +39,25 @@ class Numbering:
 
     def __init__(self, levels: Levels) -> None:
         self._levels = levels
-        self._numbers: dict[Any, int] = {}
-        self._jaxprs: dict[int, dict[Any, int]] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._jaxprs: dict[int, dict[Var, int]] = {}
 
-    def of(self, jaxpr: Jaxpr) -> dict[Any, int]:
+    def of(self, jaxpr: Jaxpr) -> dict[Var, int]:
         """Return the number of every variable of a jaxpr, comparable within this jaxpr only."""
         found = self._jaxprs.get(id(jaxpr))
         if found is None:
             found = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
         return found
 
-    def _intern(self, key: Any) -> int:
+    def _intern(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _number(self, jaxpr: Jaxpr) -> dict[Any, int]:
-        numbers: dict[Any, int] = {}
+    def _number(self, jaxpr: Jaxpr) -> dict[Var, int]:
+        numbers: dict[Var, int] = {}
         for i, var in enumerate([*jaxpr.constvars, *jaxpr.invars]):
             numbers[var] = self._intern(("input", id(jaxpr), i))
 
-        def operand(var: Var) -> Any:
+        def operand(var: Var) -> Hashable:
             if jax_compat.is_literal(var):
                 return ("literal", var.aval, str(var.val))
             return numbers[var]
@@ -74,7 +74,7 @@ class Numbering:
             nest = next(iter(self._levels.nests(eqn)), None)
             inner = self.of(nest.jaxpr) if nest is not None and nest.kind != "branch" else None
             for i, var in enumerate(eqn.outvars):
-                result: Any = i
+                result: Hashable = i
                 if inner is not None and nest is not None:
                     out = nest.jaxpr.outvars[i]
                     if not jax_compat.is_literal(out):
@@ -82,7 +82,7 @@ class Numbering:
                 numbers[var] = self._intern((what, operands, result, var.aval))
         return numbers
 
-    def _operation_key(self, eqn: Eqn, name: str) -> Any:
+    def _operation_key(self, eqn: Eqn, name: str) -> Hashable:
         if eqn.effects:
             return ("unlike", id(eqn))
         key = (name, *((k, v) for k, v in eqn.params.items()))
@@ -102,9 +102,9 @@ class FreeValues:
 
     def __init__(self, levels: Levels) -> None:
         self._levels = levels
-        self._known: dict[tuple[int, Any], bool] = {}
+        self._known: dict[tuple[int, Var], bool] = {}
 
-    def __contains__(self, value: tuple[Level, Any]) -> bool:
+    def __contains__(self, value: tuple[Level, Var]) -> bool:
         level, var = value
         return not _is_single(var) and self._is_free(level, var, _DEPTH)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.arguments import Arguments, with_reached
+from jaxresid.inspector.call.objects import entries, is_variable
+from jaxresid.inspector.call.outside import inner_path
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.trace.arguments import Arguments, with_reached
-from jaxresid.inspector.trace.function import primal_trace
-from jaxresid.inspector.trace.objects import entries, is_variable
-from jaxresid.inspector.trace.outside import inner_path
+from jaxresid.inspector.trace.function import TracedFunction, primal_trace
 from jaxresid.jaxpr_types import Jaxpr, Var
 
 
@@ -38,7 +38,7 @@ class Change:
     is_after: bool
 
 
-def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
+def changes(primal: TracedFunction, arguments: Arguments) -> tuple[Change, ...]:
     """Return what a traced function changes.
 
     Args:
@@ -64,7 +64,9 @@ def changes(primal: Any, arguments: Arguments) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def trace_with_changes(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
+def trace_with_changes(
+    fun: Callable[..., Any], arguments: Arguments
+) -> tuple[TracedFunction, Arguments]:
     """Return a traced function (see `function.primal_trace`) and its arguments.
 
     Its arguments then include those things that it reaches by itself and either reads as Variables

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
+from jaxresid.errors import TraceError, summary
+from jaxresid.inspector.call.arguments import CONCRETE, Arguments
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.trace.arguments import CONCRETE, Arguments
 from jaxresid.inspector.trace.function import BackwardError
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
-_LENGTH = 300
 
 
 def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
@@ -29,35 +28,18 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
     """
     if isinstance(error, BackwardError):
         cause = error.__cause__ or error
-        lines = [f"{name} cannot be differentiated: {_summary(cause)}"]
+        lines = [f"{name} cannot be differentiated: {summary(cause)}"]
         lines += _at_lines(_while_loops(error.forward, frames))
     else:
-        lines = [f"{name} fails to trace: {_summary(error)}"]
+        lines = [f"{name} fails to trace: {summary(error)}"]
         lines += _at_lines([_user_line(error, frames)])
         lines += _hint(error, arguments)
     return TraceError("\n".join(lines))
 
 
-def summary(error: BaseException) -> str:
-    """Return `Type: message` of an exception in one line, without JAX's explanations."""
-    return _summary(error)
-
-
 def needs_static(error: Exception) -> bool:
     """Return whether the function wanted the value of something that was traced."""
     return bool(_NEEDS_STATIC.search(type(error).__name__))
-
-
-def _summary(error: BaseException) -> str:
-    try:
-        text = str(error).strip()
-    except Exception:  # even that is the user's code
-        text = ""
-    first = re.split(r"\n\s*\n|\nThe error occurred|\nSee https|\nThis concrete", text)[0]
-    first = re.sub(r"\s+", " ", first)
-    if len(first) > _LENGTH:
-        first = first[: _LENGTH - 1] + "…"
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _at_lines(locations: list[Location | None]) -> list[str]:

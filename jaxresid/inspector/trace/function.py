@@ -11,19 +11,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call.arguments import CONCRETE, Arguments
+from jaxresid.inspector.call.calling import called_with_changes
+from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_devices, struct
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.trace.arguments import CONCRETE, Arguments
-from jaxresid.inspector.trace.calling import called_with_changes
-from jaxresid.inspector.trace.leaves import float0, is_inexact, split_over_devices, struct
-from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
-from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
+from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Trace(Traced):
     num_outputs: int
     num_residuals: int
     num_cotangents: int
-    primal: Callable[[], Any]
+    primal: Callable[[], TracedFunction]
     again: Callable[[], Trace] | None = None
     pieces: tuple[tuple[int, ...] | None, ...] | None = None
 
@@ -83,12 +83,12 @@ class Trace(Traced):
         return tuple(known.get(var) for var in self.backward.invars)
 
     @property
-    def kept(self) -> list[Any]:
+    def kept(self) -> list[Var]:
         """The residuals as the forward's outvars."""
         return list(self.forward.outvars[self.num_outputs :])
 
     @property
-    def read(self) -> list[Any]:
+    def read(self) -> list[Var]:
         """The residuals as the backward's invars."""
         invars = self.backward.invars
         end = len(invars) - self.num_cotangents
@@ -113,7 +113,7 @@ class Trace(Traced):
         )
 
     @property
-    def written(self) -> Any:
+    def written(self) -> Jaxpr:
         """The open primal jaxpr, which shows the checkpoints."""
         return jax_compat.open_jaxpr(self.primal().jaxpr)
 
@@ -212,6 +212,18 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: 
     return replace(again(), again=again)
 
 
+class TracedFunction(Protocol):
+    """What is read of a `jax.stages.Traced`."""
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The closed jaxpr."""
+
+    @property
+    def out_info(self) -> Any:
+        """Its output, auxiliary arrays and changes, as a tree of what is known of each array."""
+
+
 @dataclass(frozen=True, slots=True)
 class TraceWithoutRefs:
     """A traced function as a `jax.stages.Traced` has it, with what Refs hold in the place of Refs.
@@ -227,7 +239,7 @@ class TraceWithoutRefs:
     unknown: tuple[Any, ...] = ()
 
 
-def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> Any:
+def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> TracedFunction:
     """Return the `jax.stages.Traced` of the function; of one with Refs, a `TraceWithoutRefs`.
 
     It is a function of the differentiated leaves and then of the other traced ones, to the output
@@ -271,7 +283,7 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
     return primal
 
 
-def retrace(traced: Trace, primal: Any) -> Trace:
+def retrace(traced: Trace, primal: ClosedJaxpr) -> Trace:
     """Return the trace of the same function after its primal jaxpr was rewritten.
 
     No user code runs.
@@ -284,7 +296,7 @@ def retrace(traced: Trace, primal: Any) -> Trace:
     return _passes(_as_evaluation(written), traced.arguments, traced.frames)
 
 
-def _as_evaluation(written: Any) -> _Primal:
+def _as_evaluation(written: TracedFunction) -> _Primal:
     """Return a traced function as one that can be traced; no user code runs."""
     jax = jax_compat.import_jax()
     treedef = jax.tree.structure(written.out_info)
@@ -344,7 +356,7 @@ def _passes_here(primal: _Primal, arguments: Arguments, frames: Frames) -> Trace
     )
 
 
-def _traced(primal: _Primal, arguments: Arguments) -> Any:
+def _traced(primal: _Primal, arguments: Arguments) -> TracedFunction:
     with jax_compat.in_mesh(arguments.context):
         operands = _operands(arguments)
         traced = jax_compat.import_jax().jit(primal).trace(*operands)
@@ -352,7 +364,7 @@ def _traced(primal: _Primal, arguments: Arguments) -> Any:
         return _without_refs(traced, arguments)
 
 
-def _without_refs(traced: Any, arguments: Arguments) -> Any:
+def _without_refs(traced: TracedFunction, arguments: Arguments) -> TracedFunction:
     """Return the `TraceWithoutRefs` of a traced function with Refs; one without as it is."""
     closed = traced.jaxpr
     reached = jax_compat.held_refs(closed)
@@ -405,7 +417,7 @@ _UNFOUND = (
 )
 
 
-def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
+def _check_closed(traced: TracedFunction, operands: tuple[list[Any], list[Any]]) -> None:
     """Check that a function depends on its arguments alone.
 
     JAX makes an operand, ahead of them, of each tracer of another trace that it comes upon.
@@ -424,7 +436,7 @@ def _check_closed(traced: Any, operands: tuple[list[Any], list[Any]]) -> None:
     )
 
 
-def _foreign(traced: Any, operands: tuple[list[Any], list[Any]]) -> list[Any]:
+def _foreign(traced: TracedFunction, operands: tuple[list[Any], list[Any]]) -> list[Any]:
     """Return the invars of a traced function that are none of its operands."""
     invars = jax_compat.open_jaxpr(traced.jaxpr).invars
     return list(invars[: len(invars) - sum(map(len, operands))])

@@ -9,7 +9,7 @@ from jaxresid import jax_compat
 from jaxresid.jaxpr_types import Aval, ClosedJaxpr, Jaxpr
 
 
-def as_jitted(closed: ClosedJaxpr) -> Any:
+def as_jitted(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return a closed jaxpr that is one jitted call with all results of the call as outputs.
 
     They come first, in the order of the call; the other outputs follow. `nnx.jit` returns what it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import shape_and_dtype
@@ -41,7 +40,7 @@ def lost_gradients(step: StepTrace) -> tuple[LostGradients, ...]:
 
 
 def _lost_in_level(
-    levels: Levels, passes: Passes, level: Level, live: set[Var], names: Mapping[Any, str]
+    levels: Levels, passes: Passes, level: Level, live: set[Var], names: Mapping[Var, str]
 ) -> Iterator[LostGradients]:
     """Yield the lost backward passes of a level and of what is inside it.
 
@@ -87,7 +86,7 @@ def _lost_in_level(
             yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, known)
 
 
-def _is_used(eqn: Eqn, result: int | None, used: set[Any]) -> bool:
+def _is_used(eqn: Eqn, result: int | None, used: set[Var]) -> bool:
     return result is not None and eqn.outvars[result] in used
 
 
@@ -103,7 +102,7 @@ def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
             first[at] = at = first[first[at]]
         return at
 
-    makers: dict[Any, int] = {}
+    makers: dict[Var, int] = {}
     for at, (eqn, phase) in enumerate(zip(eqns, phases, strict=True)):
         if phase not in (FORWARD, BACKWARD):
             continue

@@ -11,8 +11,7 @@ import warnings
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
-from jaxresid.inspector.trace.failures import summary
+from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.jitted import operands
 from jaxresid.inspector.trace.traced import Lowerable, Traced

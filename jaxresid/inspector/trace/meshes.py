@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.inspector.trace.arguments import Arguments
+from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Mesh
 from jaxresid.units import format_bytes

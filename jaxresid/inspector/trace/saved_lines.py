@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError
-from jaxresid.inspector.trace.arguments import Arguments
-from jaxresid.inspector.trace.calling import call_with_leaves
-from jaxresid.inspector.trace.failures import summary
-from jaxresid.inspector.trace.leaves import is_inexact
+from jaxresid.errors import JaxresidError, summary
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.call.calling import call_with_leaves
+from jaxresid.inspector.call.leaves import is_inexact
 
 
 def saved_residual_lines(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> list[str]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
-from jaxresid.inspector.trace.arguments import Arguments
 from jaxresid.inspector.trace.changes import (
     changes,
     changes_by_step,
@@ -25,11 +26,10 @@ from jaxresid.inspector.trace.changes import (
     paths_of,
     trace_with_changes,
 )
-from jaxresid.inspector.trace.function import Trace, primal_trace
+from jaxresid.inspector.trace.function import Trace, TracedFunction, primal_trace
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
-from jaxresid.inspector.trace.sharding import Sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
-from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
+from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class StepTrace(Traced):
         return self.arguments.sharding(self.jaxpr.invars, {})
 
     @property
-    def jaxpr(self) -> Any:
+    def jaxpr(self) -> Jaxpr:
         """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
@@ -91,7 +91,7 @@ class StepTrace(Traced):
         return (Level(self.jaxpr, inputs=self.inputs),)
 
     @property
-    def written(self) -> Any:
+    def written(self) -> Jaxpr:
         """The open jaxpr itself, whose backward passes hold the checkpoints."""
         return self.jaxpr
 
@@ -132,7 +132,7 @@ class StepTrace(Traced):
         step_primal(fun, self.arguments)
 
 
-def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
+def step_primal(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction:
     """Return the `jax.stages.Traced` of the function itself, as `function.primal_trace` does.
 
     It is traced without has_aux. What it returns that is no array is left out: the modules that an
@@ -144,7 +144,9 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> Any:
     return primal_trace(_returning_arrays(fun), arguments, False)
 
 
-def step_trace_with_changes(fun: Callable[..., Any], arguments: Arguments) -> tuple[Any, Arguments]:
+def step_trace_with_changes(
+    fun: Callable[..., Any], arguments: Arguments
+) -> tuple[TracedFunction, Arguments]:
     """Return what `step_primal` does, and the arguments that the function turns out to have.
 
     See `changes.trace_with_changes`.
@@ -170,7 +172,7 @@ def is_jitted(fun: Callable[..., Any]) -> bool:
         return False
 
 
-def is_step(primal: Any, arguments: Arguments) -> bool:
+def is_step(primal: TracedFunction, arguments: Arguments) -> bool:
     """Return whether a traced function (a `step_primal`) is a training step.
 
     A step holds a gradient, and changes something by it, or returns something other than one real
@@ -209,7 +211,7 @@ def holds_gradient(jaxpr: Jaxpr) -> bool:
     return BACKWARD in Passes().within(jaxpr)
 
 
-def step_trace(primal: Any, arguments: Arguments, frames: Frames) -> StepTrace:
+def step_trace(primal: TracedFunction, arguments: Arguments, frames: Frames) -> StepTrace:
     """Return the trace of the step that was traced as `primal`; nothing is traced again.
 
     Args:
@@ -242,12 +244,12 @@ def step_trace(primal: Any, arguments: Arguments, frames: Frames) -> StepTrace:
     )
 
 
-def _donated(jaxpr: Jaxpr) -> set[Any]:
+def _donated(jaxpr: Jaxpr) -> set[Var]:
     """Return the variables that a jitted function called in a jaxpr is given for good.
 
     A variable that another eqn reads is not among them: it is kept.
     """
-    given: dict[Any, int] = {}
+    given: dict[Var, int] = {}
     for eqn in jaxpr.eqns:
         marks = (
             eqn.params.get("donated_invars", ()) if jax_compat.primitive_name(eqn) == "jit" else ()

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.trace.arguments import Arguments
-from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.jaxpr_types import Jaxpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Traced(ABC):
 
     @property
     @abstractmethod
-    def written(self) -> Any:
+    def written(self) -> Jaxpr:
         """The open jaxpr that shows its checkpoints."""
 
     @property

@@ -10,6 +10,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost, Expression, Location, Residual
 
 
@@ -107,7 +108,7 @@ class Variants(Protocol):
         """Return the checkpoints that are no places: in every variant they stay as written."""
         ...
 
-    def body(self, place: CheckpointPlace) -> Any:
+    def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that a place's first call runs, without the checkpoints inside."""
         ...
 

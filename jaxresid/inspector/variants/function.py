@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
@@ -29,7 +29,6 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
-from jaxresid.inspector.trace.failures import summary
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.naming import expressed, named
@@ -57,7 +56,7 @@ class FunctionVariants:
         self._name = name
         self._profile = profile
         self._jaxpr = traced.written
-        self._bodies: dict[Any, Any] = {}
+        self._bodies: dict[CheckpointPlace, Jaxpr] = {}
         self._sites = functools.cache(lambda: Removed(traced).sites)
         self.places = functools.cache(self._places)
         # The ids of the eqns whose results each expression is.
@@ -85,7 +84,7 @@ class FunctionVariants:
 
     def _loops(self, top: Level) -> list[CheckpointPlace]:
         """Return the outermost scans, those of one line as one place."""
-        groups: dict[Any, list[_Loop]] = {}
+        groups: dict[Hashable, list[_Loop]] = {}
         for loop in self._scans(top):
             key = (loop.function, loop.location and (loop.location.file, loop.location.line))
             groups.setdefault(key, []).append(loop)
@@ -125,7 +124,7 @@ class FunctionVariants:
                     found += self._scans(self._traced.levels.enter(level, eqn, which))
         return found
 
-    def body(self, place: CheckpointPlace) -> Any:
+    def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         found = self._bodies.get(place)
         if found is None:
@@ -189,9 +188,9 @@ class FunctionVariants:
             functools.partial(kept_by, traced, program),
         )
 
-    def _rewritten(self, choices: Choices) -> Any:
+    def _rewritten(self, choices: Choices) -> Jaxpr:
         eqns: dict[int, Replace] = {}
-        jaxprs: dict[int, Any] = {}
+        jaxprs: dict[int, Jaxpr] = {}
         inline, remake = Inlining(), Checkpointing(self._traced.frames)
         whole: Choice | None = None
         cuts: dict[int, list[tuple[int, int, Choice]]] = {}
@@ -248,7 +247,7 @@ class FunctionVariants:
         return found
 
 
-def _key(choice: Choice) -> tuple[int, Any]:
+def _key(choice: Choice) -> tuple[int, Hashable]:
     """Return a key that equal choices share; a policy may be an object that has no hash."""
     return id(choice.policy), choice.names
 
@@ -269,9 +268,9 @@ class Checkpointing:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._made: dict[Any, tuple[Any, Any]] = {}
-        self._bodies: dict[Any, Any] = {}
-        self._replaces: dict[Any, Replace] = {}
+        self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
+        self._bodies: dict[Hashable, Jaxpr] = {}
+        self._replaces: dict[Hashable, Replace] = {}
 
     def remat(self, choice: Choice) -> Replace:
         """Return a function from a remat eqn to the same eqn under another choice."""
@@ -284,7 +283,7 @@ class Checkpointing:
     def _remat(self, choice: Choice) -> Replace:
         def replace(eqn: Eqn) -> Eqn:
             held = jax_compat.params(eqn)["jaxpr"]
-            body = self._named(jax_compat.open_jaxpr(held), choice)
+            body = self.named(jax_compat.open_jaxpr(held), choice)
             return jax_compat.with_params(
                 eqn, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
@@ -303,7 +302,7 @@ class Checkpointing:
 
         return replace
 
-    def wrapped(self, jaxpr: Jaxpr, choice: Choice, *, prevent_cse: bool) -> Any:
+    def wrapped(self, jaxpr: Jaxpr, choice: Choice, *, prevent_cse: bool) -> Jaxpr:
         """Return an open jaxpr with all of its eqns in one checkpoint."""
         return jaxpr.replace(
             eqns=list(self.around(jaxpr, 0, len(jaxpr.eqns), jaxpr.eqns, choice, prevent_cse))
@@ -317,25 +316,26 @@ class Checkpointing:
         eqns: Sequence[Eqn],
         choice: Choice,
         prevent_cse: bool = True,
-    ) -> Sequence[Any]:
+    ) -> Sequence[Eqn]:
         """Return some eqns of a jaxpr, as rewritten, in one checkpoint."""
         if not eqns:
             return ()
         own = cut(jaxpr, start, stop, eqns)
         body = self._bodies.setdefault(alike.key(own), own)
-        made = jax_compat.as_remat(self._named(body, choice), own.invars, own.outvars, eqns[0])
+        made = jax_compat.as_remat(self.named(body, choice), own.invars, own.outvars, eqns[0])
         return (
             jax_compat.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),
         )
 
-    def _named(self, body: Any, choice: Choice) -> Any:
+    def named(self, body: Jaxpr, choice: Choice) -> Jaxpr:
+        """Return an open jaxpr with the values named that a choice names."""
         if not choice.names:
             return body
         return self._cached(
             _key(choice), body, lambda body: named(body, choice.names, self._frames)
         )
 
-    def _cached(self, key: Any, body: Any, make: Callable[[Any], Any]) -> Any:
+    def _cached(self, key: Hashable, body: Jaxpr, make: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:
         found = self._made.get((key, id(body)))
         if found is None:
             found = self._made[key, id(body)] = body, make(body)
@@ -378,7 +378,7 @@ def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
     return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
 
 
-def _extent(place: CheckpointPlace, whole: Any) -> tuple[set[int], set[int]]:
+def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
     """Return the ids of the eqns that a place consists of, and the ids of the eqns inside it."""
     match place.kind:
         case "checkpoint":

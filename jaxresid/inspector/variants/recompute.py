@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.trace.leaves import is_inexact
 from jaxresid.inspector.variants.naming import nameable, named
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Expression
@@ -111,7 +111,7 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     Raises:
       Exception: whatever JAX raises while it differentiates the body.
     """
-    sums: dict[Any, int] = {}
+    sums: dict[str | Expression | None, int] = {}
     for value in nameable(body, frames):
         key = value.name if value.name is not None else value.expression
         sums[key] = sums.get(key, 0) + aval_of(value.var).nbytes
@@ -137,7 +137,7 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     )
 
 
-def _differentiated(body: Jaxpr) -> tuple[Any, int]:
+def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
     """Return the open forward jaxpr of a body, and how many outputs the body has.
 
     The jaxpr's outputs are those of the body, then its residuals.
@@ -178,7 +178,7 @@ class _Flat:
         self.steps: list[Step] = []
         self._cost = cost
         self._index = index
-        self._costs: dict[int, tuple[Any, float]] = {}
+        self._costs: dict[int, tuple[Eqn, float]] = {}
 
     def outputs(self, jaxpr: Jaxpr) -> list[int | None]:
         """Return for each output the step that makes it; None for an input or a constant."""

@@ -35,8 +35,7 @@ from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
 from jaxresid.inspector.variants.function import Checkpointing
-from jaxresid.inspector.variants.naming import named
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
 
 
@@ -53,7 +52,7 @@ class _Binding:
     """
 
     kind: str
-    body: Any
+    body: Jaxpr
     policy: Any = None
     prevent_cse: bool = False
     location: Location | None = None
@@ -110,7 +109,7 @@ class StepVariants:
         self._profile = profile
         self._bound: list[_Binding] = []
         self.places = functools.cache(self._places)
-        self._bodies: dict[int, Any] = {}
+        self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
@@ -168,13 +167,13 @@ class StepVariants:
             around = found[number].around  # a body is bound before what it stands in
             return around[0] if around else number, len(around), number
 
-        groups: dict[Any, list[int]] = {}
+        groups: dict[tuple[str, Body, tuple[str, int] | None, str | None, bool], list[int]] = {}
         for number in sorted(found, key=order):
             made, use = self._bound[number], found[number]
             if made.kind == "scan" and use.around:
                 continue
             location = made.location or use.site.location
-            line = location and (location.file, location.line)
+            line = (location.file, location.line) if location else None
             # Of a loop's body JAX knows the function itself.
             body = use.site.body if made.kind == "checkpoint" else Body(made.function)
             key = (made.kind, body, line, description(made.policy), made.prevent_cse)
@@ -195,7 +194,7 @@ class StepVariants:
             for key, numbers in groups.items()
         )
 
-    def _holds_checkpoint(self, body: Any) -> bool:
+    def _holds_checkpoint(self, body: Jaxpr) -> bool:
         """Return whether a jaxpr holds a checkpoint that a user wrote; it may hold one of ours."""
         marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
         return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
@@ -204,7 +203,7 @@ class StepVariants:
         """Return the checkpoints that are no places: none; see `choices.Variants`."""
         return ()
 
-    def body(self, place: CheckpointPlace) -> Any:
+    def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         self.places()
         number = place.handle[0]
@@ -243,7 +242,7 @@ class StepVariants:
         for place, made in choices.items():
             self._check_policies(place, made)
             chosen.update(zip(place.handle, made, strict=True))
-        remake, bodies = Checkpointing(self._step.frames), _Named(self._step.frames)
+        remake = Checkpointing(self._step.frames)
         expected = [(made.kind, made.function) for made in self._bound]
         found: list[tuple[str, str]] = []
 
@@ -259,7 +258,7 @@ class StepVariants:
             if choice is None:
                 return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
             held = jax_compat.bound_params(params)["jaxpr"]
-            body = bodies.of(made.body, choice)
+            body = remake.named(made.body, choice)
             return jax_compat.with_bound_params(
                 params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
@@ -317,22 +316,6 @@ class StepVariants:
     @property
     def _name(self) -> str:
         return getattr(self._fun, "__qualname__", None) or type(self._fun).__name__
-
-
-class _Named:
-    """Bodies with some of their values named, each cached as one object."""
-
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
-        self._made: dict[Any, tuple[Any, Any]] = {}
-
-    def of(self, body: Any, choice: Choice) -> Any:
-        if not choice.names:
-            return body
-        key = (choice.names, id(body))
-        if key not in self._made:
-            self._made[key] = body, named(body, choice.names, self._frames)
-        return self._made[key][1]
 
 
 def _checkpoint(bound: Mapping[str, Any]) -> _Binding:

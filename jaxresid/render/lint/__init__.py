@@ -1,4 +1,4 @@
-"""Lint results as text: one module per format, named as the format, imported when asked for."""
+"""Lint results as text: the format that is asked for is imported from `formats/`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def render(
     )
     # With nothing to show, what is left to say is the same, and quicker to load.
     name = "concise" if format == "text" and not run.violations else format
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    module = importlib.import_module(f"{__name__}.formats.{name.replace('-', '_')}")
     out: str = module.render(run)
     return out if format == "github" else inert(out)
 

@@ -13,10 +13,10 @@ import pytest
 from small import f32
 
 import jaxresid
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.sites import body
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.trace.question import Question
 from jaxresid.layer_paths import folded, folded_scopes
 from jaxresid.model import Computed, Verdict
 from jaxresid.render.report.rows import View, rows

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, assume, given, settings
 import jaxresid
 from fixtures.inspect import gpt
 from jaxresid import jax_compat
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.regions import MOST_REGIONS, regions
 from tests import programs, where

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Choice, everywhere
 
 

@@ -7,6 +7,8 @@ import pytest
 from jax import lax
 
 import jaxresid
+from jaxresid.inspector.call.arguments import arguments
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
@@ -15,9 +17,7 @@ from jaxresid.inspector.memory.tpu.layouts import stored_nbytes
 from jaxresid.inspector.memory.tpu.profile import Tpu
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.ops import Block, Value
-from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
-from jaxresid.inspector.trace.question import Question
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
 ROWS, WIDTH, LAYERS = 4096, 1024, 5

@@ -8,14 +8,14 @@ import pytest
 from jax import lax
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.arguments import arguments
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.cpu.profile import Cpu
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
-from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
-from jaxresid.inspector.trace.question import Question
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 X = jax.ShapeDtypeStruct((128, 128), F32)

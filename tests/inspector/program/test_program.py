@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from jaxresid import jax_compat
+from jaxresid.inspector.call.arguments import arguments
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.memory.compilers import profile_of
@@ -18,9 +20,7 @@ from jaxresid.inspector.program.build import (
     program_of_jaxpr,
     value_and_gradients,
 )
-from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
-from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.places import parse_place
 from tests import programs
 from tests.small import f32

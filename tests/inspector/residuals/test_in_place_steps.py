@@ -7,11 +7,11 @@ import pytest
 import jaxresid
 from jaxresid.cli.main import run
 from jaxresid.errors import InputsError, TraceError
+from jaxresid.inspector.call.inputs import from_function
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.trace.changes import passed_through
-from jaxresid.inspector.trace.inputs import from_function
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.trace.step import StepTrace
 
 nnx = pytest.importorskip("flax.nnx")

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxresid.inspector.call.inputs import from_concrete, from_function
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.trace.inputs import from_concrete, from_function
-from jaxresid.inspector.trace.question import Question
 
 optax = pytest.importorskip("optax")
 WIDTH, HIDDEN, BATCH = 16, 32, 8

@@ -6,9 +6,9 @@ import pytest
 from small import f32
 
 from jaxresid.inspector import report
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source
 from jaxresid.xla import compiler
 from jaxresid.xla.job import Job, PeakBuffer

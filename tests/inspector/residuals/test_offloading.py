@@ -13,13 +13,13 @@ from small import f32
 
 import jaxresid
 from fixtures.inspect import offload
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.transfers import transfers
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import KeptResidual, offloading
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.xla.job import Job

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax import lax
 
 from fixtures.inspect import train_step
+from jaxresid.inspector.call.arguments import arguments
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -24,9 +26,7 @@ from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.arguments import arguments
 from jaxresid.inspector.trace.function import trace
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Computed, Mark
 from jaxresid.xla.places import parse_place
 from tests import programs

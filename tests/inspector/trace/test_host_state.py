@@ -5,9 +5,9 @@ import pytest
 
 import jaxresid
 from fixtures.inspect import optimizer
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.trace.question import Question
 from jaxresid.model import Transfers
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place

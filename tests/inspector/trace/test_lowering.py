@@ -14,9 +14,9 @@ from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.inspect import train_step
 from jaxresid.errors import TraceError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered, lowered_forward
-from jaxresid.inspector.trace.question import Question
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place

@@ -7,10 +7,10 @@ import pytest
 
 import jaxresid
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call.inputs import from_concrete, from_function
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.trace.inputs import from_concrete, from_function
-from jaxresid.inspector.trace.question import Question
 
 MAKERS = [(jax, "new_ref"), (jax, "array_ref"), (jax.experimental, "array_ref")]
 MAKERS += [(jax.experimental, "mutable_array")]

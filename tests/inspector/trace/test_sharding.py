@@ -21,14 +21,15 @@ from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.cli.main import run as command_line
 from jaxresid.errors import InputsError
+from jaxresid.inspector.call import splits
+from jaxresid.inspector.call.arguments import arguments
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace import meshes, splits
-from jaxresid.inspector.trace.arguments import arguments
-from jaxresid.inspector.trace.question import Question
-from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.inspector.trace import meshes
 from jaxresid.xla.places import parse_place
 from tests.where import ROOT
 

@@ -18,12 +18,12 @@ import jaxresid
 from fixtures.inspect import train_step
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, TraceError
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind, scan_binding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.trace.question import Question
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.step import StepVariants

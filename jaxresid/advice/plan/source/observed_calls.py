@@ -12,10 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal
 
 from jaxresid import jax_compat
-from jaxresid.inspector.trace.arguments import StaticNumber
+from jaxresid.inspector.call.arguments import StaticNumber
 from jaxresid.model import PlannedSite
 
 Kind = Literal["traced", "static", "closed"]
@@ -133,7 +134,7 @@ def watching_calls(
     for key in wanted:
         places.setdefault(key[2], []).append(key)
 
-    def called(frame: Any, event: str, _: Any) -> None:
+    def called(frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or frame.f_code.co_name not in places:
             return
         for key in places[frame.f_code.co_name]:
@@ -149,7 +150,7 @@ def watching_calls(
         sys.setprofile(before)
 
 
-def _is_called_from(frame: Any, file: str, line: int) -> bool:
+def _is_called_from(frame: FrameType, file: str, line: int) -> bool:
     caller = frame.f_back
     for _ in range(_DEPTH):
         if caller is None:
@@ -160,7 +161,7 @@ def _is_called_from(frame: Any, file: str, line: int) -> bool:
     return False
 
 
-def _kinds_in_frame(frame: Any) -> ArgumentKinds:
+def _kinds_in_frame(frame: FrameType) -> ArgumentKinds:
     code, values = frame.f_code, frame.f_locals
     names = code.co_varnames
     positional = [kind_of(values.get(name)) for name in names[: code.co_argcount]]

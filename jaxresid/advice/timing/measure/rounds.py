@@ -26,6 +26,7 @@ from jaxresid.advice.timing.measure.random_inputs import LeafRecipe, leaf_recipe
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Timing
 
 ROUNDS = 10
@@ -315,7 +316,7 @@ def _failing(call: Callable[..., Any], *args: Any) -> Any:
         raise FailedError(reason(e)) from e
 
 
-def tolerance(jaxpr: Any, platform: str) -> float:
+def tolerance(jaxpr: Jaxpr, platform: str) -> float:
     """Return the relative difference that rounding explains.
 
     It follows from the narrowest float dtype in a jaxpr. Accelerators round the operands of a

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any
 
 from jaxresid.inspector.cost.jaxpr_cost import flat_cost
 from jaxresid.inspector.memory.profile import Profile
@@ -24,7 +24,7 @@ def without_barriers(block: Block, *, is_body: bool) -> Block:
     if all(op.name != "barrier" for op in block.ops):
         return block
     names: dict[Value, Value] = {}
-    known: dict[Any, Op] = {}
+    known: dict[Hashable, Op] = {}
     ops: list[Op] = []
     for op in block.ops:
         operands = tuple(names.get(v, v) for v in op.operands)
@@ -82,7 +82,7 @@ def _work(block: Block, *, merged: bool = False, is_body: bool = False) -> int:
     return total
 
 
-def _key(op: Op, operands: tuple[Value, ...]) -> Any:
+def _key(op: Op, operands: tuple[Value, ...]) -> Hashable:
     """Return what makes an op equal to another; None if nothing does.
 
     A compiler compares no loops.

@@ -6,9 +6,8 @@ This was read off the passes of jaxlib 0.12 and the programs that come out of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS, VIEWS
@@ -66,8 +65,8 @@ class _CopyInserter:
         self._turned: dict[Value, _Transposed] = {}
         self._makers: dict[Value, Op] = {}
         self._readers: dict[Value, int] = {}
-        self._wide: dict[Any, Value] = {}
-        self._copies: dict[Any, Value] = {}
+        self._wide: dict[Hashable, Value] = {}
+        self._copies: dict[Hashable, Value] = {}
         # Results of dots that were turned round, and of those that the library does not take.
         self.rewritten: set[Value] = set()
         self._narrow: set[Value] = set()

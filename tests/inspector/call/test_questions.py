@@ -22,7 +22,7 @@ import jaxresid
 from jaxresid import option_types
 from jaxresid.cli import cli
 from jaxresid.errors import InputsError
-from jaxresid.inspector.trace.question import Question
+from jaxresid.inspector.call.question import Question
 from jaxresid.xla.job import Compilation
 from tests.where import ROOT
 

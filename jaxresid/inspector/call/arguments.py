@@ -9,11 +9,11 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.trace.leaves import is_array, is_inexact, mesh_of, struct
-from jaxresid.inspector.trace.objects import Flat, Layout, entries, flattened, value_of
-from jaxresid.inspector.trace.outside import outside
-from jaxresid.inspector.trace.question import Question
-from jaxresid.inspector.trace.sharding import Sharding
+from jaxresid.inspector.call.leaves import is_array, is_inexact, mesh_of, struct
+from jaxresid.inspector.call.objects import Flat, Layout, entries, flattened, value_of
+from jaxresid.inspector.call.outside import outside
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.jaxpr_types import Var
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
@@ -98,7 +98,7 @@ class Arguments:
         return self.having("differentiated") + self.having("traced")
 
     def sharding(
-        self, invars: Sequence[Var], known: Mapping[Any, tuple[int, ...]]
+        self, invars: Sequence[Var], known: Mapping[Var, tuple[int, ...]]
     ) -> Sharding | None:
         """Return how a jaxpr is split; None without a mesh. See `Sharding`.
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.trace.arguments import Arguments, StaticNumber, path_text
-from jaxresid.inspector.trace.objects import entries, flattened, is_variable, put, restored
-from jaxresid.inspector.trace.outside import inner_path
+from jaxresid.inspector.call.arguments import Arguments, StaticNumber, path_text
+from jaxresid.inspector.call.objects import entries, flattened, is_variable, put, restored
+from jaxresid.inspector.call.outside import inner_path
 
 
 def call_with_leaves(

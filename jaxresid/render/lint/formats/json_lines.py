@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxresid.render.lint.json import entries
+from jaxresid.render.lint.formats.json import entries
 from jaxresid.render.lint.run import Run
 from jaxresid.safe_text import json_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from jaxresid.inspector.trace.splits import Split
+from jaxresid.inspector.call.splits import Split
+from jaxresid.jaxpr_types import Var
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,5 +20,5 @@ class Sharding:
     """
 
     sizes: Mapping[str, int]
-    inputs: Mapping[Any, Split]
-    known: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)
+    inputs: Mapping[Var, Split]
+    known: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)

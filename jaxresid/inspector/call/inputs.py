@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import NOT_CAUGHT, InputsError
-from jaxresid.inspector.trace.arguments import CONCRETE, StaticNumber
-from jaxresid.inspector.trace.failures import summary
-from jaxresid.inspector.trace.leaves import is_array
-from jaxresid.inspector.trace.objects import Layout, flattened
+from jaxresid.errors import NOT_CAUGHT, InputsError, summary
+from jaxresid.inspector.call.arguments import CONCRETE, StaticNumber
+from jaxresid.inspector.call.leaves import is_array
+from jaxresid.inspector.call.objects import Layout, flattened
 from jaxresid.targets.inputs import Inputs
 from jaxresid.targets.specs import ArraySpec
 

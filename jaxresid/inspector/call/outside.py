@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.trace.objects import entries, is_module, is_variable
+from jaxresid.inspector.call.objects import entries, is_module, is_variable
 
 _MOST = 50_000  # objects looked at
 _DEEPEST = 40

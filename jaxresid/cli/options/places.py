@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 
@@ -13,8 +13,23 @@ from jaxresid.cli.options.sizes import size
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place, parse_place
 
-if TYPE_CHECKING:
-    from jaxresid.cli.options.inputs import TargetOptions
+
+class _PlaceOptions(Protocol):
+    """The options of `place_options` in the value that holds all of a command's."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def on(self) -> tuple[str, ...]: ...
+    @property
+    def on_origin(self) -> str: ...
+    @property
+    def memory_fraction(self) -> float | None: ...
+    @property
+    def margin(self) -> int | None: ...
+
+
+Given = TypeVar("Given", bound=_PlaceOptions)
 
 
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,8 +58,8 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def placed(
-    options: TargetOptions, *, compiles: bool, several: bool = False, measures: bool = False
-) -> tuple[TargetOptions, tuple[Place, ...]]:
+    options: Given, *, compiles: bool, several: bool = False, measures: bool = False
+) -> tuple[Given, tuple[Place, ...]]:
     """Return the options with the place that is meant, and the places, each once.
 
     Where something is compiled this process is prepared for it, before it loads jax: it traces on
@@ -77,7 +92,7 @@ def placed(
     return replace(options, on=texts, on_origin=places[0].origin), places
 
 
-def place_of(options: TargetOptions, on: str) -> Place:
+def place_of(options: _PlaceOptions, on: str) -> Place:
     """Return a place by the options' account of its memory.
 
     Raises:

@@ -42,6 +42,7 @@ _API = {
     "Lint": ("jaxresid.linter",),
     "Inputs and options": (
         *("jaxresid.targets.inputs", "jaxresid.settings.config", "jaxresid.option_types"),
+        "jaxresid.xla.places",
         "jaxresid._version",
     ),
     "Results": ("jaxresid.model",),

@@ -46,6 +46,7 @@ class PlaceInfo:
 
     Attributes:
       name: as users write it, `gpu:h100:8`.
+      kind: what it begins with: `gpu`, `tpu` or `cpu`.
       origin: who chose it, in words: `as asked`, `the default, as JAX sees no accelerator here`.
       profile: the compiler whose rules the estimated peak follows: `tpu` or `cpu`.
       memory_nbytes: the bytes that a program can have of one device; None where they are not known
@@ -53,6 +54,7 @@ class PlaceInfo:
     """
 
     name: str
+    kind: OneOf["gpu", "tpu", "cpu"]
     origin: str
     profile: str
     memory_nbytes: int | None = None

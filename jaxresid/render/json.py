@@ -201,6 +201,7 @@ def _jax(jax: JaxInfo) -> dict[str, Any]:
 def _place(place: PlaceInfo) -> dict[str, Any]:
     return {
         "name": place.name,
+        "kind": place.kind,
         "origin": place.origin,
         "profile": place.profile,
         "memory_nbytes": place.memory_nbytes,

@@ -50,6 +50,11 @@ class Place:
     origin: str = field(default="", compare=False)
 
     @property
+    def kind(self) -> OneOf["gpu", "tpu", "cpu"]:
+        """What the text begins with."""
+        return "gpu" if self.platform == "cuda" else self.platform
+
+    @property
     def is_here(self) -> bool:
         """Whether its devices are this machine's."""
         return self.platform == "cpu" or self.text == "gpu"

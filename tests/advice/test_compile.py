@@ -645,7 +645,7 @@ FAILED = Compiled(on="gpu", error="jax finds no GPU on this machine", estimate_n
 REPORT = CompiledReport(
     Target("decoder.py:loss", ("params", "x")),
     JaxInfo("0.10.2", {}),
-    (PlaceInfo(TPU, "as asked", "tpu", 16 * GIB),),
+    (PlaceInfo(TPU, "tpu", "as asked", "tpu", 16 * GIB),),
     (FITTING, TOO_BIG, FAILED),
     warnings=("the cache cannot be written: no space left on device",),
 )

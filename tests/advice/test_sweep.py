@@ -391,7 +391,7 @@ class TestErrors:
             jaxresid.sweep(jnp.sum, batches=(2,), on="cpu")(lambda batch: made)
 
     def test_no_such_place(self, compiler):
-        with pytest.raises(InputsError, match="unknown TPU generation 'v5x'"):
+        with pytest.raises(InputsError, match="unknown TPU 'v5x'"):
             jaxresid.sweep(loss, batches=(2,), on="tpu:v5x:2x4")(inputs)
 
     def test_jax_has_two_names_for_some(self, compiler):
@@ -727,7 +727,7 @@ memory at XLA's peak · x does not fit · none 1.0
 def test_many_batches_take_several_tables():
     from rich.console import Console
 
-    from jaxresid.model import JaxInfo, Sweep, Target
+    from jaxresid.model import JaxInfo, PlaceInfo, Sweep, Target
     from jaxresid.render.tables.sweep import render_sweep
 
     sizes = tuple(2**n for n in range(12))
@@ -739,9 +739,8 @@ def test_many_batches_take_several_tables():
     )
     rows += (SweepRow("f", "none", 64, "cpu", "whole", error="took longer than 600 s"),)
     policies = ("none", "dots_saveable")
-    sweep = Sweep(
-        Target("f", ()), JaxInfo("0.0", {}), "cpu", "whole", (), policies, sizes, ("cpu",), rows
-    )
+    cpu = PlaceInfo("cpu", "cpu", "as asked", "cpu")
+    sweep = Sweep(Target("f", ()), JaxInfo("0.0", {}), "whole", (), policies, sizes, (cpu,), rows)
     console = Console(width=60, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(render_sweep(sweep))
     text = console.export_text()

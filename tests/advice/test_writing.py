@@ -47,7 +47,7 @@ def plan(*sites, **figures):
     return Plan(
         target=Target("model.py:loss", ()),
         jax=JaxInfo("0", {}),
-        place=PlaceInfo("tpu:v5p", "as asked", "tpu"),
+        place=PlaceInfo("tpu:v5p", "tpu", "as asked", "tpu"),
         chip="v5p",
         offload=False,
         fits=True,

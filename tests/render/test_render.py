@@ -133,7 +133,7 @@ PEAK = Peak(
 REPORT = Report(
     target=Target("model:loss", ("params['w'][0]", "params['w'][1]", "x")),
     jax=JaxInfo("0.10.2", {"jax_remat3": True, "jax_use_direct_linearize": True}),
-    place=PlaceInfo("tpu:v5p", "as asked", "tpu", 95 * 1024 * MIB),
+    place=PlaceInfo("tpu:v5p", "tpu", "as asked", "tpu", 95 * 1024 * MIB),
     residuals=(
         Residual(Aval("float32", (512, 512), 4), Argument("params['w'][0]")),
         Residual(Aval("float32", (512, 512), 4), Argument("params['w'][1]")),
@@ -430,7 +430,7 @@ class TestPeak:
         ],
     )
     def test_how_good_it_measured_and_with_what(self, on, installed, said):
-        place = PlaceInfo(on, "as asked", "tpu")
+        place = PlaceInfo(on, on[:3], "as asked", "tpu")
         text = accuracy_text(place, installed)
         assert said in text
         assert ("%" in text) == ("median" in said)

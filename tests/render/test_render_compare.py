@@ -82,7 +82,7 @@ ROWS = (
         "mine:bad", "scan-bodies", error="the policy bad returns None\n  where True is needed"
     ),
 )
-PLACE = PlaceInfo("tpu:v5p", "as asked", "tpu", 95 * GIB)
+PLACE = PlaceInfo("tpu:v5p", "tpu", "as asked", "tpu", 95 * GIB)
 COMPARISON = Comparison(
     Target("gpt.py:loss", ("x", "stacked['w']", "stacked['b']")),
     JaxInfo("0.12.0", {"jax_use_direct_linearize": True}),
@@ -435,7 +435,9 @@ def test_remarks_say_whose_the_accuracy_is():
     assert "TPU v5p" in remarks(COMPARISON)[-1]
     assert (
         "XLA:CPU"
-        in remarks(dataclasses.replace(COMPARISON, place=PlaceInfo("cpu", "as asked", "cpu")))[-1]
+        in remarks(
+            dataclasses.replace(COMPARISON, place=PlaceInfo("cpu", "cpu", "as asked", "cpu"))
+        )[-1]
     )
 
 
@@ -600,7 +602,7 @@ fits 8.00 GiB: peak about 7.50 GiB, for 13.8% more FLOPs
  9.00 GiB  as it is written, 1.00 GiB too much
  7.50 GiB  with this plan, 512.00 MiB to spare
  2.00 GiB  the lowest found, 6.00 GiB to spare
-kept 5.00 GiB · recompute 1.20 TFLOP (13.8%) · time est. ×1.11 on v5p
+kept 5.00 GiB · recompute 1.20 TFLOP (13.8%) · time est. ×1.11 on tpu:v5p
 
 3 places  2 to change
 change  layer  model.py:49  loop body  ×48 trips
@@ -621,7 +623,8 @@ block = jax.checkpoint(block) if i < 10 else block
 
 Verified: tracing this code gives these figures.
 Proven: nothing cheaper among these choices fits (34 variants traced).
-Peaks are estimates, by a TPU's rules. The accuracy of the peak was measured"""
+Peaks are estimates, by a TPU's rules. The accuracy of the peak was measured
+"""
     )
 
 
@@ -742,6 +745,7 @@ def test_json_of_a_comparison():
         },
         "on": {
             "name": "tpu:v5p",
+            "kind": "tpu",
             "origin": "as asked",
             "profile": "tpu",
             "memory_nbytes": 95 * GIB,

@@ -22,4 +22,6 @@ def profile_of(place: Place) -> Profile:
 
 def place_info(place: Place) -> PlaceInfo:
     """Return a place as results show it."""
-    return PlaceInfo(place.text, place.origin, profile_of(place).name, place.memory_nbytes)
+    return PlaceInfo(
+        place.text, place.kind, place.origin, profile_of(place).name, place.memory_nbytes
+    )

@@ -69,7 +69,7 @@ def accuracy_text(place: PlaceInfo, compilers: Mapping[str, str]) -> str:
       place: the place that the estimate is for.
       compilers: the packages that are installed, and their versions.
     """
-    rows = MEASURED[place.name.partition(":")[0]]
+    rows = MEASURED[place.kind]
     for row in reversed(rows):
         if not _others(row, compilers):
             about, figures = row.text

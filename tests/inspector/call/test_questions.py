@@ -146,7 +146,7 @@ def test_the_old_shape_says_the_new_one(name):
 )
 def test_an_option_is_refused_in_the_first_call(name, options, said):
     with pytest.raises(InputsError, match=said) as caught:
-        first(name, loss, **options)
+        getattr(jaxresid, name)(loss, **{**FUNCTIONS[name], **options})
     assert "\n" not in str(caught.value)
 
 

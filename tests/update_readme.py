@@ -172,6 +172,7 @@ def picture() -> str:
     from rich.console import Console
 
     os.chdir(ROOT)
+    os.environ.update(environment())
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
     from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.report import inspection

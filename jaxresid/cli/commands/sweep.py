@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 @target_options
 @on_option
 @click.option(
-    "--batch",
-    "sizes",
-    callback=batches.parsed,
-    metavar="N,...",
-    help="Batch sizes: each replaces the word batch in a SPEC, such as f32[batch,2048], or is"
-    " passed as batch (or batch_size) to the function that makes the inputs.",
-)
-@click.option(
     "--policy",
     "policies",
     multiple=True,
@@ -66,7 +58,6 @@ if TYPE_CHECKING:
 def sweep(
     options: TargetOptions,
     place_names: tuple[str, ...],
-    sizes: tuple[int, ...],
     policies: tuple[str, ...],
     at: str | None,
     compiling: CompilingOptions,
@@ -82,7 +73,7 @@ def sweep(
     """
     if output == "-":
         raise InputsError("-o needs a file to add the results to, not stdout")
-    batches.check_specs((*options.arg, *options.kwarg), sizes)
+    batches.check_specs((*options.arg, *options.kwarg), options.batch)
     places = prepare_places(place_names)
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(showing_progress(f"tracing {options.target}"))
@@ -96,7 +87,7 @@ def sweep(
 
             say(f"connecting to {scheduler}")
             chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))
-        grid = Grid(places, policies or POLICIES, sizes, at)
+        grid = Grid(places, policies or POLICIES, options.batch, at)
         try:
             result = swept(
                 lambda batch: _traced(options, batch), grid, chosen, results=file, progress=say
@@ -120,13 +111,7 @@ def sweep(
 
 
 def _traced(options: TargetOptions, batch: int | None) -> Subject:
-    if batch is not None:
-        options = replace(
-            options,
-            arg=tuple(batches.sized_spec(spec, batch) for spec in options.arg),
-            kwarg=tuple(batches.sized_spec(spec, batch) for spec in options.kwarg),
-        )
-    asked = requested(options, batch).question
+    asked = requested(replace(options, batch=() if batch is None else (batch,))).question
     from jaxresid.inspector.report import subject
 
     return subject(asked)

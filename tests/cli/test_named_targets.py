@@ -344,6 +344,17 @@ class TestErrors:
         configured(toml)
         assert fails(command, "train").startswith(f"jaxresid: error: {message}")
 
+    def test_a_value_that_is_overridden_may_be_anything(self, configured):
+        configured('mesh = "data"\non = "gpu:h1000"')
+        options, others, _ = probed("--mesh", "d=2", "--on", "cpu")
+        assert (options.mesh, others["on"]) == ("d=2", "cpu")
+
+    def test_a_word_that_the_command_does_not_know(self, configured, fails, call):
+        configured('mode = "step"')
+        message = "pyproject.toml:5: `mode`: this command knows only auto, function; give one with"
+        assert f"error: {message} --mode\n" in fails("split", "train")
+        assert call("split", "train", "--mode", "function")[0] == 0
+
     def test_the_place_of_the_project(self, configured, fails):
         configured(above='on = "h100"')
         message = "jaxresid: error: pyproject.toml:2: `on`: 'h100' is not a place; write gpu:h100"

@@ -49,38 +49,65 @@ def target_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("target", callback=_chosen)(command)
 
 
-def _chosen(context: click.Context, parameter: click.Parameter, value: str) -> ChosenTarget:
+def _chosen(context: click.Context, argument: click.Parameter, text: str) -> ChosenTarget:
     if context.resilient_parsing:
-        return ChosenTarget(value)
+        return ChosenTarget(text)
     found = project(
         Path(),
         config_file=context.params.get("config"),
         isolated=bool(context.params.get("isolated")),
     )
-    named = None if ":" in value else _named(value, found)
+    named = None if ":" in text else _named(text, found)
     if found.file is None:
-        return ChosenTarget(value)
+        return ChosenTarget(text)
     folder = Path(os.path.abspath(found.file)).parent
-    tables: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
+    tables: dict[tuple[str, ...], Mapping[str, Any]] = {}
     if found.on is not None:
-        tables.append(((), {"--on": found.on}))
+        tables[()] = {"--on": found.on}
     if named is not None:
-        tables.append((("targets", named.name), named.options))
+        tables["targets", named.name] = named.options
+    context.default_map = _defaults(context, tables, folder, found)
+    origins = [
+        f"[{'.'.join(('tool', 'jaxresid', *keys))}] of {found.location()}"
+        for keys, options in tables.items()
+        if "--on" in options
+    ]
+    place_origin = origins[-1] if origins else None
+    if named is None:
+        return ChosenTarget(text, place_origin=place_origin)
+    return ChosenTarget(_reference_from_here(named.target, folder), str(folder), place_origin)
+
+
+def _defaults(
+    context: click.Context,
+    tables: Mapping[tuple[str, ...], Mapping[str, Any]],
+    folder: Path,
+    found: Project,
+) -> dict[str, Any]:
+    """Return the defaults of the command's options by their names.
+
+    Args:
+      context: the context of the command, after what is typed is read.
+      tables: the options that tables set, by the keys of the tables; the last one wins.
+      folder: the folder of the configuration file.
+      found: the configuration.
+
+    Raises:
+      InputsError: A value that is not overridden is not one of the option.
+    """
     parameters = {flag: each for each in context.command.params for flag in each.opts}
     defaults: dict[str, Any] = {}
-    place_origin = None
-    for keys, options in tables:
-        # A command without the option has nothing to do with the key.
-        for option in options.keys() & parameters.keys():
-            value_of_key = _value(option, options[option], folder, found, keys)
-            is_one = parameters[option].multiple and isinstance(value_of_key, str)
-            defaults[str(parameters[option].name)] = [value_of_key] if is_one else value_of_key
-        if "--on" in options:
-            place_origin = f"[{'.'.join(('tool', 'jaxresid', *keys))}] of {found.location()}"
-    context.default_map = defaults
-    if named is None:
-        return ChosenTarget(value, place_origin=place_origin)
-    return ChosenTarget(_from_here(named.target, folder), str(folder), place_origin)
+    for keys, options in tables.items():
+        for option, written in options.items():
+            parameter = parameters.get(option)
+            if parameter is None:  # the key is not this command's
+                continue
+            name, value = str(parameter.name), _from_here(option, written, folder)
+            if not _has_source(context, name, ParameterSource.COMMANDLINE):
+                _check(option, value, parameter, found, keys)
+            is_one = parameter.multiple and isinstance(value, str)
+            defaults[name] = [value] if is_one else value
+    return defaults
 
 
 def _named(name: str, found: Project) -> NamedTarget:
@@ -101,32 +128,38 @@ def _named(name: str, found: Project) -> NamedTarget:
     )
 
 
-def _value(option: str, value: Any, folder: Path, found: Project, keys: tuple[str, ...]) -> Any:
-    """Return the value of an option, with files as seen from the working directory.
+def _check(
+    option: str, value: Any, parameter: click.Parameter, found: Project, keys: tuple[str, ...]
+) -> None:
+    """Check what neither the configuration knows nor an error of the option would locate.
 
     Raises:
-      InputsError: It is not a mesh or a place; the message names the file and the key.
+      InputsError: It is not a mesh, a place or a word of the command; the message names the file
+        and the key.
     """
-    if option == "--inputs":
-        return _from_here(value, folder)
-    check: Callable[[str], Any]
-    if option == "--on":
-        from jaxresid.xla.places import parse_place
-
-        value, check = _place_from_here(value, folder), parse_place
-    elif option == "--mesh":
-        check = parse_axes
-    else:
-        return value
     try:
-        check(value)
+        if option == "--on":
+            from jaxresid.xla.places import parse_place
+
+            parse_place(value)
+        elif option == "--mesh":
+            parse_axes(value)
+        elif isinstance(parameter.type, click.Choice) and value not in parameter.type.choices:
+            words = ", ".join(parameter.type.choices)
+            raise InputsError(f"this command knows only {words}; give one with {option}")
     except InputsError as e:
         key = option.removeprefix("--")
         raise InputsError(f"{found.location(*keys, key)}: `{key}`: {e}") from None
-    return value
 
 
-def _from_here(reference: str, folder: Path) -> str:
+def _from_here(option: str, value: Any, folder: Path) -> Any:
+    """Return the value of an option with files as seen from the working directory."""
+    if option == "--inputs":
+        return _reference_from_here(value, folder)
+    return _place_from_here(value, folder) if option == "--on" else value
+
+
+def _reference_from_here(reference: str, folder: Path) -> str:
     """Return `file.py:function` with its file as seen from the working directory.
 
     A reference to a module, or a bare name, is returned as it is.

@@ -29,7 +29,7 @@ ALLOWED = {
     "jaxpr_types": set(),
     "jax_compat": {"errors", "interrupts", "jaxpr_types"},
     "model": {"option_types"},
-    "settings": {"errors", "nearest", "option_types"},
+    "settings": {"errors", "nearest", "option_types", "units"},
     "targets": {"errors", "nearest"},
     "linter": {
         *("_version", "decoding", "errors", "home", "interrupts", "nearest", "regular_files"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -15,6 +16,11 @@ from jaxresid.nearest import did_you_mean
 from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
+GPU_EXTRA = "pip install 'jaxresid[gpu]'"
+# What compiles for NVIDIA's GPUs; each release is for the jaxlib of its version.
+PLUGIN_PACKAGES = ("jax-cuda12-plugin", "jax-cuda12-pjrt")
+# The first jax whose CUDA plugin compiles for what is only described.
+_GPU_SINCE = (0, 9)
 # What JAX takes of a GPU's memory unless it is told otherwise.
 _MEMORY_FRACTION = 0.75
 _FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -181,7 +187,39 @@ def why_unavailable(place: Place) -> str | None:
     """
     if place.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
         return f"compiling for a TPU needs libtpu, but no TPU; install it with: {TPU_EXTRA}"
+    return _why_no_gpu() if place.target_config else None
+
+
+def _why_no_gpu() -> str | None:
+    """Return why nothing can be compiled for a GPU that is not there."""
+    jax, jaxlib = _installed("jax"), _installed("jaxlib")
+    if jax is not None and _numbers(jax) < _GPU_SINCE:
+        since = ".".join(map(str, _GPU_SINCE))
+        return f"compiling for a GPU that is not there needs jax {since} or newer; this is {jax}"
+    plugin, pjrt = PLUGIN_PACKAGES
+    for package in PLUGIN_PACKAGES:
+        version = _installed(package)
+        if version is None:
+            return (
+                f"compiling for a GPU needs {package}, but no GPU; install it with: {GPU_EXTRA}"
+            )
+        if jaxlib is not None and version != jaxlib:
+            return (
+                f"{package} {version} is not the one for jaxlib {jaxlib}; install it with: pip"
+                f" install {plugin}=={jaxlib} {pjrt}=={jaxlib}"
+            )
     return None
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
 
 
 def _parsed(text: str) -> Place:

@@ -84,7 +84,8 @@ def compilation(job: Job) -> Compilation:
             return replace(failure, seconds=seconds, compiler=_version(place))
         dumped = dump.read(folder)
     if executable is None:
-        protos, stats = [dumped[0]], memory_stats(dumped[1])
+        stats: Mapping[str, int] = memory_stats(dumped[1])
+        protos = [dumped[0]]
     else:
         memory = executable.get_compiled_memory_stats()
         protos = [module.as_serialized_hlo_module_proto() for module in executable.hlo_modules()]
@@ -170,9 +171,7 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     jax = jax_compat.import_jax()
     try:
         if place.topology:
-            found = jax_compat.topology_devices(
-                place.platform, place.topology, place.target_config
-            )
+            found = jax_compat.topology_devices(place.platform, place.topology, place.target_config)
         else:
             found = tuple(jax.local_devices(backend=place.platform))
     except Exception as e:

@@ -66,12 +66,7 @@ def _gpu(
     title: str,
     described: str,
     it: _Architecture,
-    cores: int,
-    bandwidth: int,
-    l2_nbytes: int,
-    clock_ghz: float,
-    memory_nbytes: int,
-    *,
+    figures: tuple[int, int, int, float, int],
     aliases: tuple[str, ...] = (),
 ) -> Gpu:
     """Return a GPU with its target config.
@@ -81,15 +76,15 @@ def _gpu(
       title: the full name.
       described: what CUDA calls it.
       it: its architecture.
-      cores: the number of its multiprocessors.
-      bandwidth: the bytes that it reads of its memory in a second.
-      l2_nbytes: its L2 cache.
-      clock_ghz: its clock.
-      memory_nbytes: its memory, as CUDA reports it.
+      figures: how many multiprocessors it has, the bytes that it reads of its memory in a second,
+        those of its L2 cache, its clock in GHz, and the bytes of its memory, as CUDA reports them.
       aliases: other names.
     """
-    # Published texts also hold the rates of each unit by type, the buses and the versions of CUDA.
-    # Without them all twelve compile the programs of test_gpu.py to the same bytes.
+    # Published texts also hold the rates of each unit by type, the buses and CUDA's versions. The
+    # bytes are the same without them: run with both for a scanned GPT and convolutions, on h100,
+    # b200 and v100 with jaxlib 0.10.2 and 0.12.0.1, on a100-40 with 0.10.2, and for two unrolled
+    # GPT layers where that was 0.12.0.1 or a100-40.
+    cores, bandwidth, l2_nbytes, clock_ghz, memory_nbytes = figures
     info = {
         "threads_per_block_limit": 1024,
         "threads_per_warp": 32,
@@ -129,54 +124,54 @@ def _gpu(
 GPUS = (
     _gpu(
         *("h100", "NVIDIA H100 SXM 80 GB", "NVIDIA H100 80GB HBM3", _SM_90),
-        *(132, 3352320000000, 52428800, 1.98, 84942979072),
-        aliases=("h100-sxm", "h100-80"),
+        (132, 3352320000000, 52428800, 1.98, 84942979072),
+        ("h100-sxm", "h100-80"),
     ),
     _gpu(
         *("h100-pcie", "NVIDIA H100 PCIe 80 GB", "NVIDIA H100 PCIe", _SM_90),
-        *(114, 2039040000000, 52428800, 1.755, 84942979072),
+        (114, 2039040000000, 52428800, 1.755, 84942979072),
     ),
     _gpu(
         *("h200", "NVIDIA H200 141 GB", "NVIDIA H200 141GB HBM3e", _SM_90),
-        *(132, 4800000000000, 52428800, 1.98, 151397597184),
+        (132, 4800000000000, 52428800, 1.98, 151397597184),
     ),
     _gpu(
         *("b200", "NVIDIA B200", "NVIDIA B200", _SM_100),
-        *(148, 7672320000000, 132644864, 1.965, 191514411008),
+        (148, 7672320000000, 132644864, 1.965, 191514411008),
     ),
     _gpu(
         *("b300", "NVIDIA B300", "NVIDIA B300", _SM_103),
-        *(158, 7936000000000, 135528448, 1.965, 297021865984),
+        (158, 7936000000000, 135528448, 1.965, 297021865984),
     ),
     _gpu(
         *("gb200", "NVIDIA GB200", "NVIDIA GB200", _SM_100),
-        *(152, 7928064000000, 135528448, 2.062, 197897748480),
+        (152, 7928064000000, 135528448, 2.062, 197897748480),
     ),
     _gpu(
         *("a100-40", "NVIDIA A100 SXM 40 GB", "NVIDIA A100-SXM4-40GB", _SM_80),
-        *(108, 1555200000000, 41943040, 1.41, 42331013120),
+        (108, 1555200000000, 41943040, 1.41, 42331013120),
     ),
     _gpu(
         *("a100-80", "NVIDIA A100 SXM 80 GB", "NVIDIA A100-SXM4-80GB", _SM_80),
-        *(108, 2039040000000, 41943040, 1.41, 85100068864),
-        aliases=("a100", "a100-sxm"),
+        (108, 2039040000000, 41943040, 1.41, 85100068864),
+        ("a100", "a100-sxm"),
     ),
     _gpu(
         *("a100-80-pcie", "NVIDIA A100 PCIe 80 GB", "A100 80GB", _SM_80),
-        *(108, 2039000000000, 41943040, 1.1105, 79050250240),
-        aliases=("a100-pcie",),
+        (108, 2039000000000, 41943040, 1.1105, 79050250240),
+        ("a100-pcie",),
     ),
     _gpu(
         *("a6000", "NVIDIA RTX A6000", "NVIDIA RTX A6000", _SM_86),
-        *(84, 768096000000, 6291456, 1.8, 51041271808),
-        aliases=("rtxa6000",),
+        (84, 768096000000, 6291456, 1.8, 51041271808),
+        ("rtxa6000",),
     ),
     _gpu(
         *("rtx6000pro", "NVIDIA RTX PRO 6000 Blackwell", "NVIDIA RTX PRO 6000 Blackwell", _SM_120),
-        *(188, 1792000000000, 134217728, 2.6, 103079215104),
+        (188, 1792000000000, 134217728, 2.6, 103079215104),
     ),
     _gpu(
         *("v100", "NVIDIA V100 SXM 16 GB", "Tesla V100-SXM2-16GB", _SM_70),
-        *(80, 898048000000, 6291456, 1.53, 16935682048),
+        (80, 898048000000, 6291456, 1.53, 16935682048),
     ),
 )

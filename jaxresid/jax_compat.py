@@ -734,7 +734,7 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
     if len(devices) < count:
         raise InputsError(
             f"a mesh of {count} devices needs {count} CPU devices to trace on, and JAX started with"
-            f" {len(devices)}; set JAX_NUM_CPU_DEVICES={count} before it is imported"
+            f" {len(devices)}; set JAX_NUM_CPU_DEVICES={count} before JAX is imported"
         )
     kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
     shaped = np.array(devices[:count]).reshape(tuple(axes.values()))

@@ -64,7 +64,7 @@ def sweep(
     """Compile TARGET for several policies, batch sizes and places.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced here, and each compilation has its own process, here or on a Dask cluster. Run an
+    is traced here, and each compilation runs in its own process, here or on a Dask cluster. Run an
     interrupted sweep again with the same -o to continue it. Exits 0, 2 if something could not be
     compiled, or 130 if interrupted.
     """

@@ -328,8 +328,8 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
     if jax_compat.axes_of(own) != jax_compat.axes_of(mesh):
         axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(own).items())
         raise InputsError(
-            f"--mesh {options.mesh} differs from the mesh of the inputs, {axes}; leave it out, or"
-            " give that one"
+            f"--mesh {options.mesh} differs from the mesh of the inputs, {axes}; leave --mesh out,"
+            " or give the same one"
         )
     return own if options.mesh_mode is None else mesh
 

@@ -193,7 +193,9 @@ class _Lifetimes:
 
     def _run(self, computation: int, now: int) -> int:
         if computation in self._entered:
-            raise ValueError("a computation that is called twice has no one place on a clock")
+            raise ValueError(
+                "a computation that is called twice has no single place in the schedule"
+            )
         self._entered.add(computation)
         for i in self._read.computations[computation]:
             now += 1

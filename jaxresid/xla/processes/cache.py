@@ -234,11 +234,11 @@ def _decoded(data: bytes, name: str) -> Compilation:
     """
     head, _, body = data.partition(b"\n")
     if json.loads(head) != _head(name, body):
-        raise ValueError("this is not the entry that was written")
+        raise ValueError("the entry is not the one that was written")
     values = json.loads(body)
     found = decoded(Compilation, values)
     if not _is_sound(found):
-        raise ValueError("no compiler says that")
+        raise ValueError("this is not what a compiler reports")
     return found  # type: ignore[no-any-return]
 
 

@@ -23,6 +23,9 @@ copyright = author
 version = release = jaxresid.__version__
 html_title = f"jaxresid {release}"
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+smartquotes = False  # quotes in help texts are to be typed
 html_baseurl = "" if DOCUMENTATION is None else f"{DOCUMENTATION}/"
 if REPOSITORY is not None:
     html_theme_options = {
@@ -52,7 +55,7 @@ class ConsoleLexer(lexer.RegexLexer):
     name, aliases = "Console", ["console"]
     tokens = {  # noqa: RUF012
         "root": [
-            (r"^(\$ )(.*\n)", lexer.bygroups(token.Generic.Prompt, token.Text)),
+            (r"^(\$ )(.*\n)", lexer.bygroups(token.Generic.Prompt, token.Generic.Strong)),
             (r".*\n", token.Generic.Output),
         ]
     }

@@ -23,7 +23,7 @@ _MARK = re.compile(r"[ \t]*# !$", re.MULTILINE)
 # The first digit of a code -> what its rules are about.
 _FAMILIES = {
     "0": "Comments that silence findings",
-    "1": "Where a checkpoint stands",
+    "1": "Where a checkpoint is",
     "2": "Policies",
     "3": "Names of values",
     "4": "`prevent_cse`",
@@ -114,7 +114,7 @@ def _rule_index(rules: Sequence[type[Documented]]) -> str:
         "[configuration](../configuration.md). `jaxresid explain CODE` prints the page of a rule.",
     ]
     for digit, title in _FAMILIES.items():
-        rows = ["| code | name | severity | fix | |", "|---|---|---|---|---|"]
+        rows = ["| code | name | severity | fix | what it finds |", "|---|---|---|---|---|"]
         for rule in rules:
             info = rule.info()
             if info.code[3] == digit:

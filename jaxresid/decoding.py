@@ -55,7 +55,7 @@ def decoded(kind: Any, value: Any) -> Any:
             return value
     elif type(value) is kind:
         return value
-    raise ValueError(f"{kind} is not what a value of type {type(value).__name__} is")
+    raise ValueError(f"a value of type {type(value).__name__} is not a {kind}")
 
 
 def _made(kind: Any, value: Any) -> Any:

@@ -595,16 +595,23 @@ def first_device() -> tuple[str, str, str] | None:
     return device.platform, device.device_kind, device.client.platform_version
 
 
-def topology_devices(topology: str) -> tuple[Any, ...]:
-    """Return the devices of a TPU topology, `v5e:2x4`, none of which has to be there.
+def topology_devices(platform: str, topology: str, target_config: str = "") -> tuple[Any, ...]:
+    """Return the devices of a topology, none of which has to be there.
+
+    Args:
+      platform: `tpu` or `cuda`.
+      topology: `v5e:2x4` of a TPU, `1x1x8` of a GPU.
+      target_config: the text that describes the GPU.
 
     Raises:
-      Exception: what libtpu says against it.
+      Exception: what the compiler says against it.
     """
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
-    return tuple(found.devices)
+    if target_config:
+        described = {"target_config": target_config, "topology": topology}
+        return tuple(topologies.get_topology_desc(platform=platform, **described).devices)
+    return tuple(topologies.get_topology_desc(topology, platform).devices)
 
 
 def bytecode(lowered: Any) -> tuple[bytes, int]:
@@ -727,7 +734,7 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
     if len(devices) < count:
         raise InputsError(
             f"a mesh of {count} devices needs {count} CPU devices to trace on, and JAX started with"
-            f" {len(devices)}; set JAX_NUM_CPU_DEVICES={count} before it is imported"
+            f" {len(devices)}; set JAX_NUM_CPU_DEVICES={count} before JAX is imported"
         )
     kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
     shaped = np.array(devices[:count]).reshape(tuple(axes.values()))

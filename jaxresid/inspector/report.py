@@ -321,7 +321,7 @@ def _traced(
             which = [
                 p for p, a, b in zip(call.paths, call.roles, held.roles, strict=True) if a != b
             ]
-            warning = f"kept static, as the function needs its value: {', '.join(which)}"
+            warning = f"kept static, as the function needs the value: {', '.join(which)}"
             try:
                 return held, trace(fun, held, has_aux, frames), (warning,)
             except JaxresidError:

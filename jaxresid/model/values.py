@@ -170,7 +170,7 @@ Origin = Argument | Constant | Literal | Computed
 class Mark(enum.StrEnum):
     """A further property of a residual that matters to a reader."""
 
-    PRIMAL_OUTPUT = "primal-output"  # also returned by the function: alive anyway
+    PRIMAL_OUTPUT = "primal-output"  # also returned by the function, so in memory anyway
     DUPLICATE = "duplicate"  # the same value as an earlier residual
     FREE = "free-to-recompute"  # made of literals, iota and scalars: cheaper to make than to keep
     CARRY = "carry"  # a loop's carry, kept as it enters each trip

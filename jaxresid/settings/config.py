@@ -13,11 +13,20 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple, NoReturn, get_args
 
-from jaxresid.errors import JaxresidError
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import OutputFormat
 from jaxresid.settings.globs import Glob, excluder, regex_of
+from jaxresid.settings.named_target import NamedTarget, named_targets
 from jaxresid.settings.requirements import Version, jax_requirements, newest_admitted, table_in
+from jaxresid.settings.toml_values import (
+    ConfigError,
+    display_path,
+    flag,
+    kind_of,
+    location,
+    string,
+    string_list,
+)
 
 OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
@@ -54,10 +63,6 @@ DEFAULT_EXCLUDE = (
 )
 
 
-class ConfigError(JaxresidError):
-    """The error of a configuration, or of an option overriding it, that is not understood."""
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """The settings of a configuration file or of the command line; None for what is not set.
@@ -67,6 +72,8 @@ class Options:
       per_file_ignores: (glob, selectors) pairs; a glob that starts with `!` is negated.
       exclude, extend_exclude: globs.
       cache_dir: as written; `~` is expanded later.
+      on: the place that the commands that trace ask about; `settings.project` reads it.
+      targets: the named targets of these commands.
     """
 
     select: tuple[str, ...] | None = None
@@ -85,6 +92,8 @@ class Options:
     cache_dir: str | None = None
     unsafe_fixes: bool | None = None
     fix: bool | None = None
+    on: str | None = None
+    targets: tuple[NamedTarget, ...] | None = None
 
 
 KNOWN_KEYS = tuple(f.name.replace("_", "-") for f in fields(Options))
@@ -238,7 +247,7 @@ class Config:
         words = ["ALL", *known, *known.values(), *{code[:4] for code in known}]
         guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
         if self.file is not None and from_file and selector in self.text:
-            where = _where(self.file, self.text, key, selector)
+            where = location(self.file, self.text, key, within=selector)
             raise ConfigError(f"{where}: unknown rule `{selector}` in `{key}`{guess}")
         raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
@@ -365,11 +374,8 @@ def load(
     cwd = Path(os.path.abspath(cwd or "."))
     if isolated:
         return combine(Options(), options, root=cwd, cwd=cwd)
-    nearest = _NearestConfig.search(start)
-    file, text = nearest.file, nearest.text
-    if config_file is not None:
-        file, text = config_file, _read(config_file)
-    groups = jax_requirements(_toml(text, file)) if file and config_file else ()
+    found = find(start, config_file)
+    file, text = found.file, found.text
     table = parse(text, file) if file else Options()
     target = options.target_jax or table.target_jax
     return combine(
@@ -379,7 +385,7 @@ def load(
         cwd=cwd,
         file=file,
         text=text,
-        target_jax=target or newest_admitted(groups or nearest.requirements),
+        target_jax=target or newest_admitted(found.requirements),
     )
 
 
@@ -477,34 +483,52 @@ def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
     return root / os.path.expanduser(table.cache_dir or ".jaxresid_cache")
 
 
-class _NearestConfig(NamedTuple):
-    """The nearest file that has the table, and what the nearest one that requires jax requires."""
+class FoundConfig(NamedTuple):
+    """The configuration file with its text, and what a pyproject.toml requires of jax."""
 
     file: Path | None = None
     text: str = ""
     requirements: tuple[tuple[str, ...], ...] = ()
 
-    @classmethod
-    def search(cls, start: Path) -> _NearestConfig:
-        file, text = None, ""
-        requirements: tuple[tuple[str, ...], ...] = ()
-        start = Path(os.path.abspath(start))
-        for directory in (start, *start.parents):
-            path = directory / "pyproject.toml"
-            try:
-                data = path.read_bytes()
-            except OSError:
-                continue
-            if b"jax" not in data:  # neither the table nor the requirement
-                continue
-            content = _decode(data, path)
-            document = _toml(content, path)
-            if file is None and "jaxresid" in table_in(document, "tool"):
-                file, text = path, content
-            requirements = requirements or jax_requirements(document)
-            if file is not None and requirements:
-                break
-        return cls(file, text, requirements)
+
+def find(start: Path, config_file: Path | None = None) -> FoundConfig:
+    """Return the configuration file, and what the nearest file that requires jax requires.
+
+    Args:
+      start: a file or directory; files are searched there and upwards.
+      config_file: the configuration file; without it, the nearest one that has the table.
+
+    Raises:
+      ConfigError: A file cannot be read or is not TOML.
+    """
+    nearest = _nearest(start)
+    if config_file is None:
+        return nearest
+    text = _read(config_file)
+    requirements = jax_requirements(_toml(text, config_file))
+    return FoundConfig(config_file, text, requirements or nearest.requirements)
+
+
+def _nearest(start: Path) -> FoundConfig:
+    file, text = None, ""
+    requirements: tuple[tuple[str, ...], ...] = ()
+    start = Path(os.path.abspath(start))
+    for directory in (start, *start.parents):
+        path = directory / "pyproject.toml"
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        if b"jax" not in data:  # neither the table nor the requirement
+            continue
+        content = _decode(data, path)
+        document = _toml(content, path)
+        if file is None and "jaxresid" in table_in(document, "tool"):
+            file, text = path, content
+        requirements = requirements or jax_requirements(document)
+        if file is not None and requirements:
+            break
+    return FoundConfig(file, text, requirements)
 
 
 def _read(path: Path) -> str:
@@ -518,7 +542,7 @@ def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{_display_path(path)}: not valid TOML: it is not UTF-8") from None
+        raise ConfigError(f"{display_path(path)}: not valid TOML: it is not UTF-8") from None
 
 
 def _toml(text: str, file: Path) -> dict[str, object]:
@@ -529,11 +553,11 @@ def _toml(text: str, file: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
-        where = f"{_display_path(file)}:{place[1]}:{place[2]}" if place else _display_path(file)
+        where = f"{display_path(file)}:{place[1]}:{place[2]}" if place else display_path(file)
         reason = reason[: place.start()] if place else reason
         raise ConfigError(f"{where}: not valid TOML: {reason}") from None
     except RecursionError:
-        raise ConfigError(f"{_display_path(file)}: not valid TOML: nested too deeply") from None
+        raise ConfigError(f"{display_path(file)}: not valid TOML: nested too deeply") from None
 
 
 _STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")
@@ -554,117 +578,60 @@ def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     table = table_in(_toml(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
         raise ConfigError(
-            f"{_display_path(file)}: tool.jaxresid is not a table; write [tool.jaxresid]"
+            f"{display_path(file)}: tool.jaxresid is not a table; write [tool.jaxresid]"
         )
     values: dict[str, object] = {}
     for key, value in table.items():
         try:
             values[key.replace("-", "_")] = _value(key, value)
         except ConfigError as error:
-            raise ConfigError(f"{_where(file, text, key)}: {error}") from None
+            raise ConfigError(f"{location(file, text, key, *error.keys)}: {error}") from None
     return Options(**values)  # type: ignore[arg-type]
 
 
 def _value(key: str, value: object) -> object:
     if key in _FLAGS:
-        return _flag(key, value)
+        return flag(key, value)
     if key in _STRINGS or key in _GLOBS:
-        strings = _string_list(key, value, '["JXR1"]' if key in _STRINGS else '["vendored"]')
+        strings = string_list(key, value, '["JXR1"]' if key in _STRINGS else '["vendored"]')
         return tuple(_check_glob(s, f"`{key}`") for s in strings) if key in _GLOBS else strings
     if key == "per-file-ignores":
         return _file_table(value)
     if key == "target-jax":
         if not isinstance(value, str):
-            raise ConfigError(f'`target-jax` is {_kind(value)}; write target-jax = "0.10"')
+            raise ConfigError(f'`target-jax` is {kind_of(value)}; write target-jax = "0.10"')
         return parse_target_jax(value)
     if key == "output-format":
         if not isinstance(value, str) or value not in OUTPUT_FORMATS:
             raise ConfigError(_no_format(value))
         return value
     if key == "cache-dir":
-        if not isinstance(value, str) or not value:
-            raise ConfigError(f'`cache-dir` is {_kind(value)}; write cache-dir = "some/directory"')
-        return value
+        return string(key, value, '"some/directory"')
+    if key == "on":
+        return string(key, value, '"gpu:h100"')
+    if key == "targets":
+        return named_targets(value)
     guess = did_you_mean(key.replace("_", "-"), KNOWN_KEYS)
     known = ", ".join(KNOWN_KEYS)
     raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {known}")
-
-
-def _flag(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"`{key}` is {_kind(value)}; write {key} = true or {key} = false")
-    return value
-
-
-def _string_list(key: str, value: object, example: str) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        example = f'["{value}"]' if isinstance(value, str) else example
-        raise ConfigError(f"`{key}` is {_kind(value)}; write a list, {key} = {example}")
-    for item in value:
-        if not isinstance(item, str) or not item:
-            raise ConfigError(f"the list `{key}` contains {_kind(item)}; write {key} = {example}")
-    return tuple(value)
 
 
 def _file_table(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     example = '{ "tests/*" = ["JXR101"] }'
     if not isinstance(value, dict):
         raise ConfigError(
-            f"`per-file-ignores` is {_kind(value)}; write a table, per-file-ignores = {example}"
+            f"`per-file-ignores` is {kind_of(value)}; write a table, per-file-ignores = {example}"
         )
     pairs = []
     for pattern, selectors in value.items():
         _check_glob(pattern.removeprefix("!"), "`per-file-ignores`")
-        pairs.append((pattern, _string_list(f'"{pattern}"', selectors, '["JXR101"]')))
+        pairs.append((pattern, string_list(f'"{pattern}"', selectors, '["JXR101"]')))
     return tuple(pairs)
-
-
-def _kind(value: object) -> str:
-    """Return what TOML calls a value: `true`, `the number 3`, `the string "x"`, `a table`."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'the string "{value}"'
-    if isinstance(value, (int, float)):
-        return f"the number {value}"
-    if isinstance(value, (dict, list)):
-        return "a table" if isinstance(value, dict) else "a list"
-    return str(value)  # a date or a time
 
 
 def _no_format(value: object) -> str:
     guess = did_you_mean(str(value), OUTPUT_FORMATS)
     return f"output-format: {value!r} is not one of {', '.join(OUTPUT_FORMATS)}{guess}"
-
-
-def _where(file: Path, text: str, key: str, within: str = "") -> str:
-    line = _line(text, key, within)
-    return f"{_display_path(file)}:{line}" if line else _display_path(file)
-
-
-def _line(text: str, key: str, within: str) -> int | None:
-    """Return the line of a key of [tool.jaxresid], or of the string `within` in its value."""
-    quoted = rf"[\"\']?{re.escape(key)}[\"\']?"
-    header = re.compile(rf"\s*\[\s*tool\s*\.\s*jaxresid\s*(\.\s*{quoted}\s*)?\]")
-    start = re.compile(rf"\s*(?:tool\s*\.\s*jaxresid\s*\.\s*)?{quoted}\s*[.=]")
-    value = re.compile(rf"[\"\']{re.escape(within)}[\"\']") if within else None
-    inside, found = False, None
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("["):
-            match = header.match(line)
-            inside = match is not None
-            found = number if match and match[1] else found
-        elif (inside or "jaxresid" in line) and start.match(line):
-            found = number
-        if found and (value is None or value.search(line)):
-            return number
-    return found
-
-
-def _display_path(path: Path) -> str:
-    """Return a path relative to the working directory where it is below it, else as it is."""
-    absolute, cwd = os.path.abspath(path), os.getcwd()
-    return os.path.relpath(absolute, cwd) if absolute.startswith(cwd + os.sep) else str(path)
 
 
 def _relative(path: str, root: str) -> str:

@@ -263,13 +263,14 @@ class _Parser:
             first = self.peek()
             entry = self.entry(used)
             if len(entries) == len(shape):
-                raise self.fail(f"the shape has only {len(shape)} dims", first)
+                plural = "s" * (len(shape) != 1)
+                raise self.fail(f"the shape has only {len(shape)} dimension{plural}", first)
             parts = math.prod(self.axes[name] for name in entry)
             if shape[len(entries)] % parts:
                 over = " and ".join(f"{name}={self.axes[name]}" for name in entry)
                 raise self.fail(
-                    f"dim {len(entries)} of size {shape[len(entries)]} cannot be split evenly over"
-                    f" {over}",
+                    f"dimension {len(entries)} of size {shape[len(entries)]} cannot be split evenly"
+                    f" over {over}",
                     first,
                 )
             entries.append(entry)
@@ -297,7 +298,7 @@ class _Parser:
         names = [self.axis(used)]
         while self.accept(","):
             names.append(self.axis(used))
-        self.expect(")", "after the axes of one dim")
+        self.expect(")", "after the axes of one dimension")
         return tuple(names)
 
     def axis(self, used: set[str]) -> str:
@@ -308,7 +309,7 @@ class _Parser:
             listed = f"--mesh has {', '.join(axes)}"
             raise self.fail(f"{what}; {listed}{did_you_mean(token.text, axes)}", token)
         if token.text in used:
-            raise self.fail(f"the axis {token.text} already splits another dim", token)
+            raise self.fail(f"the axis {token.text} already splits another dimension", token)
         used.add(token.text)
         return token.text
 

@@ -25,25 +25,37 @@ class Loaded:
     attribute: str
 
 
-def load(target: str) -> Loaded:
+def load(target: str, folder: str | None = None) -> Loaded:
     """Import the module of a target and return its attribute.
 
     The working directory is importable.
+
+    Args:
+      target: `module:function` or `file.py:function`.
+      folder: a folder that is importable too, and comes before the working directory.
 
     Raises:
       TargetError: A part cannot be found; the message names it and the nearest name that exists.
     """
     place, colon, attribute = target.rpartition(":")
     if not colon or not place or not attribute:
-        raise TargetError(
-            f"{target!r} does not name a function; write module:function,"
-            " e.g. train.model:loss or train/model.py:loss"
-        )
-    module = _import(place)
+        raise TargetError(no_function(target))
+    _importable(os.getcwd())
+    if folder is not None:
+        _importable(folder)
+    module = _import(place, folder)
     fun = _attribute(module, attribute, place)
     if not callable(fun):
         raise TargetError(f"{target} is not callable: its type is {type(fun).__name__}")
     return Loaded(fun, module, attribute)
+
+
+def no_function(target: str) -> str:
+    """Return the message for what is not `module:function`."""
+    return (
+        f"{target!r} does not name a function; write module:function,"
+        " e.g. train.model:loss or train/model.py:loss"
+    )
 
 
 def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
@@ -85,16 +97,15 @@ def function_name(fun: Callable[..., Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _import(place: str) -> ModuleType:
+def _import(place: str, folder: str | None) -> ModuleType:
     if place.endswith(".py") or os.sep in place:
         return _import_file(place)
-    _importable(os.getcwd())
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as e:
         missing = e.name or ""
         if place == missing or place.startswith(missing + "."):
-            raise TargetError(_no_module(place, missing)) from e
+            raise TargetError(_no_module(place, missing, folder)) from e
         raise TargetError(_error_in_module(place, e)) from e
     except NOT_CAUGHT:
         raise
@@ -113,7 +124,6 @@ def _import_file(place: str) -> ModuleType:
     while (root / "__init__.py").is_file():
         names.insert(0, root.name)
         root = root.parent
-    _importable(os.getcwd())
     _importable(str(root))
     if names[-1] == "__init__":
         names.pop()
@@ -154,15 +164,16 @@ def _python_files(folder: Path) -> list[str]:
     return [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
 
 
-def _no_module(place: str, missing: str) -> str:
+def _no_module(place: str, missing: str, folder: str | None) -> str:
     hint = ""
+    where = "the working directory" if folder is None else f"{folder}, the working directory"
     if "/" in place or os.path.exists(place.replace(".", os.sep) + ".py"):
         hint = f"; for a file write {place.replace('.', os.sep)}.py:function"
     else:
-        near = nearest(missing, [f.removesuffix(".py") for f in _python_files(Path.cwd())])
+        near = nearest(missing, [f.removesuffix(".py") for f in _python_files(Path(folder or "."))])
         if near:
             hint = f"; did you mean {near}?"
-    return f"no module named {missing!r} (looked in the working directory and sys.path){hint}"
+    return f"no module named {missing!r} (looked in {where} and sys.path){hint}"
 
 
 def _error_in_module(place: str, error: BaseException) -> str:

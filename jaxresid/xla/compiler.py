@@ -7,19 +7,24 @@ along; the process that asked reports it.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
-import re
+import queue
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.xla import places
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
-from jaxresid.xla.hlo.module import collectives
+from jaxresid.xla.hlo.memory import memory_stats
+from jaxresid.xla.hlo.module import collectives, output_dims
 from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
 from jaxresid.xla.job import Compilation, Job
 
@@ -44,6 +49,13 @@ func.func public @main(%x: tensor<1099511627776xi8>) -> tensor<1099511627776xi8>
 }
 """
 
+# What compiles for each platform besides jaxlib.
+_COMPILERS = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin",)}
+_NOT_COUNTED = (
+    "not counted: what CUDA's context, NCCL, autotuning and fragmentation take besides the program"
+)
+_LOOK_EVERY_S = 0.02
+
 
 class _UnavailableError(Exception):
     """An error for devices that are not available here; the message says why."""
@@ -56,42 +68,95 @@ def compilation(job: Job) -> Compilation:
         devices = _devices(place, job.module.devices)
     except _UnavailableError as e:
         return Compilation(error=str(e), compiler=_version(place))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         flags = {} if place.platform == "cpu" else dump.flags(folder)
+        if place.target_config and (toolkit := _toolkit()):
+            flags["xla_gpu_cuda_data_dir"] = toolkit
+        options = {**flags, **{name: _option(value) for name, value in job.flags}}
+        compile = partial(jax_compat.compiled, job.module.code, devices, options)
         started = time.perf_counter()
         try:
-            options = {**flags, **{name: _option(value) for name, value in job.flags}}
-            executable = jax_compat.compiled(job.module.code, devices, options)
+            executable = _until_assigned(compile, folder) if place.target_config else compile()
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
             failure = _failure(e, place, devices, dump.read(folder))
             return replace(failure, seconds=seconds, compiler=_version(place))
         dumped = dump.read(folder)
-    memory = executable.get_compiled_memory_stats()
-    modules = executable.hlo_modules()
-    protos = [module.as_serialized_hlo_module_proto() for module in modules]
-    assignment = getattr(memory, "serialized_buffer_assignment_proto", None)
-    if assignment and len(protos) == 1:
-        dumped = protos[0], assignment
+    if executable is None:
+        stats: Mapping[str, int] = memory_stats(dumped[1])
+        protos = [dumped[0]]
+    else:
+        memory = executable.get_compiled_memory_stats()
+        protos = [module.as_serialized_hlo_module_proto() for module in executable.hlo_modules()]
+        stats = _stats(memory)
+        assignment = getattr(memory, "serialized_buffer_assignment_proto", None)
+        if assignment and len(protos) == 1:
+            dumped = protos[0], assignment
     live = buffers(*dumped, place.platform)
     return Compilation(
-        stats=_stats(memory),
+        stats=_with_peak(stats),
         capacity_nbytes=_capacity(place, devices),
         buffers=live.buffers,
         live_nbytes=live.nbytes,
         collectives=tuple(op for proto in protos for op in collectives(proto)),
-        output_shards=_output_shards(modules[0].to_string()) if modules else None,
+        output_shards=output_dims(protos[0]) if protos else None,
         seconds=seconds,
         compiler=_version(place),
-        notes=(*live.notes, *_shared(place, devices)),
+        notes=(*live.notes, *_notes(place, devices)),
     )
 
 
-def _shared(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
-    if place.platform != "cpu" or len(devices) == 1:
-        return ()
-    return (f"the memory is this machine's, shared by {len(devices)} CPU devices",)
+def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
+    """Return what a compile returns, or None as soon as its buffer assignment is dumped.
+
+    Memory is settled by then, and what follows, the code of each kernel, takes most of the time.
+    The compile goes on in a thread of its own, until its process is ended.
+
+    Args:
+      compile: compiles one program, without holding the interpreter's lock.
+      folder: where it dumps.
+
+    Raises:
+      Exception: what the compiler says against the program.
+    """
+    outcomes: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            outcomes.put((compile(), None))
+        except Exception as e:
+            outcomes.put((None, e))
+
+    threading.Thread(target=run, daemon=True).start()
+    while True:
+        outcome = None
+        with suppress(queue.Empty):
+            outcome = outcomes.get(timeout=_LOOK_EVERY_S)
+        if dump.read(folder)[1]:
+            return None
+        if outcome is not None:
+            executable, error = outcome
+            if error is not None:
+                raise error
+            return executable
+
+
+def _toolkit() -> str | None:
+    """Return the folder of the wheel that has CUDA's assembler; None where it is not installed."""
+    try:
+        found = importlib.util.find_spec("nvidia.cuda_nvcc")
+    except ModuleNotFoundError:
+        return None
+    return None if found is None else next(iter(found.submodule_search_locations or ()), None)
+
+
+def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
+    if place.target_config:
+        return (_NOT_COUNTED,)
+    if place.platform == "cpu" and len(devices) > 1:
+        return (f"the memory is this machine's, shared by {len(devices)} CPU devices",)
+    return ()
 
 
 def _devices(place: places.Place, count: int) -> Sequence[Any]:
@@ -106,11 +171,11 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     jax = jax_compat.import_jax()
     try:
         if place.topology:
-            found = jax_compat.topology_devices(place.topology)
+            found = jax_compat.topology_devices(place.platform, place.topology, place.target_config)
         else:
             found = tuple(jax.local_devices(backend=place.platform))
     except Exception as e:
-        if place.platform == "cuda":
+        if place.is_here:
             raise _UnavailableError(f"jax finds no GPU on this machine: {_line(e)}") from e
         raise _UnavailableError(f"{place.text} is not available: {_line(e)}") from e
     if len(found) < count:
@@ -153,7 +218,13 @@ def _failure(
 
 
 def _stats(memory: Any) -> Mapping[str, int]:
-    """Return XLA's figures by the names of `model.Compiled`.
+    """Return XLA's figures by the names of `model.Compiled`."""
+    found = {ours: getattr(memory, theirs, None) for ours, theirs in _STATS.items()}
+    return {name: int(nbytes) for name, nbytes in found.items() if nbytes is not None}
+
+
+def _with_peak(stats: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the figures of a program with its peak.
 
     The peak is arguments + outputs + temporaries - aliased, all of device memory, which is what XLA
     sets aside. Its own field for the peak is another thing at each place: XLA:CPU's leaves the
@@ -161,8 +232,6 @@ def _stats(memory: Any) -> Mapping[str, int]:
     the chip (87.5 MiB for 40.5 MiB of arguments and outputs), and was up to 11 % lower where there
     is neither.
     """
-    found = {ours: getattr(memory, theirs, None) for ours, theirs in _STATS.items()}
-    stats = {name: int(nbytes) for name, nbytes in found.items() if nbytes is not None}
     held = [stats.get(f"{kind}_nbytes") for kind in ("argument", "output", "temp", "alias")]
     if None in held:
         return stats
@@ -175,6 +244,8 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
     if place.platform == "cpu":
         # Devices of the CPU are one machine's memory.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(devices)
+    if place.target_config:
+        return place.memory_nbytes
     if place.platform == "cuda":
         limit = (devices[0].memory_stats() or {}).get("bytes_limit")
         return None if limit is None else int(limit)
@@ -186,26 +257,8 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
     return None
 
 
-def _output_shards(text: str) -> tuple[tuple[int, ...] | None, ...] | None:
-    """Return the shape of each output on one device, from the text of an optimized module.
-
-    These are the types that its entry computation has after partitioning. Keys are arrays of
-    integers there.
-    """
-    layout = re.search(r"entry_computation_layout=\{(.*?)\}(?:, \w+=|\n)", text)
-    _, arrow, outputs = layout[1].partition("->") if layout else ("", "", "")
-    if not arrow:
-        return None
-    shapes = re.findall(r"\b([a-z]\w*)\[([\d,<=]*)\]", outputs)
-    return tuple(
-        tuple(int(n.removeprefix("<=")) for n in dims.split(",") if n)
-        for dtype, dims in shapes
-        if dtype != "token"
-    )
-
-
 def _version(place: places.Place) -> str:
-    packages = ["jaxlib"] + ["libtpu"] * (place.platform == "tpu")
+    packages = ["jaxlib", *_COMPILERS.get(place.platform, ())]
     found = [(name, _installed(name)) for name in packages]
     return ", ".join(f"{name} {version}" for name, version in found if version)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -15,10 +16,19 @@ from jaxresid.nearest import did_you_mean
 from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
+GPU_EXTRA = "pip install 'jaxresid[gpu]'"
+# What compiles for NVIDIA's GPUs. Each release of the first two is for the jaxlib of its version;
+# the third is CUDA's assembler, which jaxlib 0.12 tries kernels with before it assigns buffers.
+_PLUGIN = ("jax-cuda12-plugin", "jax-cuda12-pjrt")
+_ASSEMBLER = "nvidia-cuda-nvcc-cu12"
+# The first jax whose CUDA plugin compiles for what is only described.
+_GPU_SINCE = (0, 9)
 # What JAX takes of a GPU's memory unless it is told otherwise.
 _MEMORY_FRACTION = 0.75
 _FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _GPUS_OF_A_HOST = 8
+# Hosts, and GPUs of each.
+_COUNT = re.compile(r"(?:([1-9]\d{0,5})x)?([1-9]\d{0,3})")
 _FILES = (".txtpb", ".pbtxt", ".textproto", ".textpb")
 
 
@@ -197,7 +207,36 @@ def why_unavailable(place: Place) -> str | None:
     """
     if place.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
         return f"compiling for a TPU needs libtpu, but no TPU; install it with: {TPU_EXTRA}"
+    return _why_no_gpu() if place.target_config else None
+
+
+def _why_no_gpu() -> str | None:
+    """Return why nothing can be compiled for a GPU that is not there."""
+    jax, jaxlib = _installed("jax"), _installed("jaxlib")
+    if jax is not None and _numbers(jax) < _GPU_SINCE:
+        since = ".".join(map(str, _GPU_SINCE))
+        return f"compiling for a GPU that is not there needs jax {since} or newer; this is {jax}"
+    found = {package: _installed(package) for package in (*_PLUGIN, _ASSEMBLER)}
+    missing = [package for package, version in found.items() if version is None]
+    if missing:
+        what = " and ".join(missing)
+        return f"compiling for a GPU needs {what}, but no GPU; install it with: {GPU_EXTRA}"
+    if any(found[package] != jaxlib for package in _PLUGIN):
+        others = ", ".join(f"{package} {found[package]}" for package in _PLUGIN)
+        pinned = " ".join(f"{package}=={jaxlib}" for package in _PLUGIN)
+        return f"{others} are not those of jaxlib {jaxlib}; install: pip install {pinned}"
     return None
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
 
 
 def _parsed(text: str) -> Place:
@@ -216,7 +255,7 @@ def _parsed(text: str) -> Place:
         raise InputsError(f"{text!r} is not a place; write tpu:{_by_other_name(word)}")
     gpu = _gpu_named(kind)
     if gpu is not None:
-        count = f":{rest}" if re.fullmatch(r"(\d+x)?\d+", rest) else ""
+        count = f":{rest}" if _COUNT.fullmatch(rest) else ""
         raise InputsError(f"{text!r} is not a place; write gpu:{gpu.name}{count}")
     near = did_you_mean(word, _texts()) if word else ""
     raise InputsError(
@@ -228,7 +267,7 @@ def _parsed(text: str) -> Place:
 def _gpu(text: str, rest: str) -> Place:
     """Return the place of `gpu:` and a name or a file, with or without how many there are."""
     name, _, count = rest.rpartition(":")
-    if not name or _is_file(rest):
+    if not name or (_is_file(rest) and not _COUNT.fullmatch(count)):
         name, count = rest, ""
     config = _target_config(name) if _is_file(name) else ""
     gpu = _gpu_described(config) if config else _gpu_named(name.lower())
@@ -248,7 +287,7 @@ def _gpu(text: str, rest: str) -> Place:
     )
     if not count:
         return place
-    shape = re.fullmatch(r"(?:([1-9]\d{0,5})x)?([1-9]\d{0,3})", count)
+    shape = _COUNT.fullmatch(count)
     if shape is None:
         raise InputsError(
             f"{text!r}: {count!r} is not a number of GPUs; write {written}:8, or {written}:2x8 for"

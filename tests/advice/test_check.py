@@ -805,7 +805,7 @@ def test_warnings_go_to_stderr(lab):
     target = f"{lab.model(source)}:loss"
     code, out, err = lab(target)
     assert (code, out) == (0, "All checks passed!\n")
-    assert err == "jaxresid: warning: kept static, as the function needs its value: rate\n"
+    assert err == "jaxresid: warning: kept static, as the function needs the value: rate\n"
     assert lab(target, "-q")[2] == ""
 
 

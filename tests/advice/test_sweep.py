@@ -684,7 +684,7 @@ memory at XLA's peak · x does not fit · none 1.0
                 "fixed_inputs has no parameter named batch",
             ),
             (["--batch", "2", "--arg", "f32[3,8,8]"], "no SPEC has a dimension named batch"),
-            (["--arg", "f32[batch,8]"], "has a dimension `batch`: give its sizes with --batch"),
+            (["--arg", "f32[batch,8]"], "has a dimension `batch`: give its size with --batch"),
             ([], "loss_inputs is called with no arguments to make the inputs, but needs batch"),
             (["--batch", "2", "-o", "-"], "not stdout"),
             (["--batch", "2", "-o", "m.py"], "something other than the results of a sweep"),

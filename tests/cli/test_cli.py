@@ -225,7 +225,7 @@ class TestInputs:
         )
         found = report("gaur:switched")
         assert differentiated(found) == ["x"]
-        assert found["warnings"] == ["kept static, as the function needs its value: rate"]
+        assert found["warnings"] == ["kept static, as the function needs the value: rate"]
 
     def test_double_precision_is_said_to_be_single(self, report):
         found = report("zebu:plain", "--arg", "f64[3]")

@@ -118,13 +118,13 @@ def test_what_cannot_be_read_is_told(here, monkeypatch):
     found = discover(["."], configured(here))
     assert [f.path for f in found if isinstance(f, FoundFile)] == ["a/x.py"]
     assert [f for f in found if isinstance(f, UnreadablePath)] == [
-        UnreadablePath("a/nothing.py", "it is a symbolic link to nothing"),
+        UnreadablePath("a/nothing.py", "it is a broken symbolic link"),
         UnreadablePath("a/pipe.py", "it is not a regular file"),
         UnreadablePath("a/self.py", "too many levels of symbolic links"),
         UnreadablePath("locked", "permission denied"),
     ]
     assert discover(["a/nothing.py"], configured(here)) == (
-        UnreadablePath("a/nothing.py", "it is a symbolic link to nothing"),
+        UnreadablePath("a/nothing.py", "it is a broken symbolic link"),
     )
 
 

@@ -474,8 +474,8 @@ def test_show_fixes(lab):
     lab.write(a=CALLED, b=CALLED + LOSS)
     code, out, err = lab("--fix", "--show-fixes", "-f", "concise")
     assert code == 1
-    assert err == "Fixed:\n  a.py: JXR202 Remove the empty brackets\n" + (
-        "  b.py: JXR202 Remove the empty brackets\n"
+    assert err == "Fixed:\n  a.py: JXR202 Remove the empty parentheses\n" + (
+        "  b.py: JXR202 Remove the empty parentheses\n"
     )
     assert "Fixed 2 findings." in out
     assert [line.split(":")[0] for line in out.splitlines() if "JXR" in line] == ["b.py"]

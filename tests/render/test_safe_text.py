@@ -167,7 +167,11 @@ def test_reports(report, text):
 def test_what_xla_says(report, text):
     compiled = Compiled(on=text, error=text, notes=(text,), compiler=text)
     found = CompiledReport(
-        renamed(report.target, text), report.jax, "cpu", (compiled,), warnings=(text,)
+        renamed(report.target, text),
+        report.jax,
+        (renamed(report.place, text),),
+        (compiled,),
+        warnings=(text,),
     )
     assert_quiet(inert(rendered(render_compiled(found), None)))
     assert_quiet(compiled_json(found))

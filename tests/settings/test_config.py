@@ -205,6 +205,9 @@ def test_an_unknown_selector_of_an_option_names_the_option():
         ('target-jax = "newest"', r"'newest' is not a version of JAX"),
         ('output-format = "jsn"', r"'jsn' is not one of text, .*did you mean `json`"),
         ("cache-dir = 3", r"`cache-dir` is the number 3"),
+        ("on = 3", r'f.toml:2: `on` is the number 3; write on = "gpu:h100"'),
+        ('on = ""', r'f.toml:2: `on` is the string ""; write on = "gpu:h100"'),
+        ("targets = []", r"f.toml:2: `targets` is a list; write a table for each, \[tool"),
         ("per-file-ignores = []", r"`per-file-ignores` is a list; write a table"),
         ('per-file-ignores = { "a" = "JXR1" }', r'write a list, "a" = \["JXR1"\]'),
         ('exclude = ["{a"]', r"`exclude`: '\{a' is not a glob: `\{` without `\}`"),
@@ -231,11 +234,14 @@ def test_every_key_is_read():
     text += 'exclude = ["a"]\nextend-exclude = ["b"]\nforce-exclude = true\n'
     text += 'respect-gitignore = false\ntarget-jax = "0.10.2"\noutput-format = "json"\n'
     text += 'cache-dir = "c"\nunsafe-fixes = true\nfix = true\n'
+    text += 'on = "tpu:v5e"\n[tool.jaxresid.targets.train]\ntarget = "m:f"\n'
     text += '[tool.jaxresid.per-file-ignores]\n"t/*" = ["JXR1"]\n'
     options = parse(text)
     assert all(getattr(options, key.replace("-", "_")) is not None for key in KNOWN_KEYS)
     config = configured(text)
     assert [glob.pattern for glob in config.exclude] == ["a", "b"]
+    assert options.on == "tpu:v5e"
+    assert [(target.name, target.target) for target in options.targets] == [("train", "m:f")]
     assert config.selections[0].ignore == ("JXR1", "JXR3")
     assert config.target_jax == (0, 10)
     assert config.output_format == "json"

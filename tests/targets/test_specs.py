@@ -125,9 +125,9 @@ def test_parses_a_split(text, value):
     [
         ("f32[8,8]@dta", 9, "'dta' is not an axis; --mesh has data, model; did you mean `data`?"),
         ("f32[8,8]@", 9, "an axis is missing"),
-        ("f32[8,8]@data,data", 14, "the axis data already splits another dim"),
-        ("f32[8]@data,model", 12, "the shape has only 1 dims"),
-        ("f32[8,6]@None,data", 14, "dim 1 of size 6 cannot be split evenly over data=4"),
+        ("f32[8,8]@data,data", 14, "the axis data already splits another dimension"),
+        ("f32[8]@data,model", 12, "the shape has only 1 dimension"),
+        ("f32[8,6]@None,data", 14, "dimension 1 of size 6 cannot be split evenly over data=4"),
         ("f32[4,8]@(data,model)", 9, "cannot be split evenly over data=4 and model=2"),
         ("f32[8,8]@(data", 14, "expected ')'"),
         ("f32[8]@data]", 11, "unexpected ']'"),

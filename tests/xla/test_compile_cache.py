@@ -68,7 +68,8 @@ def test_every_field_is_kept(tmp_path):
 def test_what_counts(monkeypatch):
     module = JOB.module
     others = [
-        dataclasses.replace(JOB, on="tpu:v5e:4x2"),
+        dataclasses.replace(JOB, place=parse_place("tpu:v5e:4x4")),
+        dataclasses.replace(JOB, place=parse_place("gpu:h100")),
         dataclasses.replace(JOB, flags=()),
         dataclasses.replace(JOB, flags=(("xla_a", "2"),)),
         dataclasses.replace(JOB, module=dataclasses.replace(module, code=b"modulf")),
@@ -76,7 +77,7 @@ def test_what_counts(monkeypatch):
         dataclasses.replace(JOB, module=dataclasses.replace(module, platform="cpu")),
     ]
     keys = {key(JOB), *map(key, others)}
-    assert len(keys) == 7
+    assert len(keys) == 8
     for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "--xla_b=1")
@@ -87,7 +88,7 @@ def test_what_counts(monkeypatch):
         newer = {package: "99"}
         monkeypatch.setattr(cache_module, "_version", lambda p, n=newer: n.get(p) or version(p))
         keys.add(key(JOB))
-    assert len(keys) == 12
+    assert len(keys) == 13
 
 
 def test_what_does_not_count():
@@ -100,12 +101,25 @@ def test_what_does_not_count():
     )
 
 
-@pytest.mark.parametrize(("on", "goes_by_it"), [("cpu", True), ("gpu", True), ("tpu:v4:8", False)])
+@pytest.mark.parametrize(
+    ("on", "goes_by_it"),
+    [("cpu", True), ("gpu", True), ("gpu:h100", False), ("tpu:v4:2x2x1", False)],
+)
 def test_the_machine_counts_for_its_own_devices(on, goes_by_it, monkeypatch):
-    job = dataclasses.replace(JOB, on=on)
+    job = dataclasses.replace(JOB, place=parse_place(on))
     here = key(job)
     monkeypatch.setattr(cache_module, "_machine", lambda: ("another",))
     assert (key(job) != here) == goes_by_it
+
+
+def test_what_jax_may_take_of_a_gpu_is_none_of_its_result(tmp_path):
+    cache = CompileCache(tmp_path)
+    half, whole = (
+        dataclasses.replace(JOB, place=parse_place("gpu:h100:8", memory_fraction=fraction))
+        for fraction in (0.5, 1.0)
+    )
+    cache.put(half, dataclasses.replace(FULL, capacity_nbytes=half.place.memory_nbytes))
+    assert cache.get(whole).capacity_nbytes == 2 * half.place.memory_nbytes
 
 
 def test_errors_are_no_results_but_not_to_fit_is_one(tmp_path):
@@ -174,7 +188,7 @@ def test_a_corrupted_entry_is_replaced(corrupted, tmp_path):
 def test_many_corrupted_entries_are_one_line(tmp_path):
     cache = CompileCache(tmp_path)
     for i in range(3):
-        job = dataclasses.replace(JOB, on=f"tpu:v5e:{i}")
+        job = dataclasses.replace(JOB, flags=(("xla_a", f"{i}"),))
         entry(cache, job).write_bytes(b"?")
         cache.get(job)
     (line,) = cache.warnings
@@ -234,7 +248,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 
 def test_the_oldest_make_room(tmp_path):
-    jobs = [dataclasses.replace(JOB, on=f"tpu:{i}") for i in range(4)]
+    jobs = [dataclasses.replace(JOB, flags=(("xla_a", f"{i}"),)) for i in range(4)]
     cache = CompileCache(tmp_path)
     cache.put(jobs[0], FULL)
     size = entry(cache, jobs[0]).stat().st_size
@@ -265,7 +279,7 @@ cache, n_found = CompileCache(sys.argv[1]), 0
 sys.stdin.readline()
 for turn in range(3):
     for i in range(60):
-        job = dataclasses.replace(JOB, on=f"tpu:{{i}}")
+        job = dataclasses.replace(JOB, flags=(("xla_a", f"{{i}}"),))
         found = cache.get(job)
         n_found += found is not None
         assert found is None or found == dataclasses.replace(FULL, live_nbytes=i, cached=True)
@@ -289,7 +303,7 @@ def test_two_processes_fill_one_cache(tmp_path):
         assert process.returncode == 0, complaints
         assert int(said) >= 120
     cache = CompileCache(tmp_path / "cache")
-    assert all(cache.get(dataclasses.replace(JOB, on=f"tpu:{i}")) for i in range(60))
+    assert all(cache.get(dataclasses.replace(JOB, flags=(("xla_a", f"{i}"),))) for i in range(60))
     assert len(list(cache.directory.iterdir())) == 62
 
 

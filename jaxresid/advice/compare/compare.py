@@ -252,8 +252,8 @@ class ComparisonTable:
                 self._plain = variants.variant({p: (None,) * p.calls for p in sites})
             except JaxresidError as e:
                 raise InputsError(
-                    "every policy is compared with no checkpoint, and without its checkpoints JAX"
-                    f" cannot differentiate it: {e}"
+                    "every policy is compared with the program without checkpoints, which JAX"
+                    f" cannot differentiate: {e}"
                 ) from e
         self._plain_seconds = self._seconds(self._plain)
         self._kept_without = functools.cache(self._plain.kept)

@@ -400,8 +400,8 @@ def _as_reported(source: Source) -> Source:
 
 def _unused(devices: int, there: int) -> str:
     return (
-        f"the program is for {devices} of the {there} devices; to split it over all of them, give"
-        " its arguments shardings"
+        f"the program uses only {devices} of the {there} devices; to split it over all of them,"
+        " give its arguments shardings"
     )
 
 

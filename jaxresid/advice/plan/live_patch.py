@@ -103,7 +103,7 @@ def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt,
         if _outline(statement) == outline:
             continue
         if not isinstance(statement, (ast.FunctionDef, ast.Assign, ast.AnnAssign)):
-            raise UnpatchableError(f"{shown}:{statement.lineno} runs only when it is imported")
+            raise UnpatchableError(f"{shown}:{statement.lineno} runs only at import")
         found.append(statement)
     return tuple(found)
 

@@ -196,7 +196,7 @@ def _planned(
             if body_graph is None:
                 warnings.append(
                     f"at {place} only JAX's policies were tried: its body cannot be differentiated"
-                    " by itself, so which of its values to save is not known"
+                    " by itself, so it is not known which of its values are worth saving"
                 )
         names = _names(variants, [place])
         step = _STEP if len(places) > 2 else 0.0

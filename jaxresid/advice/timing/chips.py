@@ -245,7 +245,7 @@ _H200 = _hopper(
     141 * _GB,
     4800e9,
     FigureSource("bfloat16, float8, int8, HBM", _BOOK_GPU),
-    FigureSource("the rest: that of the H100, whose die it has", _HOPPER),
+    FigureSource("the rest: as for the H100, which has the same die", _HOPPER),
 )
 _B200 = Chip(
     name="b200",
@@ -261,7 +261,7 @@ _B200 = Chip(
     host_rate=64e9,
     sources=(
         FigureSource(
-            "matmul and vector: an eighth of HGX B200's, half of what it gives with sparsity",
+            "matmul and vector: an eighth of the HGX B200's, halved where given with sparsity",
             "https://fibermall.com/blog/?p=17161",
         ),
         FigureSource("HBM bandwidth", _BOOK_GPU),

@@ -79,18 +79,18 @@ class _Command(click.Command):
 
 @click.command(cls=_Command)
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
-@click.option("--fix/--no-fix", default=None, help="Make the safe fixes, and report what is left.")
+@click.option("--fix/--no-fix", default=None, help="Apply the safe fixes, and report what is left.")
 @click.option(
     "--unsafe-fixes/--no-unsafe-fixes",
     default=None,
     help="With --fix or --diff, also make fixes that may change values, memory or compute.",
 )
-@click.option("--fix-only", is_flag=True, help="Make the fixes and report nothing.")
+@click.option("--fix-only", is_flag=True, help="Apply the fixes and report nothing.")
 @click.option("--diff", is_flag=True, help="Print the fixes as a diff and write nothing.")
 @click.option("--show-fixes", is_flag=True, help="List the fixes that were made.")
 @selecting_options
-@selectors("fixable", "Rules whose fixes may be made.")
-@selectors("unfixable", "Rules whose fixes may not be made.")
+@selectors("fixable", "Rules whose fixes may be applied.")
+@selectors("unfixable", "Rules whose fixes may not be applied.")
 @list_option("exclude", "GLOBS", "Files and directories to leave out.", _globs)
 @list_option(
     "extend-exclude",
@@ -137,7 +137,7 @@ def lint(traceback: bool, **given: Any) -> int:
     """Find misplaced and mistaken uses of jax.checkpoint in code.
 
     PATHS are files and directories, by default the current directory; `-` is standard input. The
-    linted code is neither imported nor run. Exits 0 if there is nothing but infos, 1 if there are
+    linted code is neither imported nor run. Exits 0 if there are only infos, 1 if there are
     findings, 2 if something went wrong.
     """
     del traceback

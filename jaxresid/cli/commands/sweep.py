@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 @click.command()
 @target_options
 @click.option(
-    "--batch",
-    "sizes",
-    callback=batches.parsed,
-    metavar="N,...",
-    help="Batch sizes: each replaces the word batch in a SPEC, such as f32[batch,2048], or is"
-    " passed as batch (or batch_size) to the function that makes the inputs.",
-)
-@click.option(
     "--policy",
     "policies",
     multiple=True,
@@ -63,7 +55,6 @@ if TYPE_CHECKING:
 )
 def sweep(
     options: TargetOptions,
-    sizes: tuple[int, ...],
     policies: tuple[str, ...],
     at: str | None,
     compiling: CompilingOptions,
@@ -73,13 +64,13 @@ def sweep(
     """Compile TARGET for several policies, batch sizes and places.
 
     TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced here, and each compilation has its own process, here or on a Dask cluster. Run an
+    is traced here, and each compilation runs in its own process, here or on a Dask cluster. Run an
     interrupted sweep again with the same -o to continue it. Exits 0, 2 if something could not be
     compiled, or 130 if interrupted.
     """
     if output == "-":
         raise InputsError("-o needs a file to add the results to, not stdout")
-    batches.check_specs((*options.arg, *options.kwarg), sizes)
+    batches.check_specs((*options.arg, *options.kwarg), options.batch)
     options, places = placed(options, compiles=True, several=True)
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(showing_progress(f"tracing {options.target}"))
@@ -93,7 +84,7 @@ def sweep(
 
             say(f"connecting to {scheduler}")
             chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))
-        grid = Grid(places, policies or POLICIES, sizes, at)
+        grid = Grid(places, policies or POLICIES, options.batch, at)
         try:
             result = swept(
                 lambda batch: _traced(options, batch), grid, chosen, results=file, progress=say
@@ -117,13 +108,7 @@ def sweep(
 
 
 def _traced(options: TargetOptions, batch: int | None) -> Subject:
-    if batch is not None:
-        options = replace(
-            options,
-            arg=tuple(batches.sized_spec(spec, batch) for spec in options.arg),
-            kwarg=tuple(batches.sized_spec(spec, batch) for spec in options.kwarg),
-        )
-    asked = requested(options, batch).question
+    asked = requested(replace(options, batch=() if batch is None else (batch,))).question
     from jaxresid.inspector.report import subject
 
     return subject(asked)

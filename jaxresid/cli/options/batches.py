@@ -51,8 +51,27 @@ def is_sized(spec: str) -> bool:
     return sized_spec(spec, 1) != spec
 
 
-def sized_spec(spec: str, batch: int) -> str:
-    """Return the SPEC with the size in place of the dimensions that are the word `batch`."""
+def single(batches: Sequence[int]) -> int | None:
+    """Return the one batch size that a program has; None for the inputs as they are.
+
+    Raises:
+      InputsError: There are several.
+    """
+    if len(batches) > 1:
+        listed = ",".join(map(str, batches))
+        raise InputsError(
+            f"--batch: only sweep takes several sizes ({listed}); choose one: --batch {batches[0]}"
+        )
+    return batches[0] if batches else None
+
+
+def sized_spec(spec: str, batch: int | None) -> str:
+    """Return the SPEC with the size in place of the dimensions that are the word `batch`.
+
+    With no size the SPEC is returned as it is.
+    """
+    if batch is None:
+        return spec
 
     def replaced(match: re.Match[str]) -> str:
         if match["string"] is not None:
@@ -71,7 +90,7 @@ def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:
     sized = [spec for spec in specs if is_sized(spec)]
     if sized and not batches:
         raise InputsError(
-            f"{sized[0]} has a dimension `batch`: give its sizes with --batch, e.g. 8,16"
+            f"{sized[0]} has a dimension `batch`: give its size with --batch, e.g. --batch 8"
         )
     if batches and specs and not sized:
         raise InputsError(

@@ -49,7 +49,7 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--jobs",
         type=click.IntRange(min=1),
         metavar="N",
-        help="How many to compile at once.  [default: depends on the number of cores]",
+        help="How many programs to compile at once.  [default: depends on the number of cores]",
     )
     @click.option(
         "--timeout",

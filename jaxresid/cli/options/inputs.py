@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from jaxresid.cli.main import check_output
-from jaxresid.cli.options import batches
+from jaxresid.cli.options import batches, named_targets
 from jaxresid.cli.options.places import place_of, place_options
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.interrupts import deferring_interrupts
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class TargetOptions:
     """The options as given; a command without --mode and --on looks at the function itself.
 
-    `on_origin` says who chose the places in `on`.
+    `on_origin` says who chose the places in `on`; `folder` is the one whose modules a named target
+    may name, as `ChosenTarget` has it.
     """
 
     target: str
@@ -50,6 +51,8 @@ class TargetOptions:
     margin: int | None = None
     mesh: str | None = None
     mesh_mode: MeshMode | None = None
+    batch: tuple[int, ...] = ()
+    folder: str | None = None
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +72,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add TARGET and its options; the command receives them as one `TargetOptions`."""
 
-    @click.argument("target")
+    @named_targets.target_argument
     @click.option(
         "--inputs",
         metavar="REF",
@@ -117,12 +120,26 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--has-aux", is_flag=True, help="The function returns (output, aux).")
     @click.option(
+        "--batch",
+        callback=batches.parsed,
+        metavar="N",
+        help="The batch size: it replaces the word batch in a SPEC, such as f32[batch,2048], or is"
+        " passed as batch (or batch_size) to the function that makes the inputs. Several for sweep:"
+        " N,...",
+    )
+    @click.option(
         "--traceback", is_flag=True, expose_value=False, help="Show the tracebacks of errors."
     )
     @functools.wraps(command)
     def wrapped(**options: Any) -> Any:
+        context = click.get_current_context()
+        target = options.pop("target")
+        options = named_targets.without_replaced(context, options)
         names = [name for name in TargetOptions.__dataclass_fields__ if name in options]
-        chosen = TargetOptions(**{name: options.pop(name) for name in names})
+        own = {name: options.pop(name) for name in names}
+        if origin := named_targets.place_origin(context):
+            own["on_origin"] = origin
+        chosen = TargetOptions(target=target.text, folder=target.folder, **own)
         return command(chosen, **options)
 
     return wrapped
@@ -200,12 +217,8 @@ def subject_of(options: TargetOptions) -> tuple[Subject, TargetRequest]:
     return subject(request.question), request
 
 
-def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest:
+def requested(options: TargetOptions) -> TargetRequest:
     """Load the target, make its arguments abstract, and return both as a request.
-
-    Args:
-      options: The options as given.
-      batch: The batch size for the function that makes the inputs, if there is one.
 
     Raises:
       JaxresidError: Something is wrong with the target or its inputs.
@@ -215,10 +228,12 @@ def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest
     _check_combination(options)
     # Parsed first: a typo in a SPEC is found without importing anything.
     axes = None if options.mesh is None else parse_axes(options.mesh)
-    args = [_spec("--arg", text, axes) for text in options.arg]
+    batch = batches.single(options.batch)
+    batches.check_specs((*options.arg, *options.kwarg), options.batch)
+    args = [_spec("--arg", batches.sized_spec(text, batch), axes) for text in options.arg]
     kwargs: dict[str, Any] = {}
     for text in options.kwarg:
-        keyword, value = _kwarg(text, axes)
+        keyword, value = _kwarg(batches.sized_spec(text, batch), axes)
         if keyword in kwargs:
             raise InputsError(f"--kwarg gives {keyword} twice")
         kwargs[keyword] = value
@@ -238,7 +253,7 @@ def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest
     )
 
     with _with_device_advice():
-        loaded = load(options.target)
+        loaded = load(options.target, options.folder)
     fun: Callable[..., Any] = loaded.fun
     make: Callable[[], Any] | None = None
     warnings: list[str] = []
@@ -258,6 +273,8 @@ def requested(options: TargetOptions, batch: int | None = None) -> TargetRequest
                 inputs = _from_reference(options, make)
             elif _required(loaded.fun) or _signature(loaded.fun) is None:
                 raise InputsError(_missing(options.target, loaded))
+            elif batch is not None:
+                raise InputsError(f"--batch: {options.target} takes no inputs")
             else:
                 inputs, warnings = abstract.from_specs((), {})
     question = Question(
@@ -311,8 +328,8 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
     if jax_compat.axes_of(own) != jax_compat.axes_of(mesh):
         axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(own).items())
         raise InputsError(
-            f"--mesh {options.mesh} differs from the mesh of the inputs, {axes}; leave it out, or"
-            " give that one"
+            f"--mesh {options.mesh} differs from the mesh of the inputs, {axes}; leave --mesh out,"
+            " or give the same one"
         )
     return own if options.mesh_mode is None else mesh
 

@@ -177,7 +177,7 @@ def _struct(spec: ArraySpec, mesh: Any, warnings: list[str]) -> Any:
     try:
         dtype = jax.numpy.dtype(spec.dtype)
     except TypeError:
-        raise InputsError(f"this jax has no dtype {spec.dtype}") from None
+        raise InputsError(f"this version of jax has no dtype {spec.dtype}") from None
     canonical = jax.dtypes.canonicalize_dtype(dtype)
     if canonical != dtype:
         warnings.append(

@@ -210,7 +210,9 @@ def value_of(variable: Any) -> str:
     for name in _VALUES:
         if _attribute(variable, name) is not _MISSING:
             return name
-    raise TypeError(f"a {type(variable).__name__} of this Flax holds its value elsewhere")
+    raise TypeError(
+        f"a {type(variable).__name__} of this version of Flax holds its value elsewhere"
+    )
 
 
 def entries(owner: Any) -> dict[Any, Any]:

@@ -34,7 +34,7 @@ def rewritten(
     rewrite = _Rewrite(eqns, jaxprs or {})
     made = rewrite.jaxpr(jaxpr)
     if rewrite.left:
-        raise InputsError("a checkpoint stands inside a primitive that cannot be rewritten")
+        raise InputsError("a checkpoint is inside a primitive that cannot be rewritten")
     return made
 
 

@@ -125,6 +125,6 @@ def split_by_compiler(traced: Trace, cache: CompileCache | None) -> tuple[Trace,
 
 def _unsplit(reason: object) -> str:
     return (
-        "the compiler's split of the residuals over the mesh is not known; it was derived from"
-        f" those of the arguments: {' '.join(str(reason).split())}"
+        "how the compiler splits the residuals over the mesh is not known; their splits are derived"
+        f" from those of the arguments: {' '.join(str(reason).split())}"
     )

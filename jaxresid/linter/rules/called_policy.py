@@ -33,7 +33,7 @@ class CalledPolicy(Rule):
     With arguments, inside a policy of your own: `dots_saveable(prim, *args, **params)`.
 
     ## Is the fix safe?
-    Yes: it removes the empty brackets. `False` and `nothing_saveable` save the same, and the
+    Yes: it removes the empty parentheses. `False` and `nothing_saveable` save the same, and the
     others cannot have worked.
     """
 
@@ -41,7 +41,7 @@ class CalledPolicy(Rule):
     name = "called-policy"
     severity = "error"
     why = "A plain policy is the function that jax.checkpoint calls, not one that makes it."
-    help = "remove the empty brackets"
+    help = "remove the empty parentheses"
     fixes = "safe"
     bad = (
         Example(
@@ -261,4 +261,4 @@ def _uncall(facts: Facts, call: ast.Call) -> Fix | None:
     span = source.between(start, end)
     if "#" in source.segment(span):
         return None
-    return Fix("Remove the empty brackets", (Edit(span, ""),), "safe")
+    return Fix("Remove the empty parentheses", (Edit(span, ""),), "safe")

@@ -336,7 +336,7 @@ def _fix(facts: Facts, call: ast.Call) -> Fix | None:
         rest = source.text[source.end(source.span(call.func)) : _end(facts, call)]
         if rest.replace(" ", "") != "()":
             return None
-        return Fix("Remove the brackets", (edits.replace(source, call, name),), "safe")
+        return Fix("Remove the parentheses", (edits.replace(source, call, name),), "safe")
     return _partial(facts, call, name)
 
 

@@ -25,8 +25,8 @@ class CheckpointOfGradient(Rule):
     gradient, such as a training step, where nothing visible differentiates the result again.
 
     ## Why is this bad?
-    Residuals cross from the forward to the backward pass of a derivative. This checkpoint stands
-    outside of it, so it drops nothing.
+    Residuals cross from the forward to the backward pass of a derivative. This checkpoint is
+    outside it, so it drops nothing.
 
     ## Use instead
     Checkpoint inside the function that is differentiated: its layers, or its scan's body.
@@ -193,8 +193,8 @@ class CheckpointOfGradient(Rule):
                     facts,
                     site.node,
                     f"{stages.site_text(facts, site)} wraps "
-                    f"`{ast.unparse(derivative.func)}`: no residual crosses a checkpoint that "
-                    "stands outside of the derivative",
+                    f"`{ast.unparse(derivative.func)}`: a checkpoint outside "
+                    "the derivative drops none of its residuals",
                     fix=edits.remove_checkpoint(facts, site),
                     related=stages.related_place(facts, derivative, "the derivative"),
                 )

@@ -285,7 +285,7 @@ class CseAllowedInNestedCheckpoint(Rule):
             yield self.report(
                 facts,
                 site.node,
-                f"{stages.site_text(facts, site)} with `prevent_cse=False` stands inside "
+                f"{stages.site_text(facts, site)} with `prevent_cse=False` is inside "
                 f"{stages.site_text(facts, outer)}: under `jax.jit` its recomputation is merged "
                 "with that of the outer one",
                 fix=cse.without_prevent_cse(facts, site, value),

@@ -257,7 +257,7 @@ class NamesInOneCollection(Rule):
                 if kind is None:
                     continue
                 what = policies.source_text(facts, argument)
-                message = f"`{what}` is a {kind} in the place of one name of `{made.name}`"
+                message = f"`{what}` is a {kind}, but each argument of `{made.name}` is one name"
                 fix = _unpack(facts, argument, kind, made.name)
                 yield self.report(facts, argument, message, fix=fix)
 

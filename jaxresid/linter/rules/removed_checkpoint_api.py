@@ -45,7 +45,8 @@ class RemovedCheckpointApi(Rule):
     deprecated in 0.8.2 and removed in 0.10.0.
 
     ## Use instead
-    `jax.checkpoint`, `jax.remat`, `jax.ad_checkpoint.checkpoint_name`, and `static_argnums` in the place of `concrete=True`.
+    `jax.checkpoint`, `jax.remat`, `jax.ad_checkpoint.checkpoint_name`, and `static_argnums` in
+    place of `concrete=True`.
 
     ## When is this fine?
     With an older jax: set `target-jax`. Code in a `try` that catches the error, or under a check of
@@ -58,7 +59,7 @@ class RemovedCheckpointApi(Rule):
     code = "JXR505"
     name = "removed-checkpoint-api"
     severity = "error"
-    why = "The jax that this code is written for does not have it: it raises."
+    why = "The version of jax that this code targets does not have it, so this raises."
     help = "use the current public name"
     fixes = "safe"
     jax = ">=0.10 for jax.ad_checkpoint and concrete=False"

@@ -291,7 +291,7 @@ class UncalledPolicyFactory(Rule):
         found = {*_as_policy(facts), *_in_tables(facts)}
         for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
             what = policies.source_text(facts, node)
-            message = f"`{what}` makes policies and is used as one without being called"
+            message = f"`{what}` makes policies, but is used as a policy without being called"
             yield self.report(facts, node, message)
 
 

@@ -309,7 +309,7 @@ class UnnamedLinenRemat(Rule):
                     facts,
                     call,
                     f"`{ast.unparse(call.func)}` is {stages.site_text(facts, site)} or `{plain}`: "
-                    "without `name=` the names of its parameters depend on which",
+                    "without `name=` the names of its parameters depend on which it is",
                     related=stages.related_place(facts, site.node, "checkpointed here"),
                 )
 

@@ -27,7 +27,7 @@ def from_json(stored: object, path: str) -> Linted:
       ValueError: `as_json` did not write it.
     """
     if not isinstance(stored, dict) or stored.keys() != {"violations", "lines"}:
-        raise ValueError("these are no violations and lines")
+        raise ValueError("these are not violations and lines")
     violations = decoded(tuple[Violation, ...], stored["violations"])
     lines = decoded(tuple[tuple[int | None, tuple[str, ...]], ...], stored["lines"])
     return Linted(path, tuple(_renamed(v, path) for v in violations), dict(lines))

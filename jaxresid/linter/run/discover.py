@@ -117,7 +117,7 @@ def _expand(
 
 def _reason(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        return "it is a symbolic link to nothing"
+        return "it is a broken symbolic link"
     return (error.strerror or str(error)).lower()
 
 

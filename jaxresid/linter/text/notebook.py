@@ -421,7 +421,9 @@ def read(raw: bytes) -> Notebook:
     if "cells" not in top:
         old = "worksheets" in top
         reason = (
-            "it is of nbformat 3 or older; open and save it in Jupyter" if old else "no `cells`"
+            "its format is nbformat 3 or older; open and save it in Jupyter"
+            if old
+            else "it has no `cells`"
         )
         raise ValueError(reason)
     cells = top["cells"].value

@@ -193,7 +193,9 @@ class _Lifetimes:
 
     def _run(self, computation: int, now: int) -> int:
         if computation in self._entered:
-            raise ValueError("a computation that is called twice has no one place on a clock")
+            raise ValueError(
+                "a computation that is called twice has no single place in the schedule"
+            )
         self._entered.add(computation)
         for i in self._read.computations[computation]:
             now += 1
@@ -233,6 +235,12 @@ class _Lifetimes:
                 place = i.operands[0], (0, *index)
             elif i.opcode == "copy-start" and index[:1] == (1,):
                 place = i.operands[0], index[1:]
+            elif i.opcode == "async-done":
+                place = i.operands[0], (1, *index)
+            elif i.opcode == "async-start" and index[:1] == (0,) and len(index) > 1:
+                place = i.operands[index[1]], index[2:]
+            elif i.opcode == "async-start" and index[:1] == (1,):
+                place = self._read.roots[i.called[0]], index[1:]
             elif i.opcode in ("bitcast", "optimization-barrier", "while"):
                 place = i.operands[0], index
             elif i.opcode == "call":
@@ -335,6 +343,10 @@ class _Producers:
             return self._body_root(i), index
         if i.opcode in ("fusion", "call", "conditional"):
             return self._read.roots[i.called[0]], index
+        if i.opcode == "async-done":
+            return i.operands[0], (1, *index)
+        if i.opcode == "async-start" and index[:1] == (1,):
+            return self._read.roots[i.called[0]], index[1:]
         if i.opcode == "dynamic-update-slice":
             return i.operands[1], ()
         if i.opcode == "convert" and not i.op_name.endswith("convert_element_type"):
@@ -343,7 +355,7 @@ class _Producers:
             caller = self._read.callers.get(self._read.home[i.id])
             if caller is not None and caller.opcode == "while":
                 return self._body_root(caller), index
-            if caller is not None and caller.opcode in ("fusion", "call"):
+            if caller is not None and caller.opcode in ("fusion", "call", "async-start"):
                 return caller.operands[i.index], index
         return None
 

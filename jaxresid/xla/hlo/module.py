@@ -150,6 +150,28 @@ def module(data: bytes) -> HloModule:
     return HloModule(computations, roots, entry)
 
 
+def output_dims(data: bytes) -> tuple[tuple[int, ...], ...] | None:
+    """Return the dimensions of each output of a serialized module; None where it cannot be read.
+
+    After partitioning these are those on one device.
+    """
+    try:
+        result = Message.read(data).message(4).message(2)
+        if not result.fields:
+            return None
+        shape = _shape(result)
+    except ValueError:
+        return None
+    return tuple(_dims(shape))
+
+
+def _dims(shape: Shape) -> Iterator[tuple[int, ...]]:
+    if shape.dtype:
+        yield shape.dims
+    for element in shape.elements:
+        yield from _dims(element)
+
+
 def _instruction(message: Message, frames: tuple[tuple[str, int], ...]) -> Instruction:
     metadata = message.message(7)
     file, line = metadata.text(3), metadata.integer(4)

@@ -29,7 +29,7 @@ class Message:
         """Return the last value of an integer field, 0 where it is absent; signed."""
         value = self.fields.get(number, [0])[-1]
         if isinstance(value, bytes):
-            raise ValueError(f"field {number} is no integer")
+            raise ValueError(f"field {number} is not an integer")
         return value - (1 << 64) if value >> 63 else value
 
     def integers(self, number: int) -> tuple[int, ...]:

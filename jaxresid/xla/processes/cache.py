@@ -31,7 +31,10 @@ LIMIT_NBYTES = 256 << 20
 _ABANDONED_S = 3600
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\..*\.tmp")
-_COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
+_COMPILERS = (
+    *("jax", "jaxlib", "libtpu"),
+    *("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"),
+)
 # They change what XLA does, whoever starts it.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
@@ -136,6 +139,8 @@ class CompileCache:
             return None
         with suppress(OSError):
             os.utime(file)  # it is used
+        if job.place.target_config:  # whose memory is what JAX is told to take, this time
+            found = dataclasses.replace(found, capacity_nbytes=job.place.memory_nbytes)
         return dataclasses.replace(found, cached=True)
 
     def put(self, job: Job, compilation: Compilation) -> None:
@@ -229,11 +234,11 @@ def _decoded(data: bytes, name: str) -> Compilation:
     """
     head, _, body = data.partition(b"\n")
     if json.loads(head) != _head(name, body):
-        raise ValueError("this is not the entry that was written")
+        raise ValueError("the entry is not the one that was written")
     values = json.loads(body)
     found = decoded(Compilation, values)
     if not _is_sound(found):
-        raise ValueError("no compiler says that")
+        raise ValueError("this is not what a compiler reports")
     return found  # type: ignore[no-any-return]
 
 

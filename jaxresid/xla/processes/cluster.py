@@ -123,7 +123,9 @@ def _check(distributed: Any, address: str) -> None:
             f"{unanswered} within {_CONNECT_S:g} s: is it running, and can it be reached from here?"
         ) from e
     except Exception as e:  # whatever another protocol's bytes come to
-        raise JaxresidError(f"{unanswered}: something else may ({type(e).__name__})") from e
+        raise JaxresidError(
+            f"{unanswered}: something else may be listening there ({type(e).__name__})"
+        ) from e
     if not isinstance(found, dict) or found.get("type") != "Scheduler":
         raise JaxresidError(f"{unanswered}: it is a {found.get('type')}")
 

@@ -60,7 +60,7 @@ class TestArguments:
 
         report = jaxresid.inspect(loss)(f32(3), 0.5)
         assert report.target.differentiated == ("x",)
-        assert report.warnings == ("kept static, as the function needs its value: power",)
+        assert report.warnings == ("kept static, as the function needs the value: power",)
 
     def test_pytrees_with_static_leaves(self):
         def apply(p):

@@ -15,7 +15,7 @@ class CompilerRecomputes(TracedRule):
 
     ## Why is this bad?
     The compilers for TPU and GPU compute cheap elementwise values (gelu, relu, silu, softmax) again
-    where they are read. A checkpoint adds its barriers, which keep each layer's inputs besides.
+    where they are read. A checkpoint adds its barriers, which keep each layer's inputs too.
 
     ## Use instead
     No checkpoint there, or one without a policy around more than a layer. Policies pay off around

@@ -38,7 +38,7 @@ class TransposedHostScan(TracedRule):
 
     ## What it does
     Finds scans over arguments in host memory that are transposed first: by `jnp.moveaxis`, or by a
-    library whose scan takes another axis than the first.
+    library whose scan takes an axis other than the first.
 
     ## Why is this bad?
     Each trip moves a slice to the device, and after the transpose that slice is not contiguous.
@@ -47,7 +47,7 @@ class TransposedHostScan(TracedRule):
     transpose a view, and each trip gathers its slice from all over host memory.
 
     ## Use instead
-    Keep the array in host memory with the axis that the loop slices in front.
+    Keep the array in host memory with the axis that the loop slices first.
 
     ## When is this fine?
     Where another program needs the other axis order, and its transfers matter more.

@@ -55,7 +55,7 @@ class UnrolledHostMoves(TracedRule):
     Code that looks like one layer at a time is one program in which nothing waits: the compiler
     starts the moves as early as memory allows, so the arguments fill the device memory that they
     were meant to spare. Compiled for a TPU v5e (libtpu 0.0.52), 14 of 16 weights of 1 GiB are on
-    the device at once, and also 14 of 32; in a scan it is one of them.
+    the device at once, and also 14 of 32; in a scan only one is.
 
     ## Use instead
     Stack the arguments and scan over them, with the move inside the body, and the body checkpointed

@@ -12,7 +12,7 @@ class UselessCheckpoint(TracedRule):
     ## What it does
     Takes each checkpoint out of the traced program, by itself, and compares the estimated peak
     with and without it. Reports those that lower the peak by less than a quarter of what they
-    drop, and by less than a tenth of itself. Where the checkpoint is around the whole loss, its
+    drop, and by less than a tenth. Where the checkpoint is around the whole loss, its
     last stage or a loop, the linter's code for that is reported in its place.
 
     ## Why is this bad?
@@ -24,7 +24,7 @@ class UselessCheckpoint(TracedRule):
 
     ## When is this fine?
     Where the barrier itself is wanted, as it keeps a compiler from sharing gathered weights between
-    the passes. Where other inputs than those traced move the peak.
+    the passes. Where inputs other than those traced move the peak.
     """
 
     code = "JXR801"

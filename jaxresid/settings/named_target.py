@@ -45,7 +45,7 @@ def _named_target(name: str, table: object) -> NamedTarget:
     header = f"[tool.jaxresid.targets.{name}]"
     if not name or ":" in name or name.startswith("-"):
         raise ConfigError(
-            f"{name!r} cannot name a target: write a name without a colon, which does not begin"
+            f"{name!r} cannot name a target: write a name that has no colon and does not begin"
             " with a dash",
             name,
         )

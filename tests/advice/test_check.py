@@ -805,7 +805,10 @@ def test_warnings_go_to_stderr(lab):
     target = f"{lab.model(source)}:loss"
     code, out, err = lab(target)
     assert (code, out) == (0, "All checks passed!\n")
-    assert err == "jaxresid: warning: kept static, as the function needs the value: rate\n"
+    place = "jaxresid: on gpu:h100, the default, as JAX sees no accelerator here\n"
+    warning = "jaxresid: warning: kept static, as the function needs the value: rate\n"
+    assert err == place + warning
+    assert lab(target, "-f", "concise", "--on", "cpu")[2] == warning
     assert lab(target, "-q")[2] == ""
 
 

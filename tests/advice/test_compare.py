@@ -196,7 +196,7 @@ def test_where_no_rates_are_known_no_time_is_estimated():
     assert found.chip is None
     assert all(row.time_fraction is None for row in found.rows)
     assert all(row.peak_nbytes for row in found.rows)
-    with pytest.raises(InputsError, match=r"no rates are known of cpu.*gpu:h100"):
+    with pytest.raises(InputsError, match=r"the transfer rates of cpu are not known.*gpu:h100"):
         jaxresid.plan(two_sites, budget="1MiB", offload=True, on="cpu", mode="function")(
             f32(8, 8), f32(4, 8)
         )

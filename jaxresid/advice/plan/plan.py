@@ -138,7 +138,7 @@ def drafted(
     target_chip = chip_of(subject.place)
     if offload and target_chip is None:
         raise InputsError(
-            f"no rates are known of {subject.place.text}, so what a transfer costs is not known;"
+            f"the transfer rates of {subject.place.text} are not known;"
             f" plan without offload, or for one of {', '.join(places_with_rates())}"
         )
     with gc_paused(), subject.tracing():

@@ -79,11 +79,11 @@ class ValueProgram:
                 if step.saveable is None:
                     low[mine] = 1
                 else:
-                    rows.add([(mine, 1), *self._spared(step.saveable)], 1)
+                    rows.add([(mine, 1), *self._stored(step.saveable)], 1)
             for operand in step.operands:
                 saveable = graph.steps[operand].saveable
-                spared = [] if saveable is None else self._spared(saveable)
-                rows.add([(self._first + operand, 1), (mine, -1), *spared], 0)
+                stored = [] if saveable is None else self._stored(saveable)
+                rows.add([(self._first + operand, 1), (mine, -1), *stored], 0)
         for c in range(values):
             rows.add([(c, -1), (values + c, -1)], -1)
         matrix = coo_array(
@@ -103,7 +103,8 @@ class ValueProgram:
         tie = _TIE * self._bytes / self._total
         self._objective = np.concatenate([tie, tie + moved / scale, cost / scale])
 
-    def _spared(self, saveable: int) -> list[tuple[int, int]]:
+    def _stored(self, saveable: int) -> list[tuple[int, int]]:
+        """Return the terms of a value that is saved or offloaded."""
         return [(saveable, 1), (self._values + saveable, 1)]
 
     def cheapest(self, budget_nbytes: float) -> ValueChoice | None:

@@ -65,6 +65,10 @@ def check(options: TargetOptions, **given: Any) -> int:
         from jaxresid.advice.check.check import checked
 
         results = checked(found, run)
-    for warning in () if request.quiet else found.report.warnings:
-        tell(f"jaxresid: warning: {warning}")
+    if not request.quiet:
+        if config.output_format == "text":
+            place = found.report.place
+            tell(f"jaxresid: on {place.name}, {place.origin}")
+        for warning in found.report.warnings:
+            tell(f"jaxresid: warning: {warning}")
     return show(request, config, results)

@@ -38,7 +38,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--margin",
         callback=size(),
         metavar="SIZE",
-        help="Memory of each device to leave free, for what XLA does not count: 2GiB.",
+        help="How much memory of each device to leave free for what XLA does not count: 2GiB.",
     )(command)
     command = click.option(
         "--memory-fraction",
@@ -51,7 +51,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--on",
         multiple=True,
         metavar="PLACE",
-        help="Where it is to run, which need not be here: gpu:h100, gpu:h100:8, tpu:v5e,"
+        help="What it is to run on, which need not be present: gpu:h100, gpu:h100:8, tpu:v5e,"
         " tpu:v5e:2x4, gpu:FILE, cpu (jaxresid compile --list-places). Commands that compile take"
         " several: repeat it.  [default: the accelerator that JAX sees here, else gpu:h100]",
     )(command)

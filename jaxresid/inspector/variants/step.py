@@ -130,7 +130,7 @@ class StepVariants:
 
         marked = self._traced(checkpoint, scan)
         found = self._uses_in_backward(marked)
-        self._around = {number: standing.around for number, standing in found.items()}
+        self._around = {number: use.around for number, use in found.items()}
         return self._grouped(found)
 
     def _uses_in_backward(self, marked: StepTrace) -> dict[int, _BackwardUse]:

@@ -163,8 +163,7 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
     found = [
         "Peak, FLOPs and time are estimates, the time from the chip's published figures."
         if comparison.chip
-        else "Peak and FLOPs are estimates; of the time none is made, as no figures of the chip are"
-        " known."
+        else "Peak and FLOPs are estimates; the chip's figures are not known, so the time is not."
     ]
     if comparison.measured_on is not None:
         rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from jaxresid import jax_compat
-from jaxresid.inspector.call.arguments import StaticNumber
+from jaxresid.inspector.call.arguments import Arguments, StaticNumber
 from jaxresid.model import PlannedSite
 
 Kind = Literal["traced", "static", "closed"]
@@ -59,8 +59,8 @@ class ObservedCalls:
     seen: Mapping[tuple[str, int, str], ArgumentKinds] = field(default_factory=dict)
 
 
-def target_argument_kinds(arguments: Any) -> ArgumentKinds:
-    """Return what a target is given; `arguments` is an `inspector.tracing.Arguments`."""
+def target_argument_kinds(arguments: Arguments) -> ArgumentKinds:
+    """Return what a target is given."""
     jax = jax_compat.import_jax()
     roles = [
         _Role(role, leaf.value if isinstance(leaf, StaticNumber) else leaf)

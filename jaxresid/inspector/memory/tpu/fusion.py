@@ -99,15 +99,15 @@ def fusions(block: Block) -> Fusions:
     post_dominators = _post_dominators(block, held, readers)
     fused, starts = _epilogues(block, held, post_dominators)
     made = Fusions(block, held, set(), fused, starts, _retiled(block, readers))
-    # What an array spares depends on which of its readers are arrays.
+    # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers)
-        spared = _materialized_to_save_traffic(
+        materialized = _materialized_to_save_traffic(
             made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
         )
-        if spared == made.materialized:
+        if materialized == made.materialized:
             break
-        made = replace(made, materialized=spared)
+        made = replace(made, materialized=materialized)
     return made
 
 

@@ -75,7 +75,9 @@ def test_marks_are_known_and_each_block_is_found():
 
 
 def test_equal_commands_show_equal_outputs():
-    shown = {(block.command, block.output) for block in BLOCKS if block.mark in (None, "tpu", "gpu")}
+    shown = {
+        (block.command, block.output) for block in BLOCKS if block.mark in (None, "tpu", "gpu")
+    }
     assert len(shown) == len({command for command, _ in shown}), "run tests/update_readme.py"
 
 

@@ -3,9 +3,9 @@
     python tests/update_readme.py [PAGE...]
 
 Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output.
-Those under `<!-- tpu -->` compile for a TPU, those under `<!-- gpu -->` for a GPU that is not there,
-and keep theirs where what they need for it is not installed. Those whose fixture imports a model library keep theirs where it is not installed. All that is kept is
-named at the end.
+Those under `<!-- tpu -->` and `<!-- gpu -->` compile for a TPU or a GPU that is not there, and keep
+theirs where what does so is not installed. Those whose fixture imports a model library keep theirs
+where it is not installed. All that is kept is named at the end.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def timeless(text: str) -> str:
 
 def outputs(shown: Iterable[Block]) -> tuple[dict[str, str], list[str]]:
     """Return command -> output, and why the others have none; two commands run at a time."""
-    missing = {block.command: block.missing for block in shown if block.mark in (None, "tpu", "gpu")}
+    missing = {
+        block.command: block.missing for block in shown if block.mark in (None, "tpu", "gpu")
+    }
     made, failed = {}, [f"no {p} here, kept: {c}" for c, p in missing.items() if p]
     with ThreadPoolExecutor(2) as pool:
         started = {c: pool.submit(output, c) for c, package in missing.items() if not package}

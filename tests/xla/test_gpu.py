@@ -137,6 +137,7 @@ def test_stopping_early_changes_no_byte(name):
     assert dict(found.stats) == {n: b for n, b in full.items() if n != "generated_code_nbytes"}
 
 
+@pytest.mark.slow
 def test_what_the_programs_put_where():
     """Else the figures that are held against each other above are mostly zeros."""
     assert answer(*PROGRAMS["donated"]()).stats["alias_nbytes"] > 0

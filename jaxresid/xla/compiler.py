@@ -7,7 +7,6 @@ along; the process that asked reports it.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import queue
 import tempfile
@@ -70,7 +69,7 @@ def compilation(job: Job) -> Compilation:
         return Compilation(error=str(e), compiler=_version(place))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         flags = {} if place.platform == "cpu" else dump.flags(folder)
-        if place.target_config and (toolkit := _toolkit()):
+        if place.target_config and (toolkit := places.cuda_toolkit()):
             flags["xla_gpu_cuda_data_dir"] = toolkit
         options = {**flags, **{name: _option(value) for name, value in job.flags}}
         compile = partial(jax_compat.compiled, job.module.code, devices, options)
@@ -140,15 +139,6 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
             if error is not None:
                 raise error
             return executable
-
-
-def _toolkit() -> str | None:
-    """Return the folder of the wheel that has CUDA's assembler; None where it is not installed."""
-    try:
-        found = importlib.util.find_spec("nvidia.cuda_nvcc")
-    except ModuleNotFoundError:
-        return None
-    return None if found is None else next(iter(found.submodule_search_locations or ()), None)
 
 
 def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ COLLECTIVES = (
 )
 # Instructions whose computations run as part of the schedule.
 CALLERS = ("while", "call", "conditional", "async-start")
+_WAITING = ("async-update", "async-done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,12 @@ class HloModule:
 
     @cached_property
     def callers(self) -> Mapping[int, Instruction]:
-        """The last instruction that calls each computation; few in optimized HLO have several."""
-        return {name: i for i in self.instructions.values() for name in i.called}
+        """The last instruction that calls each computation; few in optimized HLO have several.
+
+        What only waits for an asynchronous one names it too, and does not call it.
+        """
+        calling = (i for i in self.instructions.values() if i.opcode not in _WAITING)
+        return {name: i for i in calling for name in i.called}
 
 
 def module(data: bytes) -> HloModule:

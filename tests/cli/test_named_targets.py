@@ -143,7 +143,7 @@ class TestEachKey:
         assert differing == ({name} if value else set())
         assert getattr(found, name) == value
 
-    def test_budget_and_place(self, configured):
+    def test_budget_and_place(self, configured, monkeypatch):
         configured('budget = "2GiB"\non = "tpu:v5e"')
         options, budget = probed()
         assert (options.on, budget) == (("tpu:v5e",), "2GiB")

@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.xla import places
+from jaxresid.xla import places, stderr
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
 from jaxresid.xla.hlo.module import collectives
 from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
-from jaxresid.xla.job import Compilation, Job
+from jaxresid.xla.hlo.warnings import messages
+from jaxresid.xla.job import Compilation, CompilerMessage, Job
 
 # Names of `model.Compiled` -> those of XLA's CompiledMemoryStats, which has them since 0.7.0.
 _STATS = {
@@ -58,16 +59,18 @@ def compilation(job: Job) -> Compilation:
         return Compilation(error=str(e), compiler=_version(place))
     with tempfile.TemporaryDirectory() as folder:
         flags = {} if place.platform == "cpu" else dump.flags(folder)
-        started = time.perf_counter()
+        started, log = time.perf_counter(), stderr.length()
         try:
             options = {**flags, **{name: _option(value) for name, value in job.flags}}
             executable = jax_compat.compiled(job.module.code, devices, options)
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
-            failure = _failure(e, place, devices, dump.read(folder))
+            dumped, said = dump.read(folder), stderr.since(log)
+            failure = _failure(e, place, devices, dumped)
+            failure = replace(failure, messages=_messages(said, dumped[0]))
             return replace(failure, seconds=seconds, compiler=_version(place))
-        dumped = dump.read(folder)
+        dumped, said = dump.read(folder), stderr.since(log)
     memory = executable.get_compiled_memory_stats()
     modules = executable.hlo_modules()
     protos = [module.as_serialized_hlo_module_proto() for module in modules]
@@ -85,7 +88,13 @@ def compilation(job: Job) -> Compilation:
         seconds=seconds,
         compiler=_version(place),
         notes=(*live.notes, *_shared(place, devices)),
+        # A TPU's executable numbers stack frames anew; the dumped module does not.
+        messages=_messages(said, dumped[0] or b"".join(protos[:1])),
     )
+
+
+def _messages(log: str, module: bytes) -> tuple[CompilerMessage, ...]:
+    return messages(log, module, numbers_frames=jax_compat.numbers_frames())
 
 
 def _shared(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:

@@ -15,8 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+from jaxresid.decoding import decoded
 from jaxresid.errors import JaxresidError
-from jaxresid.model import SCHEMA_VERSION, Collective, Compiled, SweepRow
+from jaxresid.model import (
+    SCHEMA_VERSION,
+    Collective,
+    Compiled,
+    CompilerWarning,
+    Source,
+    SweepRow,
+)
 
 # How a line begins; older ones had spaces.
 _STARTS = (b'{"schema":1,"policy":"', b'{"schema": 1, "policy": "')
@@ -152,9 +160,18 @@ def row_of(line: bytes) -> SweepRow | None:
 
 
 def _compiled(data: Mapping[str, Any]) -> Compiled:
-    known = {f.name for f in fields(Compiled)} - {"buffers", "collectives", "notes"}
+    known = {f.name for f in fields(Compiled)} - {"buffers", "collectives", "notes", "warnings"}
     return Compiled(
         **{name: data[name] for name in known & data.keys()},
         collectives=tuple(Collective(**each) for each in data["collectives"]),
         notes=tuple(data["notes"]),
+        warnings=tuple(_warning(each) for each in data.get("warnings", ())),
     )
+
+
+def _warning(data: Mapping[str, Any]) -> CompilerWarning:
+    places = {f.name for f in fields(Source)}
+    own = {name: value for name, value in data.items() if name not in places}
+    source = {name: value for name, value in data.items() if name in places}
+    found: CompilerWarning = decoded(CompilerWarning, {**own, "source": source})
+    return found

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from jaxresid.decoding import decoded
 from jaxresid.errors import JaxresidError
 from jaxresid.model import (
     SCHEMA_VERSION,
     Collective,
     Compiled,
     CompilerWarning,
+    Location,
     Source,
     SweepRow,
 )
@@ -170,8 +170,7 @@ def _compiled(data: Mapping[str, Any]) -> Compiled:
 
 
 def _warning(data: Mapping[str, Any]) -> CompilerWarning:
-    places = {f.name for f in fields(Source)}
-    own = {name: value for name, value in data.items() if name not in places}
-    source = {name: value for name, value in data.items() if name in places}
-    found: CompilerWarning = decoded(CompilerWarning, {**own, "source": source})
-    return found
+    lines = ("location", "library", "caller")
+    source = Source(**{name: Location(**data[name]) for name in lines if data[name]})
+    own = {f.name: data[f.name] for f in fields(CompilerWarning) if f.name != "source"}
+    return CompilerWarning(**own, source=replace(source, scope=data["scope"]))

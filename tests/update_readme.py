@@ -76,12 +76,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a reader's terminal of 80 columns, with this jaxresid."""
+    """Return the environment of a terminal of 80 columns, with this jaxresid and no accelerator."""
     scripts = Path(sys.executable).parent
-    drop = ("FORCE_COLOR", "NO_COLOR", "JAX_REMAT3")
+    drop = ("FORCE_COLOR", "NO_COLOR", "JAX_REMAT3", "XLA_PYTHON_CLIENT_MEM_FRACTION")
     kept = {k: v for k, v in os.environ.items() if k not in drop}
     path = f"{scripts}{os.pathsep}{kept.get('PATH', '')}"
-    return {**kept, "COLUMNS": "80", "PYTHONPATH": str(ROOT), "PATH": path}
+    shown = {"COLUMNS": "80", "JAX_PLATFORMS": "cpu"}
+    return {**kept, **shown, "PYTHONPATH": str(ROOT), "PATH": path}
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
@@ -172,6 +173,7 @@ def picture() -> str:
     from rich.console import Console
 
     os.chdir(ROOT)
+    os.environ.update(environment())
     from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
     from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.report import inspection

@@ -171,6 +171,6 @@ def _compiled(data: Mapping[str, Any]) -> Compiled:
 
 def _warning(data: Mapping[str, Any]) -> CompilerWarning:
     lines = ("location", "library", "caller")
-    source = Source(**{name: Location(**data[name]) for name in lines if data[name]})
+    location, library, caller = (data[name] and Location(**data[name]) for name in lines)
     own = {f.name: data[f.name] for f in fields(CompilerWarning) if f.name != "source"}
-    return CompilerWarning(**own, source=replace(source, scope=data["scope"]))
+    return CompilerWarning(**own, source=Source(location, library, caller, scope=data["scope"]))

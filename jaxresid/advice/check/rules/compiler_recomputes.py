@@ -22,8 +22,8 @@ class CompilerRecomputes(TracedRule):
     the body of a loop, which no compiler recomputes, and for sin, cos and erf, which are kept.
 
     ## When is this fine?
-    Where the passes are compiled apart, or not at all; and on XLA:CPU, for which `--profile cpu`
-    estimates the peak.
+    Where the passes are compiled apart, or not at all; on XLA:CPU, for which `--on cpu` estimates
+    the peak; and on a GPU, whose compiler recomputes less than the estimate for it assumes.
     """
 
     code = "JXR808"

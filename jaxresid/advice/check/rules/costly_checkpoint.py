@@ -21,7 +21,7 @@ class CostlyCheckpoint(TracedRule):
     Move the code that makes the inputs large inside the checkpoint, or remove the checkpoint.
 
     ## When is this fine?
-    Where the estimate is for a compiler other than yours: `--profile cpu` is for XLA:CPU.
+    Where the estimate is for a place other than yours: `--on` names the place, `--on cpu` XLA:CPU.
     """
 
     code = "JXR802"

@@ -688,6 +688,15 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
             return compile(code, **given)
 
 
+def numbers_frames() -> bool:
+    """Return whether the stack frames of an HLO instruction are numbered as those of its module.
+
+    Not before jaxlib 0.9: the pass that splits programs numbers those of the instructions anew.
+    """
+    major, minor = jaxlib_version().split(".")[:2]
+    return (int(major), int(minor)) >= (0, 9)
+
+
 def _unspecified(module: Any, attributes: str) -> list[bool]:
     """Return for each parameter or result of a module whether the compiler chooses its sharding."""
     main = next(op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')

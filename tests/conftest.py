@@ -1,6 +1,5 @@
 """What every test of the inspector needs: the CPU backend, and the JAX that runs."""
 
-import importlib.util
 import os
 import tempfile
 import zlib
@@ -10,6 +9,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import hypothesis
 import jax
 import pytest
+
+from jaxresid.xla import places
 
 # The same examples in every run, so that what fails can be run again and what passed passes in the
 # gate; `pytest --hypothesis-profile=explore` looks for others.
@@ -65,11 +66,12 @@ def pytest_collection_modifyitems(config, items):
         ]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
-    if importlib.util.find_spec("libtpu") is None:
-        reason = "libtpu is not installed; pip install 'jaxresid[tpu]' to compile for a TPU"
-        for item in items:
-            if item.get_closest_marker("tpu"):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    for mark, place in (("tpu", "tpu:v5e"), ("gpu", "gpu:h100")):
+        reason = places.why_unavailable(places.parse_place(place))
+        if reason is not None:
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

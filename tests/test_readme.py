@@ -38,7 +38,7 @@ def once(mark):
     return sorted(found.values(), key=BLOCKS.index)
 
 
-SHOWN, COMPILED = once(None), once("tpu")
+SHOWN, COMPILED, ON_GPUS = once(None), once("tpu"), once("gpu")
 
 # What the outputs were made with; other versions give other residuals.
 MADE_WITH = re.search(r"jax (\d+\.\d+\.\d+)$", TEXT, re.MULTILINE)[1]
@@ -65,7 +65,7 @@ def test_readme_is_short_and_shows_commands():
 
 
 def test_marks_are_known_and_each_block_is_found():
-    assert {block.mark for block in BLOCKS} == {None, "install", "test", "tpu"}
+    assert {block.mark for block in BLOCKS} == {None, "install", "test", "tpu", "gpu"}
     for name, text in PAGES.items():
         found = [block for block in BLOCKS if block.page == name]
         assert text.count("```console\n") == len(found), name
@@ -75,7 +75,9 @@ def test_marks_are_known_and_each_block_is_found():
 
 
 def test_equal_commands_show_equal_outputs():
-    shown = {(block.command, block.output) for block in BLOCKS if block.mark in (None, "tpu")}
+    shown = {
+        (block.command, block.output) for block in BLOCKS if block.mark in (None, "tpu", "gpu")
+    }
     assert len(shown) == len({command for command, _ in shown}), "run tests/update_readme.py"
 
 
@@ -104,6 +106,18 @@ def test_compiling_command_runs(block):
         )
 
 
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", ON_GPUS, ids=lambda b: f"{b.page} {b.command}")
+def test_command_for_a_gpu_runs(block):
+    shown = output(block.command)
+    assert shown.strip()
+    if jax.__version__ == MADE_WITH:
+        assert timeless(shown) == timeless(block.output), (
+            f"run python tests/update_readme.py {block.page}"
+        )
+
+
 def test_what_compiling_took_is_left_out_of_comparisons():
     text = "a\n  compiled in 93.3 s by jaxlib 0.10.2, from the cache\nb"
     assert timeless(text) == "a\n  compiled by jaxlib 0.10.2\nb"
@@ -121,12 +135,13 @@ def test_what_a_block_needs(monkeypatch):
     assert missing(None, "jaxresid report fixtures/tutorials/linen_step.py:train_step") == "optax"
     assert missing(None, "jaxresid report fixtures/inspect/gpt.py:loss") is None
     assert missing("tpu", "jaxresid compile fixtures/inspect/gpt.py:loss") == "libtpu"
+    assert missing("gpu", "jaxresid compile fixtures/inspect/gpt.py:loss") == "jax_cuda12_plugin"
 
 
 def test_output_fits_80_columns():
     # A line of source, to be copied, stays a line; so does a finding in a line format.
     wide = ("-f jax", "jaxresid lint", "jaxresid check", "jaxresid plan", "jaxresid split")
-    for block in (*SHOWN, *COMPILED):
+    for block in (*SHOWN, *COMPILED, *ON_GPUS):
         if not any(c in block.command for c in wide):
             assert max(map(len, block.output.splitlines())) <= 80, (block.page, block.command)
 

@@ -3,9 +3,9 @@
     python tests/update_readme.py [PAGE...]
 
 Commands that install stand under an `<!-- install -->` or `<!-- test -->` mark and have no output.
-Those under `<!-- tpu -->` compile for a TPU, and keep theirs where libtpu is not installed. Those
-whose fixture imports a model library keep theirs where it is not installed. All that is kept is
-named at the end.
+Those under `<!-- tpu -->` and `<!-- gpu -->` compile for a TPU or a GPU that is not there, and keep
+theirs where what does so is not installed. Those whose fixture imports a model library keep theirs
+where it is not installed. All that is kept is named at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Block:
 
     Attributes:
       page: the page, relative to the project.
-      mark: `install`, `test`, `tpu` or None.
+      mark: `install`, `test`, `tpu`, `gpu` or None.
       command: the command.
       output: what it printed.
       span: where the output is in the page.
@@ -55,8 +55,7 @@ class Block:
         """The first package that the command needs and that is not installed, if any."""
         texts = [(ROOT / name).read_text() for name in _FIXTURE.findall(self.command)]
         needed = [library for text in texts for library in _LIBRARY.findall(text)]
-        if self.mark == "tpu":
-            needed.append("libtpu")
+        needed += {"tpu": ["libtpu"], "gpu": ["jax_cuda12_plugin"]}.get(self.mark or "", [])
         return next((name for name in needed if importlib.util.find_spec(name) is None), None)
 
 
@@ -124,7 +123,9 @@ def timeless(text: str) -> str:
 
 def outputs(shown: Iterable[Block]) -> tuple[dict[str, str], list[str]]:
     """Return command -> output, and why the others have none; two commands run at a time."""
-    missing = {block.command: block.missing for block in shown if block.mark in (None, "tpu")}
+    missing = {
+        block.command: block.missing for block in shown if block.mark in (None, "tpu", "gpu")
+    }
     made, failed = {}, [f"no {p} here, kept: {c}" for c, p in missing.items() if p]
     with ThreadPoolExecutor(2) as pool:
         started = {c: pool.submit(output, c) for c, package in missing.items() if not package}
@@ -141,7 +142,7 @@ def updated(page: Path, made: dict[str, str]) -> str:
     """Return the text of a page with the outputs that were made."""
     text = page.read_text()
     for block in reversed(blocks(page)):
-        if block.command in made and block.mark in (None, "tpu"):
+        if block.command in made and block.mark in (None, "tpu", "gpu"):
             start, end = block.span
             text = text[:start] + made[block.command] + text[end:]
     return text

@@ -16,6 +16,7 @@ from jaxresid.model.compiled import Collective as Collective
 from jaxresid.model.compiled import Compiled as Compiled
 from jaxresid.model.compiled import CompiledBuffer as CompiledBuffer
 from jaxresid.model.compiled import CompiledReport as CompiledReport
+from jaxresid.model.compiled import CompilerWarning as CompilerWarning
 from jaxresid.model.cost import Cost as Cost
 from jaxresid.model.cost import Phases as Phases
 from jaxresid.model.listing import Equation as Equation

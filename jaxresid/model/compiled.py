@@ -63,6 +63,35 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class CompilerWarning:
+    """Something that XLA says of a program's memory, in the user's terms.
+
+    Attributes:
+      kind: `resharding` (each device makes an array whole, to split it another way), `replicated`
+        (each device does an operation whole), `memory-limit` (the program stays above what XLA aims
+        for), `recomputed` (values that XLA chose to compute twice), `host-compute` (the host does
+        an operation, since its operands are there).
+      count: how often XLA says it.
+      said: XLA's words, shortened; of `recomputed` the name of an HLO instruction.
+      nbytes: the bytes on one device of the whole array; of `memory-limit` those that XLA got down
+        to, of `recomputed` those of all the values; None where they are not known.
+      limit_nbytes: the bytes that XLA aims for; None where it names none.
+      shape: the shape that `nbytes` are of, as XLA writes it; of `recomputed` that of each value.
+      op_name: JAX's name stack of the operation; '' where XLA names none.
+      source: the line in the HLO metadata, if there is one.
+    """
+
+    kind: OneOf["resharding", "replicated", "memory-limit", "recomputed", "host-compute"]
+    count: int = 1
+    said: str = ""
+    nbytes: int | None = None
+    limit_nbytes: int | None = None
+    shape: str = ""
+    op_name: str = ""
+    source: Source = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """The figures that XLA gives for a program on one device of a place; None where it gives none.
 
@@ -98,6 +127,7 @@ class Compiled:
         them.
       collectives: the collectives of the program.
       notes: what restricts the figures.
+      warnings: what XLA says of the program's memory, that of the most bytes first.
     """
 
     on: str
@@ -126,6 +156,7 @@ class Compiled:
     live_nbytes: int | None = None
     collectives: tuple[Collective, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[CompilerWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

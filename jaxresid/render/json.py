@@ -19,6 +19,7 @@ from jaxresid.model import (
     Compiled,
     CompiledBuffer,
     CompiledReport,
+    CompilerWarning,
     Computed,
     Consumer,
     Cost,
@@ -472,6 +473,20 @@ def _compiled(compiled: Compiled) -> dict[str, Any]:
         "live_nbytes": compiled.live_nbytes,
         "collectives": [_collective(collective) for collective in compiled.collectives],
         "notes": list(compiled.notes),
+        "warnings": [_compiler_warning(warning) for warning in compiled.warnings],
+    }
+
+
+def _compiler_warning(warning: CompilerWarning) -> dict[str, Any]:
+    return {
+        "kind": warning.kind,
+        "count": warning.count,
+        "said": warning.said,
+        "nbytes": warning.nbytes,
+        "limit_nbytes": warning.limit_nbytes,
+        "shape": warning.shape,
+        "op_name": warning.op_name,
+        **_source(warning.source),
     }
 
 

@@ -7,7 +7,6 @@ along; the process that asked reports it.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import queue
 import tempfile
@@ -20,13 +19,14 @@ from functools import partial
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.xla import places
+from jaxresid.xla import places, stderr
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
 from jaxresid.xla.hlo.memory import memory_stats
 from jaxresid.xla.hlo.module import collectives, output_dims
 from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
-from jaxresid.xla.job import Compilation, Job
+from jaxresid.xla.hlo.warnings import messages
+from jaxresid.xla.job import Compilation, CompilerMessage, Job
 
 # Names of `model.Compiled` -> those of XLA's CompiledMemoryStats, which has them since 0.7.0.
 _STATS = {
@@ -70,19 +70,21 @@ def compilation(job: Job) -> Compilation:
         return Compilation(error=str(e), compiler=_version(place))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         flags = {} if place.platform == "cpu" else dump.flags(folder)
-        if place.target_config and (toolkit := _toolkit()):
+        if place.target_config and (toolkit := places.cuda_toolkit()):
             flags["xla_gpu_cuda_data_dir"] = toolkit
         options = {**flags, **{name: _option(value) for name, value in job.flags}}
         compile = partial(jax_compat.compiled, job.module.code, devices, options)
-        started = time.perf_counter()
+        started, log = time.perf_counter(), stderr.length()
         try:
             executable = _until_assigned(compile, folder) if place.target_config else compile()
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
-            failure = _failure(e, place, devices, dump.read(folder))
+            dumped, said = dump.read(folder), stderr.since(log)
+            failure = _failure(e, place, devices, dumped)
+            failure = replace(failure, messages=_messages(said, dumped[0]))
             return replace(failure, seconds=seconds, compiler=_version(place))
-        dumped = dump.read(folder)
+        dumped, said = dump.read(folder), stderr.since(log)
     if executable is None:
         stats: Mapping[str, int] = memory_stats(dumped[1])
         protos = [dumped[0]]
@@ -104,7 +106,13 @@ def compilation(job: Job) -> Compilation:
         seconds=seconds,
         compiler=_version(place),
         notes=(*live.notes, *_notes(place, devices)),
+        # A TPU's executable numbers stack frames anew; the dumped module does not.
+        messages=_messages(said, dumped[0] or b"".join(protos[:1])),
     )
+
+
+def _messages(log: str, module: bytes) -> tuple[CompilerMessage, ...]:
+    return messages(log, module, numbers_frames=jax_compat.numbers_frames())
 
 
 def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
@@ -140,15 +148,6 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
             if error is not None:
                 raise error
             return executable
-
-
-def _toolkit() -> str | None:
-    """Return the folder of the wheel that has CUDA's assembler; None where it is not installed."""
-    try:
-        found = importlib.util.find_spec("nvidia.cuda_nvcc")
-    except ModuleNotFoundError:
-        return None
-    return None if found is None else next(iter(found.submodule_search_locations or ()), None)
 
 
 def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:

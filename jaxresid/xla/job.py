@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal as OneOf
 
 from jaxresid.xla.places import Place
 
@@ -87,6 +88,37 @@ class CollectiveOp:
 
 
 @dataclass(frozen=True, slots=True)
+class CompilerMessage:
+    """Something that a compiler says of a program's memory.
+
+    Attributes:
+      kind: `resharding` (an array is made whole on each device, to split it another way),
+        `replicated` (an operation is done whole on each device), `memory-limit` (the program stays
+        above what the compiler aims for), `recomputed` (values that the compiler chose to compute
+        twice), `host-compute` (an operation that the host does, since its operands are there).
+      count: how often it is said.
+      said: the compiler's words, shortened; of `recomputed` an instruction's name.
+      nbytes: the bytes on one device of the whole array; of `memory-limit` those that the compiler
+        got down to, of `recomputed` those of all the values; None where they are not known.
+      limit_nbytes: the bytes that the compiler aims for; None where it names none.
+      shape: the shape that `nbytes` are of; of `recomputed` that of each value.
+      op_name: JAX's name stack, from the HLO metadata.
+      file: the file in the HLO metadata; '' where there is none.
+      line: the number of that line; 0 where there is none.
+    """
+
+    kind: OneOf["resharding", "replicated", "memory-limit", "recomputed", "host-compute"]
+    count: int = 1
+    said: str = ""
+    nbytes: int | None = None
+    limit_nbytes: int | None = None
+    shape: str = ""
+    op_name: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Compilation:
     """The result of a compile; everything in bytes is of one device.
 
@@ -106,6 +138,7 @@ class Compilation:
       seconds: the seconds that compiling took (when it was done, if it is cached).
       compiler: the compiler's version, `jaxlib 0.10.2, libtpu 0.0.52`.
       notes: what is not exact about any of this.
+      messages: what the compiler says of the program's memory.
     """
 
     stats: Mapping[str, int] = field(default_factory=dict)
@@ -121,6 +154,7 @@ class Compilation:
     seconds: float | None = None
     compiler: str = ""
     notes: tuple[str, ...] = ()
+    messages: tuple[CompilerMessage, ...] = ()
 
     @property
     def is_out_of_memory(self) -> bool:

@@ -210,14 +210,25 @@ def why_unavailable(place: Place) -> str | None:
     return _why_no_gpu() if place.target_config else None
 
 
+def cuda_toolkit() -> str | None:
+    """Return the folder of the wheel with CUDA's assembler; None where it is not installed."""
+    try:
+        found = importlib.util.find_spec("nvidia.cuda_nvcc")
+    except ModuleNotFoundError:
+        return None
+    folders = () if found is None else found.submodule_search_locations or ()
+    return next((f for f in folders if os.path.isfile(os.path.join(f, "bin", "ptxas"))), None)
+
+
 def _why_no_gpu() -> str | None:
     """Return why nothing can be compiled for a GPU that is not there."""
     jax, jaxlib = _installed("jax"), _installed("jaxlib")
     if jax is not None and _numbers(jax) < _GPU_SINCE:
         since = ".".join(map(str, _GPU_SINCE))
         return f"compiling for a GPU that is not there needs jax {since} or newer; this is {jax}"
-    found = {package: _installed(package) for package in (*_PLUGIN, _ASSEMBLER)}
+    found = {package: _installed(package) for package in _PLUGIN}
     missing = [package for package, version in found.items() if version is None]
+    missing += [_ASSEMBLER] * (cuda_toolkit() is None)
     if missing:
         what = " and ".join(missing)
         return f"compiling for a GPU needs {what}, but no GPU; install it with: {GPU_EXTRA}"

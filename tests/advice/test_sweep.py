@@ -26,7 +26,7 @@ from jaxresid.advice.sweep.results import Results, row_of
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.question import Question
-from jaxresid.model import Collective, Compiled, SweepRow
+from jaxresid.model import Collective, Compiled, CompilerWarning, Location, Source, SweepRow
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cluster import cluster
 from tests.where import TESTS
@@ -268,6 +268,18 @@ class TestTheFile:
             fits=False,
             collectives=(Collective("all-reduce", 3, 12),),
             notes=("on 1 of 8 devices",),
+            warnings=(
+                CompilerWarning(
+                    "resharding",
+                    3,
+                    "cannot go",
+                    1 << 16,
+                    shape="f32[8,64,32]",
+                    op_name="jit(f)/mul",
+                    source=Source(Location("m.py", 6, None, "f", "x * y"), scope="trunk"),
+                ),
+                CompilerWarning("memory-limit", nbytes=9, limit_nbytes=7),
+            ),
         ),
     )
 

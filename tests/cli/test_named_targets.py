@@ -143,11 +143,14 @@ class TestEachKey:
         assert differing == ({name} if value else set())
         assert getattr(found, name) == value
 
-    def test_budget_and_place(self, configured):
+    def test_budget_and_place(self, configured, monkeypatch):
         configured('budget = "2GiB"\non = "tpu:v5e"')
         options, budget = probed()
         assert (options.on, budget) == (("tpu:v5e",), "2GiB")
         assert options.on_origin == "[tool.jaxresid.targets.train] of pyproject.toml"
+        monkeypatch.chdir("sub")
+        origin = probed()[0].on_origin
+        assert origin == "[tool.jaxresid.targets.train] of ../pyproject.toml"
         options, budget = probed("--on", "cpu", "--on", "gpu", "--budget", "1GiB")
         assert (options.on, budget) == (("cpu", "gpu"), "1GiB")
         assert options.on_origin == "given with --on"
@@ -396,7 +399,8 @@ class TestFolders:
         assert probed()[0].on == ("gpu:own.txtpb",)
         monkeypatch.chdir("sub")
         assert probed()[0].on == ("gpu:../own.txtpb",)
-        assert _place_from_here("gpu:own.txtpb:2x8", folder) == "gpu:../own.txtpb:2x8"
+        configured('on = "gpu:own.txtpb:2x8"')
+        assert probed()[0].on == ("gpu:../own.txtpb:2x8",)
         for place in ("gpu:h100:8", "tpu:own.txtpb", "cpu"):
             assert _place_from_here(place, folder) == place
 

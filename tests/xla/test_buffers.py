@@ -7,8 +7,10 @@ import pytest
 from hypothesis import strategies as st
 from small import f32
 
+from jaxresid.xla.hlo import buffers as buffers_module
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import LiveBuffers, buffers
+from jaxresid.xla.hlo.module import HloModule, Instruction, Shape
 from jaxresid.xla.hlo.wire import Message
 from tests import where
 
@@ -207,3 +209,25 @@ def test_what_is_live_is_libtpus_own_peak(tmp_path, monkeypatch):
     live = buffers(*dump.read(str(tmp_path)), "tpu")
     assert live.nbytes == pytest.approx(memory.peak_memory_in_bytes, abs=8192)
     assert "f32[2,65536,1024]" in {buffer.shape for buffer in live.buffers}
+
+
+def test_values_are_followed_through_asynchronous_computations():
+    """XLA:GPU of jaxlib 0.12 stacks up a loop's residuals in them."""
+    whole, part = Shape("f32", (8, 4), 32), Shape("f32", (4,), 32)
+    started = Shape(elements=(Shape(elements=(whole, part)), whole))
+    entry = (
+        Instruction(1, "parameter", whole),
+        Instruction(2, "sine", part, op_name="jit(f)/sin", file="f.py", line=3),
+        Instruction(3, "async-start", started, (1, 2), (20,)),
+        Instruction(4, "async-done", whole, (3,), (20,)),
+    )
+    inside = (
+        Instruction(11, "parameter", whole),
+        Instruction(12, "parameter", part, index=1),
+        Instruction(13, "dynamic-update-slice", whole, (11, 12)),
+    )
+    read = HloModule({10: entry, 20: inside}, {10: 4, 20: 13}, 10)
+    assert buffers_module._Producers(read).of(4, ()).opcode == "sine"
+    found = buffers_module._Lifetimes(read, frozenset({(1, ()), (2, ()), (13, ())}))
+    assert found.last[13, ()] == found.end  # it is what the program returns
+    assert found.last[2, ()] < found.end

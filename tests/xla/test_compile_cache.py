@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.xla.job import CollectiveOp, Compilation, Job, LoweredModule, PeakBuffer
+from jaxresid.xla.job import (
+    CollectiveOp,
+    Compilation,
+    CompilerMessage,
+    Job,
+    LoweredModule,
+    PeakBuffer,
+)
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import cache as cache_module
 from jaxresid.xla.processes.cache import CompileCache, default_directory, key
@@ -31,6 +38,12 @@ FULL = Compilation(
     seconds=1.25,
     compiler=f"jaxlib {cache_module._version('jaxlib')}",
     notes=("of 8 devices",),
+    messages=(
+        CompilerMessage(
+            "resharding", 2, "cannot", 1 << 20, None, "f32[8]", "f/mul", "möbius.py", 7
+        ),
+        CompilerMessage("memory-limit", nbytes=9, limit_nbytes=7),
+    ),
 )
 
 

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.memory import memory_stats
+from jaxresid.xla.hlo.module import output_dims
 from jaxresid.xla.hlo.wire import Message
 from tests import where
 
@@ -159,3 +161,36 @@ def test_what_is_no_module_has_no_collectives(data):
     assert hlo.collectives(data) == ()
     with pytest.raises(ValueError, match=r"\w"):
         hlo.module(data)
+
+
+def carried(w, x):
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)
+    return jnp.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "donated"), [(jax.value_and_grad(carried), ()), (lambda w, x: (w * 2, x), (0,))]
+)
+def test_the_figures_in_a_buffer_assignment_are_xlas(fun, donated):
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((3, 64, 64), (32, 64))]
+    compiled = jax.jit(fun, donate_argnums=donated).lower(*shapes).compile()
+    memory = compiled.runtime_executable().get_compiled_memory_stats()
+    found = memory_stats(memory.serialized_buffer_assignment_proto)
+    for name, nbytes in found.items():
+        assert nbytes == getattr(memory, name.replace("nbytes", "size_in_bytes")), name
+    assert (found["alias_nbytes"] > 0) == bool(donated)
+
+
+def test_the_dimensions_of_outputs():
+    shapes = jax.ShapeDtypeStruct((4, 3), jnp.float32), jax.ShapeDtypeStruct((), jnp.int8)
+    (module,) = (
+        jax.jit(lambda x, y: (x, (y, x.T)))
+        .lower(*shapes)
+        .compile()
+        .runtime_executable()
+        .hlo_modules()
+    )
+    proto = module.as_serialized_hlo_module_proto()
+    assert output_dims(proto) == ((4, 3), (), (3, 4))
+    assert output_dims(b"") is None
+    assert output_dims(proto[:-7]) is None

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from jaxresid.errors import InputsError
+from jaxresid.xla import places
 from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.places import for_devices, parse_place, topologies, why_unavailable
 
@@ -177,6 +178,7 @@ def has(monkeypatch, packages):
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(places, "cuda_toolkit", lambda: packages.get("nvidia-cuda-nvcc-cu12"))
 
 
 def test_without_libtpu_only_tpus_are_missing(monkeypatch):

@@ -17,7 +17,7 @@ from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.residuals.matching import matched
+from jaxresid.inspector.residuals.matching import compiler_warnings, matched
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.traced import Traced
@@ -385,6 +385,10 @@ def compiled_row(
             Collective(c.opcode, c.count, c.nbytes, c.exact) for c in compilation.collectives
         ),
         notes=tuple(notes),
+        warnings=tuple(
+            replace(w, source=_as_reported(w.source))
+            for w in compiler_warnings(compilation.messages, program.residuals)
+        ),
     )
 
 

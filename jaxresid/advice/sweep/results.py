@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from jaxresid.errors import JaxresidError
-from jaxresid.model import SCHEMA_VERSION, Collective, Compiled, SweepRow
+from jaxresid.model import (
+    SCHEMA_VERSION,
+    Collective,
+    Compiled,
+    CompilerWarning,
+    Location,
+    Source,
+    SweepRow,
+)
 
 # How a line begins; older ones had spaces.
 _STARTS = (b'{"schema":1,"policy":"', b'{"schema": 1, "policy": "')
@@ -152,9 +160,17 @@ def row_of(line: bytes) -> SweepRow | None:
 
 
 def _compiled(data: Mapping[str, Any]) -> Compiled:
-    known = {f.name for f in fields(Compiled)} - {"buffers", "collectives", "notes"}
+    known = {f.name for f in fields(Compiled)} - {"buffers", "collectives", "notes", "warnings"}
     return Compiled(
         **{name: data[name] for name in known & data.keys()},
         collectives=tuple(Collective(**each) for each in data["collectives"]),
         notes=tuple(data["notes"]),
+        warnings=tuple(_warning(each) for each in data.get("warnings", ())),
     )
+
+
+def _warning(data: Mapping[str, Any]) -> CompilerWarning:
+    lines = ("location", "library", "caller")
+    location, library, caller = (data[name] and Location(**data[name]) for name in lines)
+    own = {f.name: data[f.name] for f in fields(CompilerWarning) if f.name != "source"}
+    return CompilerWarning(**own, source=Source(location, library, caller, scope=data["scope"]))

@@ -42,10 +42,11 @@ class CheckRequest(NamedTuple):
 def check(options: TargetOptions, **given: Any) -> int:
     """Find checkpoints and residuals of TARGET that do not pay off.
 
-    TARGET is module:function or path/to/file.py:function; it is traced, not run. The findings are
-    the linter's and those that only a trace can show (JXR8..), each with its figures, at the line
-    it is about. The linter's configuration and comments silence them too, but infos are shown by
-    default. Exits 0 if there are only infos, 1 if there are findings, 2 if something went wrong.
+    TARGET is module:function, path/to/file.py:function or a name from pyproject.toml; it is traced,
+    not run. The findings are the linter's and those that only a trace can show (JXR8..), each with
+    its figures, at the line it is about. The linter's configuration and comments silence them too,
+    but infos are shown by default. Exits 0 if there are only infos, 1 if there are findings, 2 if
+    something went wrong.
     """
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})

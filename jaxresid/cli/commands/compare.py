@@ -57,12 +57,11 @@ def compare(
 ) -> int:
     """Compare what checkpoint policies keep and recompute in TARGET.
 
-    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced without checkpoints, as written, with each of JAX's policies, with the
-    checkpoint_names that occur in it, and with your own policies. Nothing runs without --measure;
-    with --compile each is compiled for the place of --on, and the
-    table says which of them fit. Exits 0, or 2 if
-    something went wrong, including one of your own policies.
+    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    name from pyproject.toml; it is traced without checkpoints, as written, with each of JAX's
+    policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
+    without --measure; with --compile each is compiled for the place of --on, and the table says
+    which of them fit. Exits 0, or 2 if something went wrong, including one of your own policies.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")

@@ -45,10 +45,10 @@ def compile(
 ) -> int:
     """Compile TARGET ahead of time, and say whether it fits.
 
-    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is compiled with its gradients for abstract inputs, but not run. Each compilation runs in its
-    own process. Exits 0 if it fits (or the available memory is not known), 1 if it does not, 2 if
-    it could not be compiled.
+    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    name from pyproject.toml; it is compiled with its gradients for abstract inputs, but not run.
+    Each compilation runs in its own process. Exits 0 if it fits (or the available memory is not
+    known), 1 if it does not, 2 if it could not be compiled.
     """
     options, places = placed(options, compiles=True, several=True)
     with showing_progress(f"tracing {options.target}") as say:

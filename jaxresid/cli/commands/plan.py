@@ -46,10 +46,10 @@ def plan(
 ) -> int:
     """Plan the cheapest checkpoints that fit a memory budget.
 
-    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced, not run. Prints which places to checkpoint, with which policies, which values to
-    save, and the code to write. Exits 0 if it fits, 1 if nothing does or the code of the plan
-    cannot be traced, 2 if something went wrong.
+    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    name from pyproject.toml; it is traced, not run. Prints which places to checkpoint, with which
+    policies, which values to save, and the code to write. Exits 0 if it fits, 1 if nothing does or
+    the code of the plan cannot be traced, 2 if something went wrong.
     """
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")

@@ -58,11 +58,12 @@ def report(
 ) -> int:
     """Report the residuals, cost, peak and checkpoints of TARGET.
 
-    TARGET is module:function or path/to/file.py:function, a function or a whole training step. The
-    report says what its backward pass keeps, on which line, and what each checkpoint saves.
-    Only the text format is grouped and shortened; json holds every residual, and jax prints the
-    lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals. --compile adds a
-    section with XLA's own figures at the place of --on. Exits 0, or 2 if something went wrong.
+    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    name from pyproject.toml. The report says what its backward pass keeps, on which line, and what
+    each checkpoint saves. Only the text format is grouped and shortened; json holds every residual,
+    and jax prints the lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals.
+    --compile adds a section with XLA's own figures at the place of --on. Exits 0, or 2 if something
+    went wrong.
     """
     if compile_ and format_ == "jax":
         raise click.UsageError(

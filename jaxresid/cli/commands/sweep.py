@@ -63,10 +63,10 @@ def sweep(
 ) -> int:
     """Compile TARGET for several policies, batch sizes and places.
 
-    TARGET is module:function or path/to/file.py:function, a function or a whole training step; it
-    is traced here, and each compilation runs in its own process, here or on a Dask cluster. Run an
-    interrupted sweep again with the same -o to continue it. Exits 0, 2 if something could not be
-    compiled, or 130 if interrupted.
+    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    name from pyproject.toml; it is traced here, and each compilation runs in its own process, here
+    or on a Dask cluster. Run an interrupted sweep again with the same -o to continue it. Exits 0, 2
+    if something could not be compiled, or 130 if interrupted.
     """
     if output == "-":
         raise InputsError("-o needs a file to add the results to, not stdout")

@@ -68,7 +68,7 @@ def _chosen(context: click.Context, argument: click.Parameter, text: str) -> Cho
         tables["targets", named.name] = named.options
     context.default_map = _defaults(context, tables, folder, found)
     origins = [
-        f"[{'.'.join(('tool', 'jaxresid', *keys))}] of {found.location()}"
+        f"[{'.'.join(('tool', 'jaxresid', *keys))}] of {os.path.relpath(found.file)}"
         for keys, options in tables.items()
         if "--on" in options
     ]

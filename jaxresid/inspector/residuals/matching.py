@@ -18,8 +18,16 @@ from dataclasses import dataclass, replace
 from jaxresid.home import FOLDER
 from jaxresid.inspector.jaxpr.levels import scope_of
 from jaxresid.layer_paths import folded, pattern
-from jaxresid.model import NOWHERE, CompiledBuffer, Computed, Location, Residual, Source
-from jaxresid.xla.job import PeakBuffer
+from jaxresid.model import (
+    NOWHERE,
+    CompiledBuffer,
+    CompilerWarning,
+    Computed,
+    Location,
+    Residual,
+    Source,
+)
+from jaxresid.xla.job import CompilerMessage, PeakBuffer
 
 _OURS = FOLDER
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
@@ -307,18 +315,63 @@ def _source(
     candidate: _Candidate | None,
     stacks: Mapping[tuple[str, int], set[Source]],
 ) -> Source:
-    """Return where a buffer comes from.
-
-    For a residual it is what the residual's row says. For others the HLO metadata has the scope,
-    and the innermost line that is not JAX's: the user's or a library's. A buffer with no code of
-    the user's behind it XLA attributes to the call of their function, which is in our code.
-    """
+    """Return where a buffer comes from: for a residual what its row says, else its metadata."""
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
         return candidate.residual.origin.source
-    scope = scope_of(_CALLS.sub("", buffer.op_name.rpartition("/")[0]))
-    if not buffer.file or buffer.file.startswith(_OURS):
-        return Source(scope=scope) if buffer.file else NOWHERE
-    known = stacks.get((buffer.file, buffer.line), set())
+    return _metadata_source(buffer, stacks)
+
+
+def _metadata_source(
+    named: PeakBuffer | CompilerMessage, stacks: Mapping[tuple[str, int], set[Source]]
+) -> Source:
+    """Return the source in the HLO metadata of something.
+
+    It has the scope, and the innermost line that is not JAX's: the user's or a library's. What has
+    no code of the user's behind it XLA attributes to the call of their function, which is in our
+    code.
+    """
+    scope = scope_of(_CALLS.sub("", named.op_name.rpartition("/")[0]))
+    if not named.file or named.file.startswith(_OURS):
+        return Source(scope=scope) if named.file else NOWHERE
+    known = stacks.get((named.file, named.line), set())
     if len(known) == 1:
         return replace(next(iter(known)), scope=scope)
-    return Source(Location(buffer.file, buffer.line, None, ""), scope=scope)
+    return Source(Location(named.file, named.line, None, ""), scope=scope)
+
+
+def compiler_warnings(
+    messages: Sequence[CompilerMessage], residuals: Sequence[Residual]
+) -> tuple[CompilerWarning, ...]:
+    """Return what a compiler says in a user's terms, what is of the most bytes first.
+
+    What it says of several operations of one line is one warning.
+
+    Args:
+      messages: the compiler's messages.
+      residuals: the residuals of the report, which tell the lines that lead into libraries.
+    """
+    stacks = _stacks(residuals)
+    groups: dict[CompilerWarning, list[CompilerMessage]] = defaultdict(list)
+    for message in messages:
+        found = CompilerWarning(
+            message.kind,
+            limit_nbytes=message.limit_nbytes,
+            shape=message.shape,
+            op_name="" if message.file else message.op_name,
+            source=_metadata_source(message, stacks),
+        )
+        groups[found].append(message)
+    rows = [_folded_warning(found, group) for found, group in groups.items()]
+    return tuple(sorted(rows, key=lambda row: -(row.nbytes or 0)))
+
+
+def _folded_warning(warning: CompilerWarning, group: Sequence[CompilerMessage]) -> CompilerWarning:
+    sizes = [message.nbytes for message in group if message.nbytes is not None]
+    nbytes = sum(sizes) if warning.kind == "recomputed" else max(sizes, default=None)
+    return replace(
+        warning,
+        count=sum(message.count for message in group),
+        said=group[0].said,
+        nbytes=nbytes,
+        op_name=group[0].op_name,
+    )

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport
+from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport, CompilerWarning
 from jaxresid.render.report.accuracy import RULES
 from jaxresid.render.report.heading import heading
 from jaxresid.render.style.words import computed_text, percent
@@ -31,6 +31,27 @@ _HOST_FIGURES = (
     ("host_output_nbytes", "output"),
     ("host_alias_nbytes", "alias"),
 )
+# What each kind of warning means for a user, and what to do about it.
+_ADVICE = {
+    "resharding": "XLA has no direct way between these two splits, so each device gathers the whole"
+    " array for a moment. Give it one split from where it is made to where it is read"
+    " (jax.lax.with_sharding_constraint), or change the split one mesh axis at a time.",
+    "replicated": "XLA cannot split this operation as its operand is split, so each device does all"
+    " of it. Split the operand along another dimension before it.",
+    "memory-limit": "XLA looked for values to compute again and found no more. Checkpoint more,"
+    " take a smaller batch, or split the program over more devices.",
+    "recomputed": "Otherwise the program would be above XLA's own limit. No estimate here has the"
+    " time that this takes; with jax.checkpoint you choose what is computed again.",
+    "host-compute": "The operands are in host memory, so the host computes this, slowly. Move them"
+    " with jax.device_put before they are used.",
+}
+_SHORT = {
+    "resharding": "gathers whole arrays to split them another way",
+    "replicated": "does whole operations on each device",
+    "memory-limit": "stays above its own memory limit",
+    "recomputed": "computes values twice to save memory",
+    "host-compute": "computes on the host",
+}
 
 
 def verdict_text(compiled: Compiled) -> str:
@@ -66,6 +87,7 @@ def compiled_lines(compiled: Compiled) -> Iterator[RenderableType]:
         lines.append(Text(compiled.error, style="yellow"))
     else:
         lines += [*_figures(compiled)]
+    lines += [*_warned(compiled.warnings)]
     lines += [Text(f"note: {note}", style="dim") for note in compiled.notes]
     if compiled.compiler or compiled.seconds is not None:
         lines.append(Text(_how(compiled), style="dim"))
@@ -98,6 +120,25 @@ def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
     return (
         f"Compiled, not run: figures are XLA's, for {each}; the estimate is from the trace.",
         "The peak is argument + output + temp - alias.",
+    )
+
+
+def warned_texts(programs: Sequence[tuple[str, Compiled]]) -> tuple[str, ...]:
+    """Return a short text for each kind of warning, with the programs that have it.
+
+    An example is `XLA stays above its own memory limit (none, dots)`.
+
+    Args:
+      programs: the programs, each with what a reader calls it.
+    """
+    named: dict[str, list[str]] = {}
+    for name, compiled in programs:
+        for kind in dict.fromkeys(warning.kind for warning in compiled.warnings):
+            named.setdefault(kind, []).append(name)
+    return tuple(
+        f"XLA {words} ({', '.join(dict.fromkeys(named[kind]))})"
+        for kind, words in _SHORT.items()
+        if kind in named
     )
 
 
@@ -213,6 +254,38 @@ def _buffers(compiled: Compiled) -> Table:
             Group(line, SourceLines(buffer.source)),
         )
     return table
+
+
+def _warned(warnings: Sequence[CompilerWarning]) -> Iterator[RenderableType]:
+    """Yield what XLA says of a program's memory, each kind with its advice."""
+    for kind in dict.fromkeys(warning.kind for warning in warnings):
+        found = [warning for warning in warnings if warning.kind == kind]
+        yield Text(f"XLA {_SHORT[kind]}", style="yellow")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        for warning in found[:_TOP]:
+            where: RenderableType = SourceLines(warning.source)
+            if warning.source.location is None:
+                where = Text(warning.op_name or "XLA names no line", style="dim")
+            nbytes = "" if warning.nbytes is None else format_bytes(warning.nbytes)
+            line = Text()
+            if warning.count > 1:
+                line.append(f"×{warning.count} ", style="bold magenta")
+            line.append(_warning_text(warning))
+            lines = [line] if warning.kind == "memory-limit" else [line, where]
+            table.add_row(Text(nbytes, style="cyan"), Group(*lines))
+        yield Padding(table, (0, 0, 0, 2))
+        if len(found) > _TOP:
+            yield Text(f"{len(found) - _TOP} smaller of these", style="dim")
+        yield Text(_ADVICE[kind], style="dim")
+
+
+def _warning_text(warning: CompilerWarning) -> str:
+    """Return what XLA says, after the bytes: `f32[8,64,32]  cannot go from sharding ... to ...`."""
+    if warning.kind == "memory-limit" and warning.limit_nbytes is not None:
+        return f"is what it got down to; its limit is {format_bytes(warning.limit_nbytes)}"
+    return f"{warning.shape}  {warning.said}" if warning.shape else warning.said
 
 
 def _share(buffer: CompiledBuffer, compiled: Compiled) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jaxresid.model import Comparison, ComparisonRow, Compiled, Timing
 from jaxresid.render.report.accuracy import accuracy_text
-from jaxresid.render.report.compiled import verdict_text
+from jaxresid.render.report.compiled import verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_rows
@@ -191,6 +191,9 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
         by = f" by {compilers}" if compilers else ""
         yield f"{on}: XLA's peak on {of}, compiled{by}; if it does not fit, the memory it needs."
         yield from dict.fromkeys(f"{on}: {note}." for c in told for note in c.notes)
+        named = [(row.policy, compiled_for(on, row)) for row in comparison.rows]
+        warned = warned_texts([(policy_text(policy), c) for policy, c in named if c])
+        yield from (f"{on}: {text}; `jaxresid compile` names the lines." for text in warned)
 
 
 def gradients_text(comparison: Comparison) -> str:

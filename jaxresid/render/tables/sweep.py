@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
+from jaxresid.render.report.compiled import warned_texts
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
@@ -84,6 +85,9 @@ def _remarks(table: Table) -> Iterator[RenderableType]:
     yield FlowingParts(legend, style="dim", indent=2)
     for note in dict.fromkeys(note for c in _compiled(table) for note in c.notes):
         yield BrokenNames(f"note: {note}", "dim")
+    named = [(policy_text(policy), row.compiled) for (policy, _), row in table.items()]
+    for text in warned_texts([(policy, compiled) for policy, compiled in named if compiled]):
+        yield BrokenNames(f"note: {text}; `jaxresid compile` names the lines", "dim")
 
 
 def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:

@@ -21,6 +21,8 @@ _DTYPES = {
     **{25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8), 15: ("c64", 64)},
     **{18: ("c128", 128)},
 }
+# The bits of an element of each dtype.
+BITS = dict(_DTYPES.values())
 
 COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
@@ -28,6 +30,7 @@ COLLECTIVES = (
 )
 # Instructions whose computations run as part of the schedule.
 CALLERS = ("while", "call", "conditional", "async-start")
+_WAITING = ("async-update", "async-done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Instruction:
       config: the backend's config, JSON.
       literal: the integer of a scalar constant; None for others.
       direction: the direction of a comparison, `LT`.
+      name: its name, `fusion.2`.
     """
 
     id: int
@@ -94,6 +98,7 @@ class Instruction:
     config: bytes = b""
     literal: int | None = None
     direction: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,13 @@ class HloModule:
       computations: the instructions of each computation by its id, in the order that they run in.
       roots: the id of each computation's root instruction, by the computation's id.
       entry: the id of the entry computation.
+      frames: the file and line of each stack frame; metadata counts them from 1.
     """
 
     computations: Mapping[int, tuple[Instruction, ...]]
     roots: Mapping[int, int]
     entry: int
+    frames: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def instructions(self) -> Mapping[int, Instruction]:
@@ -122,8 +129,12 @@ class HloModule:
 
     @cached_property
     def callers(self) -> Mapping[int, Instruction]:
-        """The last instruction that calls each computation; few in optimized HLO have several."""
-        return {name: i for i in self.instructions.values() for name in i.called}
+        """The last instruction that calls each computation; few in optimized HLO have several.
+
+        What only waits for an asynchronous one names it too, and does not call it.
+        """
+        calling = (i for i in self.instructions.values() if i.opcode not in _WAITING)
+        return {name: i for i in calling for name in i.called}
 
 
 def module(data: bytes) -> HloModule:
@@ -147,7 +158,7 @@ def module(data: bytes) -> HloModule:
     entry = message.integer(6)
     if entry not in computations:
         raise ValueError("no entry computation")
-    return HloModule(computations, roots, entry)
+    return HloModule(computations, roots, entry, frames)
 
 
 def output_dims(data: bytes) -> tuple[tuple[int, ...], ...] | None:
@@ -192,6 +203,7 @@ def _instruction(message: Message, frames: tuple[tuple[str, int], ...]) -> Instr
         config=message.data(43),
         literal=_literal(message.message(8)) if opcode == "constant" else None,
         direction=message.text(63),
+        name=message.text(1),
     )
 
 

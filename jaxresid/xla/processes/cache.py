@@ -218,6 +218,7 @@ def _encoded(compilation: Compilation, name: str) -> bytes:
     values["stats"] = dict(compilation.stats)
     values["buffers"] = [dataclasses.asdict(buffer) for buffer in compilation.buffers]
     values["collectives"] = [dataclasses.asdict(op) for op in compilation.collectives]
+    values["messages"] = [dataclasses.asdict(message) for message in compilation.messages]
     body = json.dumps(values, separators=(",", ":")).encode("ascii")
     return json.dumps(_head(name, body)).encode("ascii") + b"\n" + body
 
@@ -247,6 +248,7 @@ def _is_sound(found: Compilation) -> bool:
     sizes = [*found.stats.values(), found.required_nbytes, found.capacity_nbytes, found.live_nbytes]
     sizes += [buffer.nbytes for buffer in found.buffers]
     sizes += [n for op in found.collectives for n in (op.nbytes, op.count)]
+    sizes += [n for m in found.messages for n in (m.nbytes, m.limit_nbytes, m.count)]
     return found.error is None and all(n is None or n >= 0 for n in sizes)
 
 

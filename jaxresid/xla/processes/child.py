@@ -131,6 +131,12 @@ class Child:
             raise FailedError(result)
         return result
 
+    def log(self) -> str:
+        """Return the end of what the child has written to its standard error, at most 1 MiB."""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_NBYTES))
+        return self._log.read().decode(errors="replace")
+
     def close(self) -> None:
         """End the child and what it started, whatever they do, and wait until it is gone."""
         if self._closed:
@@ -172,9 +178,7 @@ class Child:
             by = "killed (out of memory?)" if -code == signal.SIGKILL else "killed (SIGTERM)"
             return DiedError(by, killed=True)
         how = f"its process exited with code {code}" if code >= 0 else signal.Signals(-code).name
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_NBYTES))
-        said = fatal_line(self._log.read().decode(errors="replace"))
+        said = fatal_line(self.log())
         return DiedError(f"{how}: {said}" if said else how)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxresid.errors import JaxresidError
 from jaxresid.units import format_bytes
+from jaxresid.xla.hlo.warnings import messages
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes import child as children
 from jaxresid.xla.processes.child import Child, DiedError, FailedError, one_line
@@ -67,10 +68,13 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
         return Compilation(error=error, transient=True)
     try:
         found = child.ask(job, lambda: watch(child.pid))
-    except _StopError as e:
-        return Compilation(error=str(e), transient=True, seconds=time.monotonic() - start)
-    except DiedError as e:
-        return Compilation(error=str(e), transient=e.killed, seconds=time.monotonic() - start)
+    except (_StopError, DiedError) as e:
+        return Compilation(
+            error=str(e),
+            transient=isinstance(e, _StopError) or e.killed,
+            seconds=time.monotonic() - start,
+            messages=messages(child.log()),
+        )
     except FailedError as e:
         return Compilation(error=str(e), seconds=time.monotonic() - start)
     except Exception as e:
@@ -112,7 +116,10 @@ def _env(job: Job) -> dict[str, str | None]:
         # Without it libtpu asks Google Cloud's metadata server, for minutes where there is none.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_LOG_DIR": "disabled",
-        "TPU_MIN_LOG_LEVEL": "2",
+        # Warnings, which go to the log that `xla.hlo.warnings` reads.
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "TPU_MIN_LOG_LEVEL": "1",
+        "TPU_STDERR_LOG_LEVEL": "1",
     }
     if not job.place.is_here or platform == "cpu":
         names["JAX_PLATFORMS"] = "cpu"

@@ -21,7 +21,7 @@ class CostlyCheckpoint(TracedRule):
     Move the code that makes the inputs large inside the checkpoint, or remove the checkpoint.
 
     ## When is this fine?
-    Where the estimate is for a place other than yours: `--on` names it, and `--on cpu` is XLA:CPU.
+    Where the estimate is for a place other than yours: `--on` names the place, `--on cpu` XLA:CPU.
     """
 
     code = "JXR802"

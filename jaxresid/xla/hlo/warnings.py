@@ -1,0 +1,217 @@
+"""Read what a compiler says of a program's memory: in its log, and in the names that it gives.
+
+Whatever else a log holds is left out. Texts are those of jaxlib 0.8.3 to 0.12.0.1 (XLA:CPU and
+XLA:GPU) and of libtpu 0.0.52.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal as OneOf
+
+from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.job import CompilerMessage
+
+_LENGTH = 300
+
+# Before 2025 an operation was named after "without doing a full rematerialization of the tensor".
+_RESHARDING = re.compile(
+    r"Involuntary full rematerialization\. The compiler (?:cannot|was not able to) (?P<said>"
+    r"go from sharding (?P<held>\{.*?\}) to \{.*?\}) (?:efficiently|without doing a full"
+    r" rematerialization of the tensor) for HLO operation:? (?P<operation>.*)"
+)
+_REPLICATED = re.compile(
+    r"\[SPMD\] (?P<said>Falling back to replicated execution for .*?)\. .*?"
+    r"Operation: (?P<operation>.*)"
+)
+_LIMIT = re.compile(
+    r"(?P<said>Can't reduce memory use below \S+ \((?P<limit>-?\d+) bytes\) by rematerialization;"
+    r" only reduced to \S+ \((?P<nbytes>\d+) bytes\), down from .* originally)"
+)
+_ON_HOST = re.compile(
+    r'(?P<said>Found an instruction \("(?P<name>[^"]*)"\) which does device compute in host memory'
+    r" space\. Converting into host compute)"
+)
+# Of what HloRematerialization clones; it logs nothing of what it did.
+_CLONE = re.compile(r"\.remat\d*(\.\d+)*$")
+_PASSED_ON = ("get-tuple-element", "tuple", "bitcast")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of a module's metadata.
+
+    Attributes:
+      frames: the file and line of each stack frame; their numbers count from 1.
+      named: the files and lines of the instructions with an op name.
+      made: the op name, file and line of each instruction by its name.
+    """
+
+    frames: tuple[tuple[str, int], ...] = ()
+    named: Mapping[str, set[tuple[str, int]]] = field(default_factory=dict)
+    made: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+
+    def of(self, op_name: str, frame: int) -> tuple[str, int]:
+        """Return the file and line of an operation; '' and 0 where they are not known."""
+        if 0 < frame <= len(self.frames) and self.frames[frame - 1][0]:
+            return self.frames[frame - 1]
+        known = self.named.get(op_name, set())
+        return next(iter(known)) if len(known) == 1 else ("", 0)
+
+
+def messages(
+    log: str, module: bytes = b"", *, numbers_frames: bool = True
+) -> tuple[CompilerMessage, ...]:
+    """Return what a compiler says that bears on memory, equal messages once; never raises.
+
+    Args:
+      log: what it wrote to its log.
+      module: the HloModuleProto that it made, which tells the lines of what the log names, and what
+        was made to be computed again; empty where there is none.
+      numbers_frames: whether the stack frames in the log are numbered as those of the module.
+    """
+    read = _module(module)
+    lines = _Lines() if read is None or not numbers_frames else _lines(read)
+    said = (message for line in log.splitlines() for message in _logged(line, lines))
+    counted: dict[CompilerMessage, int] = {}
+    for message in said:
+        counted[message] = counted.get(message, 0) + 1
+    found = [replace(message, count=count) for message, count in counted.items()]
+    return (*found, *_recomputed(read)) if read is not None else tuple(found)
+
+
+def _module(data: bytes) -> hlo.HloModule | None:
+    try:
+        return hlo.module(data) if data else None
+    except (ValueError, IndexError, KeyError, RecursionError):
+        return None
+
+
+def _lines(module: hlo.HloModule) -> _Lines:
+    named: dict[str, set[tuple[str, int]]] = {}
+    made = {}
+    for i in module.instructions.values():
+        made[i.name] = i.op_name, i.file, i.line
+        if i.op_name and i.file:
+            named.setdefault(i.op_name, set()).add((i.file, i.line))
+    return _Lines(module.frames, named, made)
+
+
+def _logged(line: str, lines: _Lines) -> Iterator[CompilerMessage]:
+    """Yield what a line of a log says that bears on memory."""
+    if found := _RESHARDING.search(line):
+        shape = _shape(found["operation"])
+        whole = _whole(shape, found["held"])
+        yield _operation("resharding", f"cannot {found['said']}", found["operation"], whole, lines)
+    elif found := _REPLICATED.search(line):
+        shape = _shape(found["operation"])
+        yield _operation("replicated", found["said"], found["operation"], shape, lines)
+    elif found := _LIMIT.search(line):
+        yield CompilerMessage(
+            kind="memory-limit",
+            said=_cut(found["said"]),
+            nbytes=int(found["nbytes"]),
+            limit_nbytes=max(int(found["limit"]), 0),
+        )
+    elif found := _ON_HOST.search(line):
+        op_name, file, at = lines.made.get(found["name"], ("", "", 0))
+        yield CompilerMessage(
+            kind="host-compute", said=_cut(found["said"]), op_name=op_name, file=file, line=at
+        )
+
+
+def _operation(
+    kind: OneOf["resharding", "replicated"],
+    said: str,
+    operation: str,
+    shape: hlo.Shape | None,
+    lines: _Lines,
+) -> CompilerMessage:
+    """Return the message about an HLO instruction, given its text, and the array that it moves."""
+    op_name = _first(r'\bop_name="([^"]*)"', operation)
+    file = _first(r'\bsource_file="([^"]*)"', operation)
+    at = int(_first(r"\bsource_line=(\d+)", operation) or 0)
+    if not file:
+        file, at = lines.of(op_name, int(_first(r"\bstack_frame_id=(\d+)", operation) or 0))
+    return CompilerMessage(
+        kind=kind,
+        said=_cut(said),
+        nbytes=None if shape is None else shape.nbytes,
+        shape="" if shape is None else str(shape),
+        op_name=op_name,
+        file=file,
+        line=at,
+    )
+
+
+def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
+    """Yield what a module computes again, since it would need too much memory otherwise.
+
+    Each is the instructions of one line that make arrays of one shape.
+    """
+    groups: dict[tuple[str, str, int, str], list[hlo.Instruction]] = {}
+    for home, body in module.computations.items():
+        caller = module.callers.get(home)
+        if caller is not None and caller.opcode not in hlo.CALLERS:
+            continue
+        for i in body:
+            if _CLONE.search(i.name) and i.opcode not in _PASSED_ON:
+                at = i.op_name, i.file, i.line, str(i.shape)
+                groups.setdefault(at, []).append(i)
+    for (op_name, file, line, shape), group in groups.items():
+        yield CompilerMessage(
+            kind="recomputed",
+            count=len(group),
+            said=_cut(group[0].name),
+            nbytes=sum(i.shape.nbytes for i in group),
+            shape=shape,
+            op_name=op_name,
+            file=file,
+            line=line,
+        )
+
+
+def _shape(operation: str) -> hlo.Shape | None:
+    """Return the shape of an instruction's array, given its text; None where it has no array."""
+    found = re.search(r" = (\w+)\[([\d,]*)\]", operation)
+    if found is None or found[1] not in hlo.BITS:
+        return None
+    dims = tuple(int(n) for n in found[2].split(",") if n)
+    return hlo.Shape(dtype=found[1], dims=dims, bits=hlo.BITS[found[1]])
+
+
+def _whole(shape: hlo.Shape | None, sharding: str) -> hlo.Shape | None:
+    """Return the shape of a whole array, padding included, given that of its part on a device.
+
+    None where its sharding is not one that is known, `{devices=[2,1,4]<=[8]}` or, since jaxlib
+    0.12, `{mesh['a'=2,'b'=4], [{'a'}, {}, {'b'}]}`.
+    """
+    if shape is None:
+        return None
+    parts: list[int] = []
+    if found := re.match(r"\{devices=\[([\d,]+)\]", sharding):
+        parts = [int(n) for n in found[1].split(",")]
+    elif found := re.match(r"\{mesh\[([^\]]*)\], \[(.*?)\]", sharding):
+        sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", found[1])}
+        for axes in re.findall(r"\{([^{}]*)\}", found[2]):
+            split = re.findall(r"'([^']*)'(?::\(\d+\)(\d+))?", axes)
+            parts.append(
+                math.prod(int(part) if part else sizes.get(name, 1) for name, part in split)
+            )
+    if len(parts) < len(shape.dims):
+        return None
+    dims = tuple(n * part for n, part in zip(shape.dims, parts, strict=False))
+    return replace(shape, dims=dims)
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"

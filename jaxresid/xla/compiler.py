@@ -176,7 +176,10 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     except Exception as e:
         if place.is_here:
             raise _UnavailableError(f"jax finds no GPU on this machine: {_line(e)}") from e
-        raise _UnavailableError(f"{place.text} is not available: {_line(e)}") from e
+        known = f" (known shapes: {', '.join(places.shapes_of(place.chip))})"
+        raise _UnavailableError(
+            f"{place.text} is not available{known * (place.platform == 'tpu')}: {_line(e)}"
+        ) from e
     if len(found) < count:
         has = f"{place.text} has {len(found)}"
         if not place.topology:
@@ -243,8 +246,8 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
     if place.platform == "cpu":
         # Devices of the CPU are one machine's memory.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(devices)
-    if place.target_config:
-        return place.memory_nbytes
+    if place.target_config:  # the place knows, and what it says is no part of a cached result
+        return None
     if place.platform == "cuda":
         limit = (devices[0].memory_stats() or {}).get("bytes_limit")
         return None if limit is None else int(limit)

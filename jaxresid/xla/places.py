@@ -47,6 +47,7 @@ class Place:
       target_config: the text proto that XLA compiles for a GPU from that is not there.
       memory_nbytes: the bytes that a program can have of one device: of a TPU by libtpu's account,
         of a GPU what JAX takes; None where it is not known before something is compiled.
+      margin_nbytes: bytes of each device to leave free; `memory_nbytes` is without them.
       origin: who chose it, in words.
     """
 
@@ -57,6 +58,7 @@ class Place:
     devices: int | None = None
     target_config: str = field(default="", repr=False)
     memory_nbytes: int | None = field(default=None, compare=False)
+    margin_nbytes: int = field(default=0, compare=False)
     origin: str = field(default="", compare=False)
 
     @property
@@ -140,6 +142,12 @@ def topologies() -> tuple[Topology, ...]:
     )
 
 
+def shapes_of(generation: str) -> tuple[str, ...]:
+    """Return the known shapes of topologies of a TPU, `2x4`; none of what is no TPU."""
+    found = _GENERATIONS.get(generation)
+    return () if found is None else found.shapes
+
+
 def listed() -> tuple[tuple[str, int, int], ...]:
     """Return the known places with their devices and what a program can have of each, in bytes."""
     gpus = (parse_place(f"gpu:{gpu.name}") for gpu in GPUS)
@@ -164,6 +172,13 @@ def parse_place(
       InputsError: the text is not a place; the message tells what to write instead.
     """
     found = _parsed(text)
+    if memory_fraction is not None and not found.target_config:
+        instead = f"; set {_FRACTION_VARIABLE}" if found.platform == "cuda" else ""
+        raise InputsError(
+            f"a memory fraction is of a GPU that is named, such as gpu:h100, not of {found.text}"
+            f"{instead}"
+        )
+    found = replace(found, margin_nbytes=margin_nbytes)
     nbytes = found.memory_nbytes
     if nbytes is None:
         return found

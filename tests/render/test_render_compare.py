@@ -236,7 +236,8 @@ lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
   more FLOPs
 B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
   instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
-Peak, FLOPs and time are estimates, the time from the chip's published figures.
+Peak, FLOPs and time are estimates: the peak by a TPU's rules, the time from the
+chip's published figures.
 The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu"""
     )
 

@@ -157,7 +157,7 @@ def test_each_gpu_compiles_something(name):
     least = 4 * 2 * (256 * 256 + 1024 * 256)
     assert found.stats["argument_nbytes"] + found.stats["output_nbytes"] >= least
     assert 0.8 < found.live_nbytes / found.stats["peak_nbytes"] <= 1
-    assert found.capacity_nbytes == parse_place(f"gpu:{name}").memory_nbytes
+    assert found.capacity_nbytes is None  # the place knows it
     version = importlib.metadata.version("jax-cuda12-plugin")
     assert found.compiler.endswith(f", jax-cuda12-plugin {version}")
     assert any("NCCL" in note for note in found.notes)
@@ -220,7 +220,7 @@ def test_more_gpus_than_the_place_has():
 def test_what_is_too_big_is_for_us_to_refuse():
     found = answer(loss, (f32(2**16, 2**16), f32(2**17, 2**16)), "gpu:v100")
     assert found.error is None
-    assert found.stats["peak_nbytes"] > 3 * found.capacity_nbytes
+    assert found.stats["peak_nbytes"] > 3 * parse_place("gpu:v100").memory_nbytes
 
 
 def test_a_description_that_xla_does_not_read(tmp_path):

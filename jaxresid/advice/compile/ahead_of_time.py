@@ -351,8 +351,10 @@ def compiled_row(
     place = for_devices(place, devices)
     stats: dict[str, Any] = dict(compilation.stats)
     nbytes = stats.pop("peak_nbytes", None)
-    known = [n for n in (compilation.capacity_nbytes, place.memory_nbytes) if n is not None]
-    capacity = min(known, default=None)  # a margin is only in the place's
+    known = [] if place.memory_nbytes is None else [place.memory_nbytes]
+    if compilation.capacity_nbytes is not None:
+        known.append(max(compilation.capacity_nbytes - place.margin_nbytes, 0))
+    capacity = min(known, default=None)
     if compilation.is_out_of_memory:
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Comparison, ComparisonRow, Compiled, Timing
-from jaxresid.render.report.accuracy import accuracy_text
+from jaxresid.render.report.accuracy import RULES, accuracy_text
 from jaxresid.render.report.compiled import verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.heading import heading
@@ -160,10 +160,12 @@ def compiled_for(on: str, row: ComparisonRow) -> Compiled | None:
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """Return remarks on what the figures are, and on the measured accuracy of the estimates."""
+    rules = f"the peak by {RULES[comparison.place.profile]}"
     found = [
-        "Peak, FLOPs and time are estimates, the time from the chip's published figures."
+        f"Peak, FLOPs and time are estimates: {rules}, the time from the chip's published figures."
         if comparison.chip
-        else "Peak and FLOPs are estimates; the chip's figures are not known, so the time is not."
+        else f"Peak and FLOPs are estimates, {rules}; the chip's figures are not known, so the time"
+        " is not."
     ]
     if comparison.measured_on is not None:
         rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]
@@ -444,7 +446,8 @@ def _columns(found: Sequence[TableEntry], encoding: str) -> list[Column]:
     if any(r.host_nbytes for r in rows):
         columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
     columns.append(_recompute(rows, flops))
-    columns.append(Column(("time", "est."), tuple(_time(r, times) for r in rows)))
+    if any(r.time_fraction is not None for r in rows):
+        columns.append(Column(("time", "est."), tuple(_time(r, times) for r in rows)))
     columns += [_place(on, rows) for on in compiled_places(rows) if _has_figures(on, rows)]
     if any(r.measured for r in rows):
         texts = tuple(_ratio(r.measured, times) if r.measured else "" for r in rows)

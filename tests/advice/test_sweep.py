@@ -21,7 +21,7 @@ import pytest
 
 import jaxresid
 import jaxresid.advice.sweep.sweep as sweeping
-from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, places_of
 from jaxresid.advice.sweep.results import Results, row_of
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, JaxresidError
@@ -103,7 +103,7 @@ def test_the_product_with_its_static_figures(compiler, tmp_path, log):
         ("cpu", policy, batch) for policy in policies for batch in (4, 16)
     ]
     for batch in (4, 16):
-        static = {r.policy: r for r in jaxresid.compare(loss)(*inputs(batch)).rows}
+        static = {r.policy: r for r in jaxresid.compare(loss, on="cpu")(*inputs(batch)).rows}
         for row in found.rows:
             if row.batch == batch:
                 same = static[row.policy]
@@ -450,7 +450,7 @@ class TestDask:
             with cluster(workers.scheduler_address) as executor, Results.open(file) as results:
                 found = sweeping.swept(
                     lambda batch: sweeping.subject(Question(loss, inputs(batch), mode="function")),
-                    sweeping.Grid(("cpu",), ("none", "nothing_saveable"), (2, 4, 8, 16)),
+                    sweeping.Grid(places_of("cpu"), ("none", "nothing_saveable"), (2, 4, 8, 16)),
                     CompileSettings(executor=executor),
                     results=results,
                     progress=kill_half_way,

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxresid.inspector.trace.question import Question
 
 from fixtures.inspect import gpt, offload, train_step
 from jaxresid import jax_compat
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.trace.lowering import lowered

@@ -230,7 +230,7 @@ def test_rows_stand_in_order_whatever_ends_first(pool, monkeypatch):
         "lowered",
         lambda trace, platform: LoweredModule(trace.name.encode(), platform),
     )
-    fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.on}"))
+    fake = pool(lambda job: Compilation(compiler=f"{job.module.code.decode()} {job.place.text}"))
     # What stands for a trace is handed to what stands for the lowering, and back to the row.
     programs = [PolicyProgram(name, Traced(name)) for name in ("none", "dots")]
     settings = CompileSettings(flags=(("xla_a", "b"),), timeout_s=5, memory_nbytes=GIB, workers=3)
@@ -426,7 +426,7 @@ def test_a_place_that_cannot_be_had_is_one_line_and_the_others_go_on(
         (["report", TARGET, "--timeout", "9"], "--timeout needs --compile"),
         (["report", TARGET, "--compile", "cpu", "-f", "jax"], "-f jax"),
         (["compare", TARGET, "--no-cache"], "--no-cache needs --compile"),
-        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "unknown TPU generation"),
+        (["compare", TARGET, "--compile", "tpu:v9:2x2"], "unknown TPU"),
     ],
 )
 def test_usage_errors(environment, capsys, argv, said):

@@ -169,7 +169,7 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
         raise _UnavailableError(reason)
     jax = jax_compat.import_jax()
     try:
-        if place.topology:
+        if not place.is_here:
             found = jax_compat.topology_devices(place.platform, place.topology, place.target_config)
         else:
             found = tuple(jax.local_devices(backend=place.platform))
@@ -182,7 +182,7 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
         ) from e
     if len(found) < count:
         has = f"{place.text} has {len(found)}"
-        if not place.topology:
+        if place.is_here:
             has = f"this machine has {len(found)} for {place.text}"
         raise _UnavailableError(f"the program is split over {count} devices, but {has}")
     return found[:count]

@@ -187,7 +187,7 @@ def test_the_scanned_gpt_under_five_policies(policy):
     job, about = asked(scanned(policy), gpt.loss_scan_inputs())
     found = execute(job)
     assert found.stats["peak_nbytes"] == pytest.approx(expected, rel=0.01)
-    assert found.live_nbytes == pytest.approx(found.stats["peak_nbytes"], rel=0.01)
+    assert 0.97 < found.live_nbytes / found.stats["peak_nbytes"] <= 1
     host = 1.5 * GIB if policy == "offloaded" else 0
     assert found.stats["host_temp_nbytes"] == pytest.approx(host, rel=0.01)
     if policy == "none":
@@ -273,7 +273,7 @@ def without_cuda(code, *hidden):
         cwd=ROOT,
         env=found | environment,
     )
-    if done.returncode == 77 or "unshare failed" in done.stderr:
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):
         pytest.skip("this machine lets nobody mount")
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -139,8 +139,6 @@ class CompileCache:
             return None
         with suppress(OSError):
             os.utime(file)  # it is used
-        if job.place.target_config:  # whose memory is what JAX is told to take, this time
-            found = dataclasses.replace(found, capacity_nbytes=job.place.memory_nbytes)
         return dataclasses.replace(found, cached=True)
 
     def put(self, job: Job, compilation: Compilation) -> None:

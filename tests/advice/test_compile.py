@@ -791,6 +791,8 @@ def test_many_of_a_kind_are_cut():
     row = dataclasses.replace(TOO_BIG, warnings=many)
     text = text_of(render_compiled(dataclasses.replace(REPORT, compiled=(row,))))
     assert "  12 smaller of these\n" in text
+    assert re.search(r"^ +13 B", text, re.MULTILINE)
+    assert not re.search(r"^ +12 B", text, re.MULTILINE)
 
 
 def test_warnings_in_a_comparison():

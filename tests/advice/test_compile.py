@@ -40,6 +40,7 @@ from jaxresid.model import (
     Compiled,
     CompiledBuffer,
     CompiledReport,
+    CompilerWarning,
     JaxInfo,
     Location,
     PlaceInfo,
@@ -55,7 +56,13 @@ from jaxresid.render.report.compiled import (
 )
 from jaxresid.render.tables.compare import render_comparison
 from jaxresid.xla.gpus import GPUS
-from jaxresid.xla.job import CollectiveOp, Compilation, LoweredModule, PeakBuffer
+from jaxresid.xla.job import (
+    CollectiveOp,
+    Compilation,
+    CompilerMessage,
+    LoweredModule,
+    PeakBuffer,
+)
 from jaxresid.xla.places import parse_place, topologies
 from tests.render.test_render import schema
 from tests.render.test_render_compare import COMPARISON
@@ -182,6 +189,42 @@ def test_a_row_is_the_compilers_figures():
     )
     assert (found.matched_nbytes, found.live_nbytes) == (GIB, 12 * GIB)
     assert found.notes == ()
+
+
+def test_what_the_compiler_says_in_the_users_terms():
+    here = str(ROOT / "README.md")
+    said = (
+        CompilerMessage("resharding", 2, "first", 7, None, "f32[7]", "jit(f)/sin", here, 1),
+        CompilerMessage("resharding", 1, "second", 7, None, "f32[7]", "jit(f)/cos", here, 1),
+        CompilerMessage("resharding", 1, "third", 9, None, "f32[9]", "jit(f)/exp"),
+        CompilerMessage("recomputed", 2, "a.remat", 20, None, "f32[5]", "f/a", here, 1),
+        CompilerMessage("recomputed", 1, "b.remat", 10, None, "f32[5]", "f/b", here, 1),
+        CompilerMessage("memory-limit", 1, "Can't", 100, 50),
+    )
+    found = compiled_row(program(), at(TPU), dataclasses.replace(FITS, messages=said))
+    assert [(w.kind, w.count, w.said, w.nbytes, w.limit_nbytes) for w in found.warnings] == [
+        ("memory-limit", 1, "Can't", 100, 50),
+        ("recomputed", 3, "a.remat", 30, None),
+        ("resharding", 1, "third", 9, None),
+        ("resharding", 3, "first", 7, None),
+    ]
+    _, recomputed, nowhere, resharding = found.warnings
+    assert recomputed.source.location == resharding.source.location
+    line = resharding.source.location
+    assert (Path(line.file).resolve(), line.line, line.code) == (
+        *(ROOT / "README.md", 1, "# jaxresid"),
+    )
+    assert (nowhere.source.location, nowhere.op_name) == (None, "jit(f)/exp")
+    assert compiled_row(program(), at(TPU), FITS).warnings == ()
+
+
+def test_it_is_there_where_the_compile_failed():
+    died = Compilation(error="killed", messages=(CompilerMessage("memory-limit", nbytes=9),))
+    found = compiled_row(program(), at(TPU), died)
+    assert [w.kind for w in found.warnings] == ["memory-limit"]
+    assert "XLA stays above" in text_of(
+        render_compiled(dataclasses.replace(REPORT, compiled=(found,)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -692,6 +735,78 @@ def text_of(renderable, width=80):
 
 def test_the_text():
     assert text_of(render_compiled(REPORT)) == TEXT
+
+
+LINE = Source(Location("model.py", 6, None, "loss", 'y = split(y, "a")'))
+WARNINGS = (
+    CompilerWarning("memory-limit", 1, "Can't reduce memory use", 59 * GIB, limit_nbytes=58 * GIB),
+    CompilerWarning("recomputed", 55, "fusion.1.remat", 55 * GIB, shape="f32[8]", source=LINE),
+    CompilerWarning(
+        "resharding", 2, "cannot go from sharding {a} to {b}", GIB, shape="f32[64]", source=LINE
+    ),
+    CompilerWarning("resharding", 1, "cannot go from sharding {a} to {c}", 7, op_name="jit(f)/mul"),
+    CompilerWarning("host-compute", 1, 'Found an instruction ("mul.3")'),
+)
+WARNED = """\
+  XLA stays above its own memory limit
+    59.00 GiB  is what it got down to; its limit is 58.00 GiB
+  XLA looked for values to compute again and found no more. Checkpoint more,
+  take a smaller batch, or split the program over more devices.
+  XLA computes values twice to save memory
+    55.00 GiB  ×55 f32[8]  fusion.1.remat
+               model.py:6 loss  y = split(y, "a")
+  Otherwise the program would be above XLA's own limit. No estimate here has the
+  time that this takes; with jax.checkpoint you choose what is computed again.
+  XLA gathers whole arrays to split them another way
+    1.00 GiB  ×2 f32[64]  cannot go from sharding {a} to {b}
+              model.py:6 loss  y = split(y, "a")
+         7 B  cannot go from sharding {a} to {c}
+              jit(f)/mul
+  XLA has no direct way between these two splits, so each device gathers the
+  whole array for a moment. Give it one split from where it is made to where it
+  is read (jax.lax.with_sharding_constraint), or change the split one mesh axis
+  at a time.
+  XLA computes on the host
+      Found an instruction ("mul.3")
+      XLA names no line
+  The operands are in host memory, so the host computes this, slowly. Move them
+  with jax.device_put before they are used.
+"""
+
+
+def test_what_xla_says_of_memory():
+    row = dataclasses.replace(TOO_BIG, warnings=WARNINGS)
+    report = dataclasses.replace(REPORT, compiled=(row,))
+    text = text_of(render_compiled(report))
+    assert WARNED in text
+    found = json.loads(report.to_json())
+    jsonschema.validate(found, schema("compile"))
+    said = found["compiled"][0]["warnings"]
+    assert [(w["kind"], w["nbytes"]) for w in said] == [(w.kind, w.nbytes) for w in WARNINGS]
+    assert said[1]["location"]["line"] == 6
+
+
+def test_many_of_a_kind_are_cut():
+    many = tuple(CompilerWarning("resharding", nbytes=n) for n in range(20, 0, -1))
+    row = dataclasses.replace(TOO_BIG, warnings=many)
+    text = text_of(render_compiled(dataclasses.replace(REPORT, compiled=(row,))))
+    assert "  12 smaller of these\n" in text
+    assert re.search(r"^ +13 B", text, re.MULTILINE)
+    assert not re.search(r"^ +12 B", text, re.MULTILINE)
+
+
+def test_warnings_in_a_comparison():
+    rows = COMPARISON.rows
+    warned = tuple(
+        dataclasses.replace(row, compiled=(dataclasses.replace(FITTING, warnings=WARNINGS[:n]),))
+        for n, row in enumerate(rows)
+    )
+    text = " ".join(
+        text_of(render_comparison(dataclasses.replace(COMPARISON, rows=warned)), 10_000).split()
+    )
+    assert f"{TPU}: XLA stays above its own memory limit (" in text
+    assert text.count("`jaxresid compile` names the lines") == 4
+    assert f"{TPU}: XLA computes values twice to save memory (" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxresid.cli.main import rendered
 from jaxresid.linter.run.diffing import unified_diff
-from jaxresid.model import Compiled, CompiledReport
+from jaxresid.model import Compiled, CompiledReport, CompilerWarning
 from jaxresid.render.json import compiled_json, report_json
 from jaxresid.render.lint import FORMATS, render
 from jaxresid.render.report.compiled import render_compiled
@@ -165,7 +165,8 @@ def test_reports(report, text):
 @FEW
 @given(text=TEXT)
 def test_what_xla_says(report, text):
-    compiled = Compiled(on=text, error=text, notes=(text,), compiler=text)
+    warning = CompilerWarning("resharding", said=text, shape=text, op_name=text)
+    compiled = Compiled(on=text, error=text, notes=(text,), compiler=text, warnings=(warning,))
     found = CompiledReport(
         renamed(report.target, text),
         report.jax,

@@ -355,6 +355,8 @@ def test_nothing_is_loaded_for_a_key():
     [
         {"stats": {"temp_nbytes": "1"}},
         {"stats": {"temp_nbytes": -1}},
+        {"messages": [dataclasses.asdict(CompilerMessage("resharding", nbytes=-1))]},
+        {"messages": [dataclasses.asdict(CompilerMessage("another"))]},
         {"buffers": [1]},
         {"compiler": None},
         {"notes": "abc"},

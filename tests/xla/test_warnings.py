@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake_compilers
 import jax
 import pytest
 
@@ -303,6 +304,22 @@ def test_two_splits_of_one_array(tmp_path, monkeypatch, capfd):
         assert where == [("two_splits.py", 11), ("two_splits.py", 15)]
     else:
         assert {m.file for m in found.messages} == {""}
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.tpu
+def test_two_splits_of_one_array_on_a_tpu(tmp_path):
+    job = two_splits(tmp_path, '(None, ("b", "a"), None)')
+    module = LoweredModule(job.module.code, "tpu", 8)
+    found = execute(Job(module, parse_place("tpu:v5e:2x4")))
+    assert [(m.kind, m.shape) for m in found.messages] == [("resharding", "f32[8,64,32]")] * 2
+    assert [m.line for m in found.messages] == [11, 15]
+
+
+def test_a_process_that_dies(capfd):
+    found = execute(fake_compilers.job(LIMIT.encode()), compiler="fake_compilers:warns_and_dies")
+    assert found.error.startswith("SIGABRT")
+    assert [m.kind for m in found.messages] == ["memory-limit"]
     assert capfd.readouterr() == ("", "")
 
 

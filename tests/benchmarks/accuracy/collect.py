@@ -15,7 +15,6 @@ figures are printed: the test set is not to be looked at.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -103,8 +102,6 @@ def collect(
 
 def compiled(program: Program, places: Sequence[str], timeout_s: float) -> list[Row]:
     """Return what the compilers of some places make of a program."""
-    import jax
-
     settings = CompileSettings(
         timeout_s=timeout_s, workers=1, cache=CompileCache(default_directory())
     )
@@ -120,8 +117,7 @@ def compiled(program: Program, places: Sequence[str], timeout_s: float) -> list[
             for place in places
         ]
     finally:
-        jax.clear_caches()
-        gc.collect()
+        estimates.forget()
     return [
         Row(
             program.name,

@@ -26,12 +26,17 @@ def has_loop(written: PolicyProgram) -> bool:
     return any(op.is_loop for op in all_ops(written.program.block.ops))
 
 
-def estimated(program: Program, places: Sequence[str]) -> dict[str, int]:
-    """Return the estimates of a program's peak by place, in bytes."""
+def forget() -> None:
+    """Free what tracing keeps, which adds up over a corpus."""
     import jax
 
-    written = traced(program, places[0])
-    found = {place: written.estimate_nbytes(parse_place(place)) for place in places}
     jax.clear_caches()
     gc.collect()
+
+
+def estimated(program: Program, places: Sequence[str]) -> dict[str, int]:
+    """Return the estimates of a program's peak by place, in bytes."""
+    written = traced(program, places[0])
+    found = {place: written.estimate_nbytes(parse_place(place)) for place in places}
+    forget()
     return found

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Compiled as Compiled
     from jaxresid.model import CompiledBuffer as CompiledBuffer
     from jaxresid.model import CompiledReport as CompiledReport
+    from jaxresid.model import CompilerWarning as CompilerWarning
     from jaxresid.model import Computed as Computed
     from jaxresid.model import Constant as Constant
     from jaxresid.model import Consumer as Consumer
@@ -98,10 +99,10 @@ _PUBLIC = {
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
         "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
-        "CompiledReport Computed Constant Consumer Cost Expression Finding JaxInfo Literal "
-        "LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart "
-        "PlannedSite PlannedValue Report Residual Source Sweep SweepRow Target Timing Totals "
-        "Transfers Verdict"
+        "CompiledReport CompilerWarning Computed Constant Consumer Cost Expression Finding "
+        "JaxInfo Literal LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo "
+        "Plan PlannedPart PlannedSite PlannedValue Report Residual Source Sweep SweepRow Target "
+        "Timing Totals Transfers Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

@@ -42,6 +42,7 @@ MARK = re.compile(r"# ! (JXR\d+)$")
 cp = jax.checkpoint_policies
 
 # One target per code that check shares with the linter; the lines to be reported are marked.
+PLACE = "jaxresid: figures are for gpu:h100, the default, as JAX sees no accelerator here\n"
 MODEL = """
 import jax
 import jax.numpy as jnp
@@ -242,7 +243,7 @@ def test_codes_of_the_linter(lab, function):
 
 
 def test_a_checkpoint_that_earns_its_keep_is_no_finding(lab):
-    assert lab(f"{lab.model()}:earns") == (0, "All checks passed!\n", "")
+    assert lab(f"{lab.model()}:earns") == (0, "All checks passed!\n", PLACE)
 
 
 def examples(kind):
@@ -805,9 +806,8 @@ def test_warnings_go_to_stderr(lab):
     target = f"{lab.model(source)}:loss"
     code, out, err = lab(target)
     assert (code, out) == (0, "All checks passed!\n")
-    place = "jaxresid: on gpu:h100, the default, as JAX sees no accelerator here\n"
     warning = "jaxresid: warning: kept static, as the function needs the value: rate\n"
-    assert err == place + warning
+    assert err == warning + PLACE
     assert lab(target, "-f", "concise", "--on", "cpu")[2] == warning
     assert lab(target, "-q")[2] == ""
 
@@ -820,8 +820,7 @@ def test_warnings_go_to_stderr(lab):
 def test_every_format(lab, format):
     name = lab.model()
     code, out, err = lab(f"{name}:whole", "-f", format)
-    place = "jaxresid: on gpu:h100, the default, as JAX sees no accelerator here\n"
-    assert (code, err) == (1, place if format == "text" else "")
+    assert (code, err) == (1, PLACE if format == "text" else "")
     assert "saves nothing" in out
     if format in ("json", "sarif", "gitlab", "rdjson", "lsp"):
         json.loads(out)

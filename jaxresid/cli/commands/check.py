@@ -66,10 +66,10 @@ def check(options: TargetOptions, **given: Any) -> int:
         from jaxresid.advice.check.check import checked
 
         results = checked(found, run)
-    if not request.quiet:
-        if config.output_format == "text":
-            place = found.report.place
-            tell(f"jaxresid: on {place.name}, {place.origin}")
-        for warning in found.report.warnings:
-            tell(f"jaxresid: warning: {warning}")
-    return show(request, config, results)
+    for warning in () if request.quiet else found.report.warnings:
+        tell(f"jaxresid: warning: {warning}")
+    code = show(request, config, results)
+    if config.output_format == "text" and not request.quiet:
+        place = found.report.place
+        tell(f"jaxresid: figures are for {place.name}, {place.origin}")
+    return code

@@ -285,6 +285,16 @@ def test_the_child_leaves_with_its_parent(number, tmp_path):
             "E1121 21:04:04.739994   27973 process_state.cc:796] RAW: Raising signal 11\n",
             "",
         ),
+        # A banner of libtpu 0.0.52 is no crash.
+        (
+            "E1123 00:12:40.119233    2149 slow_operation_alarm.cc:73]\n"
+            "********************************\n"
+            "[Compiling module jit_loss] Very slow compile? If you want to file a bug, run with\n"
+            "********************************\n"
+            "terminate called after throwing an instance of 'std::bad_alloc'\n"
+            "  what():  std::bad_alloc\n",
+            "std::bad_alloc",
+        ),
         (
             "=== Source Location Trace: === \n"
             "ERROR: Unknown command line flag 'foo'. Did you mean: gid, uid, v ?\n",

@@ -37,7 +37,7 @@ _FATAL = re.compile(
 # What absl's, LLVM's and Python's handlers of a crash begin with. libtpu's goes on to tell that it
 # cannot send a dump.
 _CRASH = re.compile(
-    r"^(\*\*\*|PC: @|https://symbolize|Fatal Python error|Stack dump|PLEASE submit)"
+    r"^(\*\*\* \w|PC: @|https://symbolize|Fatal Python error|Stack dump|PLEASE submit)"
 )
 # Whatever else libtpu writes to its log on a machine without a TPU.
 _NOISE = re.compile(r"^[IWE]\d{4} |^WARNING|: WARNING|^=== |^\S+\.cc:\d+$")

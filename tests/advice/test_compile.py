@@ -250,6 +250,10 @@ def test_what_is_to_stay_free_does_not_count():
     place = parse_place(TPU, margin_nbytes=4 * GIB)
     found = compiled_row(program(), place, FITS, devices=8)
     assert (found.capacity_nbytes, found.fits) == (place.memory_nbytes, False)
+    # Of a CPU only the compiler tells the memory.
+    cpu = parse_place("cpu", margin_nbytes=5 * GIB)
+    found = compiled_row(program(), cpu, FITS)
+    assert (found.capacity_nbytes, found.fits) == (11 * GIB, False)
     gpu = parse_place("gpu:h100", memory_fraction=0.5)
     none_said = dataclasses.replace(FITS, capacity_nbytes=None)
     assert compiled_row(program(), gpu, none_said).capacity_nbytes == gpu.memory_nbytes

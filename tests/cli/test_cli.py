@@ -11,7 +11,6 @@ import time
 import jax
 import pytest
 
-from jaxresid.cli.main import run
 from tests.where import ROOT
 
 MODEL = """
@@ -102,26 +101,6 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "zebu.py").write_text(MODEL)
     yield tmp_path
     sys.modules.pop("zebu", None)
-
-
-@pytest.fixture
-def call(capsys):
-    def call(*argv):
-        code = run(argv)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
-def report(call):
-    def report(*argv):
-        code, out, err = call("report", *argv, "-f", "json")
-        assert code == 0, err
-        return json.loads(out)
-
-    return report
 
 
 @pytest.fixture

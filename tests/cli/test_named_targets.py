@@ -8,7 +8,6 @@ import click
 import pytest
 
 from jaxresid.cli import _COMMANDS, cli
-from jaxresid.cli.main import run
 from jaxresid.cli.options.inputs import TargetOptions, target_options
 from jaxresid.cli.options.named_targets import _place_from_here
 from jaxresid.settings.named_target import _KEYS
@@ -58,26 +57,6 @@ def configured(folder):
         return file
 
     return configured
-
-
-@pytest.fixture
-def call(capsys):
-    def call(*argv):
-        code = run(argv)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
-def report(call):
-    def report(*argv):
-        code, out, err = call("report", *argv, "-f", "json")
-        assert code == 0, err
-        return json.loads(out)
-
-    return report
 
 
 @pytest.fixture

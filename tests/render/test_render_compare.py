@@ -432,6 +432,14 @@ def test_the_lowest_peak_is_that_of_the_rows_without_host_memory():
     assert said(2.0).startswith("lowest peak: C nothing_saveable: ")
 
 
+def test_no_column_of_times_without_rates():
+    rows = tuple(dataclasses.replace(row, time_fraction=None) for row in ROWS)
+    without = dataclasses.replace(COMPARISON, rows=rows, chip=None)
+    assert "est." in printed(render_comparison(COMPARISON))
+    assert "est." not in printed(render_comparison(without))
+    assert "so the time is not" in " ".join(remarks(without)[0].split())
+
+
 def test_remarks_say_whose_the_accuracy_is():
     assert "TPU v5p" in remarks(COMPARISON)[-1]
     assert (

@@ -247,3 +247,10 @@ def test_libtpu_knows_the_listed_topologies():
         env=os.environ | quiet,
     )
     assert "all there" in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("text", ["cpu", "tpu:v5e", "gpu"])
+def test_a_memory_fraction_is_of_a_gpu_that_is_named(text):
+    with pytest.raises(InputsError, match="a memory fraction is of a GPU that is named") as caught:
+        parse_place(text, memory_fraction=0.5)
+    assert ("set XLA_PYTHON_CLIENT_MEM_FRACTION" in str(caught.value)) == (text == "gpu")

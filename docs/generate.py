@@ -35,7 +35,7 @@ _FAMILIES = {
 # The heading of a part of the Python API -> the modules that its names come from.
 _API = {
     "Inspect and advise": (
-        *("jaxresid.inspector.report", "jaxresid.advice.compare.compare"),
+        *("jaxresid.advice.compile.report", "jaxresid.advice.compare.compare"),
         *("jaxresid.advice.plan.plan", "jaxresid.advice.check.check"),
         *("jaxresid.advice.compile.ahead_of_time", "jaxresid.advice.sweep.sweep"),
     ),

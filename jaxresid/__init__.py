@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.check.check import check as check
     from jaxresid.advice.compare.compare import compare as compare
     from jaxresid.advice.compile.ahead_of_time import compile as compile
+    from jaxresid.advice.compile.report import inspect as inspect
     from jaxresid.advice.plan.plan import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.errors import InputsError as InputsError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from jaxresid.errors import SpecError as SpecError
     from jaxresid.errors import TargetError as TargetError
     from jaxresid.errors import TraceError as TraceError
-    from jaxresid.inspector.report import inspect as inspect
     from jaxresid.linter import fix_source as fix_source
     from jaxresid.linter import lint_paths as lint_paths
     from jaxresid.linter import lint_source as lint_source
@@ -42,8 +42,11 @@ if TYPE_CHECKING:
     from jaxresid.model import Constant as Constant
     from jaxresid.model import Consumer as Consumer
     from jaxresid.model import Cost as Cost
+    from jaxresid.model import EstimatedVerdict as EstimatedVerdict
     from jaxresid.model import Expression as Expression
     from jaxresid.model import Finding as Finding
+    from jaxresid.model import Interval as Interval
+    from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
     from jaxresid.model import Literal as Literal
     from jaxresid.model import LiveValue as LiveValue
@@ -90,19 +93,19 @@ _PUBLIC = {
     "jaxresid.advice.check.check": "check",
     "jaxresid.advice.compare.compare": "compare",
     "jaxresid.advice.compile.ahead_of_time": "compile",
+    "jaxresid.advice.compile.report": "inspect",
     "jaxresid.advice.plan.plan": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.settings.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
     "jaxresid.targets.inputs": "Inputs",
-    "jaxresid.inspector.report": "inspect",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
         "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
-        "CompiledReport CompilerWarning Computed Constant Consumer Cost Expression Finding "
-        "JaxInfo Literal LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo "
-        "Plan PlannedPart PlannedSite PlannedValue Report Residual Source Sweep SweepRow Target "
-        "Timing Totals Transfers Verdict"
+        "CompiledReport CompilerWarning Computed Constant Consumer Cost EstimatedVerdict "
+        "Expression Finding Interval IntervalBasis JaxInfo Literal LiveValue Location Mark Mesh "
+        "Offloading Origin Peak Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue Report "
+        "Residual Source Sweep SweepRow Target Timing Totals Transfers Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

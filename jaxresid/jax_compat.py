@@ -16,6 +16,7 @@ import io
 import math
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -595,6 +596,18 @@ def first_device() -> tuple[str, str, str] | None:
     return device.platform, device.device_kind, device.client.platform_version
 
 
+def skip_cuda_plugin() -> None:
+    """Let JAX start no CUDA plugin in this process.
+
+    Where there is no GPU it does not start, and JAX logs a traceback of 20 lines about that. What
+    compiles for a GPU is a process of its own.
+    """
+    for name in ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"):
+        stub = types.ModuleType(name)
+        stub.initialize = lambda: None  # type: ignore[attr-defined]
+        sys.modules.setdefault(name, stub)
+
+
 def topology_devices(platform: str, topology: str, target_config: str = "") -> tuple[Any, ...]:
     """Return the devices of a topology, none of which has to be there.
 
@@ -763,6 +776,29 @@ def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if use is None else use(mesh)
     use = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # the former since 0.7.1
     return use(mesh)  # type: ignore[no-any-return]
+
+
+def without_callers() -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which what JAX traces has no line of those who asked for it.
+
+    Modules of the same program are equal then, wherever they are lowered. Eqns that are traced
+    already keep their lines.
+    """
+    from jax._src import source_info_util
+
+    return source_info_util.user_context(_no_callers())  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _no_callers() -> Any:
+    """Return the traceback of a thread, which has no callers."""
+    from jax._src.lib import xla_client
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(xla_client.Traceback.get_traceback()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def split_of(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...] | None:

@@ -29,6 +29,14 @@ def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return folded[max(close, key=likeness)] if close else None
 
 
+def nearest_first(word: str, words: Iterable[str]) -> list[str]:
+    """Return the known words, the most similar to an unknown one first."""
+    import difflib
+
+    wanted = word.lower()
+    return sorted(words, key=lambda w: -difflib.SequenceMatcher(None, w.lower(), wanted).ratio())
+
+
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return the end of a message, "; did you mean `x`?", or "" where no known word is similar."""
     near = nearest(word, words)

@@ -72,11 +72,3 @@ def pytest_collection_modifyitems(config, items):
             for item in items:
                 if item.get_closest_marker(mark):
                     item.add_marker(pytest.mark.skip(reason=reason))
-
-
-@pytest.fixture
-def barriers_hold(monkeypatch):
-    """Has the estimate of XLA:CPU take jaxlib for one that keeps checkpoints' barriers."""
-    from jaxresid import jax_compat
-
-    monkeypatch.setattr(jax_compat, "jaxlib_version", lambda: "0.12.0.1")

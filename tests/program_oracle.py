@@ -286,16 +286,16 @@ def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> 
     counts["commands"] += 1
     if done.problem:
         return [f"{done.command}: {done.problem}"]
-    if done.code == 1:
-        counts["plans: nothing fits"] += 1
-        return []
-    if done.code:
+    if done.code not in (0, 1):
         counts["plans refused"] += 1
         if "promised" in done.err or "cannot be traced" in done.err:
             return [f"{done.command}: {done.err.strip()[:300]}"]
         return []
-    counts["plans written"] += 1
     promised = done.json()
+    if promised["peak_nbytes"] > budget:
+        counts["plans: nothing fits"] += 1
+        return []
+    counts["plans written"] += 1
     if below_zero := _negative(done, promised):
         return below_zero
     # Under another name: the module that was planned for is loaded in this process.
@@ -304,8 +304,8 @@ def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> 
     if again.code:
         return [f"{done.command}: what was written: {again.err.strip()[:300]}"]
     peak = again.json()["peak"]["nbytes"]
-    if peak != promised["peak_nbytes"] or peak > budget:
-        return [f"{done.command}: {promised['peak_nbytes']} B promised, {peak} B given"]
+    if peak != promised["estimate_nbytes"] or (peak > budget and not promised["confirmed"]):
+        return [f"{done.command}: {promised['estimate_nbytes']} B promised, {peak} B given"]
     try:
         kept(path.read_text(encoding="utf-8"), path.name)
     except Refused as e:

@@ -26,6 +26,7 @@ ALLOWED = {
     "urls": set(),
     "violations": set(),
     "option_types": set(),
+    "progress": set(),
     "jaxpr_types": set(),
     "jax_compat": {"errors", "interrupts", "jaxpr_types"},
     "model": {"option_types"},
@@ -37,7 +38,7 @@ ALLOWED = {
     },
     "xla": {
         *("decoding", "errors", "home", "interrupts", "jax_compat", "jaxpr_types", "model"),
-        *("nearest", "regular_files", "units"),
+        *("nearest", "progress", "regular_files", "units"),
     },
     "inspector": {
         *("errors", "home", "interrupts", "jax_compat", "jaxpr_types", "layer_paths", "model"),
@@ -45,13 +46,14 @@ ALLOWED = {
     },
     "advice": {
         *("_version", "errors", "inspector", "interrupts", "jax_compat", "jaxpr_types", "linter"),
-        *("model", "nearest", "settings", "targets", "units", "violations", "option_types", "xla"),
+        *("model", "nearest", "progress", "settings", "targets", "units", "violations", "xla"),
+        "option_types",
     },
     "render": {"model", "layer_paths", "safe_text", "units", "urls", "violations", "option_types"},
     "cli": {
         *("_version", "advice", "errors", "home", "inspector", "interrupts", "jax_compat"),
         *("linter", "model", "nearest", "render", "settings", "safe_text", "targets", "units"),
-        *("violations", "option_types", "xla"),
+        *("violations", "option_types", "progress", "xla"),
     },
     "__main__": {"cli"},
     "__init__": {

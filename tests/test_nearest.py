@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.nearest import did_you_mean, nearest
+from jaxresid.nearest import did_you_mean, nearest, nearest_first
 
 CODES = [f"JXR1{n:02}" for n in range(1, 10)] + [f"JXR2{n:02}" for n in range(1, 13)]
 
@@ -25,3 +25,8 @@ def test_nearest(word, words, expected):
 def test_the_end_of_a_message():
     assert did_you_mean("slect", ["select", "ignore"]) == "; did you mean `select`?"
     assert did_you_mean("zebra", ["select"]) == ""
+
+
+def test_all_words_the_nearest_first():
+    assert nearest_first("V100", ["h100", "b200", "v100"]) == ["v100", "h100", "b200"]
+    assert nearest_first("zebra", ["b", "a"]) == ["b", "a"]

@@ -106,8 +106,8 @@ def output(command: str) -> str:
       RuntimeError: It fails.
     """
     done = run(command)
-    answers = ("jaxresid lint", "jaxresid check", "jaxresid compile")  # by their exit code
-    found_something = command.startswith(answers) and done.returncode == 1
+    answers = r"(cd \S+ && )?jaxresid (lint|check|compile|plan) "  # by their exit code
+    found_something = re.match(answers, command) is not None and done.returncode == 1
     if done.returncode and not found_something:
         raise RuntimeError(f"{command}\n{done.stderr}")
     # print_saved_residuals prints absolute paths; a reader's differ.

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import click
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
+from jaxresid.progress import Done, Progress
 from jaxresid.safe_text import inert, lines, visible
 
 if TYPE_CHECKING:
@@ -114,16 +115,21 @@ def _unexpected(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def showing_progress(what: str) -> Iterator[Callable[[str], None]]:
+def showing_progress(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress on stderr during the context, and send what the user's code prints to stderr.
 
-    `what` is shown with the elapsed time after a second, on a terminal only. Libraries' output
-    goes to stderr too, so that stdout holds only ours.
+    `what` is shown with the elapsed time after a second on a terminal; elsewhere what is done is a
+    line each. Libraries' output goes to stderr too, so that stdout holds only ours.
+
+    Args:
+      what: The words that are shown at first.
+      quiet: Whether to show nothing.
 
     Yields:
       A function that changes the words that are shown.
     """
-    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), _progress(what) as say:
+    shown = _nothing if quiet else _animated if sys.stderr.isatty() else _line_by_line
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), shown(what) as say:
         yield say
 
 
@@ -152,11 +158,25 @@ def _descriptor_to_stderr() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
+def _nothing(what: str) -> Iterator[Progress]:
+    yield lambda text: None
+
+
+@contextlib.contextmanager
+def _line_by_line(what: str) -> Iterator[Progress]:
+    """Print what is done, each a line; what is being done would change too often."""
+
+    def say(text: str) -> None:
+        if isinstance(text, Done):
+            tell(f"jaxresid: {visible(text)}")
+
+    yield say
+
+
+@contextlib.contextmanager
+def _animated(what: str) -> Iterator[Progress]:
+    """Show the last text and the elapsed time, redrawn until the end."""
     said = [what]
-    if not sys.stderr.isatty():
-        yield said.append
-        return
     import threading
 
     done = threading.Event()

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
-from jaxresid.inspector.call.question import Question, in_two_calls
+from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.function import check_policies
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.memory.compiler_versions import not_measured
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
@@ -39,64 +38,14 @@ from jaxresid.model import (
     Report,
     Residual,
 )
-from jaxresid.option_types import Mode
 from jaxresid.xla.chosen import choose
-from jaxresid.xla.places import Place
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
 
 
-@in_two_calls
-def inspect(
-    fun: Callable[..., Any],
-    *,
-    argnums: int | Sequence[int] | None = None,
-    has_aux: bool = False,
-    mode: Mode = "auto",
-    on: str | Place | None = None,
-    mesh: Any = None,
-) -> Callable[..., Report]:
-    """Report what the backward pass of `fun` keeps, costs and takes.
-
-    `jaxresid.inspect(fun)(*args, **kwargs)`: as with `jax.make_jaxpr`, options go into the first
-    call and the function's own arguments, whatever they are called, into the second. Those are
-    arrays or `jax.ShapeDtypeStruct`s, in any pytree; bools, integers, strings, None and callables
-    are static; arrays and floats are traced. Nothing is computed and nothing allocated.
-
-    Args:
-      fun: a function that JAX can differentiate.
-      argnums: positional arguments to differentiate; None: every float or complex leaf of all
-        arguments, as `jax.ad_checkpoint.print_saved_residuals` does.
-      has_aux: `fun` returns `(output, auxiliary data)`.
-      mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
-        gradients that it computes itself; `auto` tells from what it does.
-      on: the place that the peak is estimated for: `gpu:h100`, `tpu:v5e:2x4`, `cpu` ...; None: the
-        accelerator that JAX sees here, else `gpu:h100`.
-      mesh: the mesh that it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of
-        axes and their sizes, as many of this process's CPU devices; arguments without a sharding
-        are on all of it. None: the mesh of the arguments' own shardings. Bytes are then one
-        device's. Where the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see
-        how the residuals are split.
-
-    Returns:
-      a function of the arguments of `fun` that returns a `Report`.
-
-    Raises:
-      InputsError: the options or the arguments do not fit, or nothing can be differentiated.
-      TraceError: the function fails to trace.
-      MissingJaxError: jax is missing or older than 0.7.
-    """
-    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
-
-    def inspected(*args: Any, **kwargs: Any) -> Report:
-        return inspection(question.of(args, kwargs)).report
-
-    return inspected
-
-
 def inspection(question: Question, *, cache: CompileCache | None = None) -> Inspection:
-    """Return the report of `inspect` together with the jaxprs.
+    """Return the report that answers a question, together with the jaxprs.
 
     Args:
       question: the function, its call and the options.
@@ -149,8 +98,6 @@ def _traced_here(question: Question) -> Subject:
     jax = jax_compat.import_jax()
     fun, name, warnings = question.fun, question.called, tuple(question.warnings)
     place = choose(question.on)
-    if place.platform == "cpu" and (remark := not_measured(jax_compat.jaxlib_version())):
-        warnings = (*warnings, remark)
     if jax_compat.flags().get("jax_remat3") and jax_compat.jax_version().startswith("0.10."):
         warnings = (*warnings, _EARLY_REMAT3)
     frames = Frames(own=own_code(fun))
@@ -228,7 +175,8 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     program, found, estimate = subject.program, subject.residuals, subject.peak
     evaluated = subject.evaluate_checkpoints()
     places = OpSources(subject.trace)
-    said = host_findings(found, program, evaluated.offers, places, estimate.nbytes)
+    nbytes = None if estimate is None else estimate.nbytes
+    said = host_findings(found, program, evaluated.offers, places, nbytes)
     report = Report(
         target=subject.target,
         jax=subject.jax,
@@ -236,13 +184,13 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         residuals=found,
         cost=evaluated.cost,
         peak=estimate,
-        checkpoints=evaluated.checkpoints,
+        checkpoints=tuple(each.checkpoint for each in evaluated.judged),
         warnings=subject.warnings,
         offloading=_offloading(found, evaluated, program, said),
         findings=said,
         mesh=subject.mesh,
     )
-    return Inspection(subject, report)
+    return Inspection(subject, report, evaluated.judged)
 
 
 def _step_of(

@@ -41,9 +41,10 @@ class Example:
       fixed: the exact text after all fixes (unsafe ones too); None where there is no fix.
       files: other modules of its project, path -> source.
       jax: the targeted jax, where the rule depends on it.
+      on: the place whose compiler the rule depends on; '' for any.
     """
 
-    __slots__ = ("_files", "_fixed", "_source", "jax")
+    __slots__ = ("_files", "_fixed", "_source", "jax", "on")
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class Example:
         fixed: str | None = None,
         files: Mapping[str, str] | None = None,
         jax: tuple[int, int] | None = None,
+        on: str = "",
     ) -> None:
-        self._source, self._fixed, self._files, self.jax = source, fixed, files or {}, jax
+        self._source, self._fixed, self._files = source, fixed, files or {}
+        self.jax, self.on = jax, on
 
     @property
     def source(self) -> str:

@@ -7,6 +7,7 @@ its `nbytes` already counts every trip; `trips` only informs.
 from __future__ import annotations
 
 from jaxresid.model.checkpoint import Checkpoint as Checkpoint
+from jaxresid.model.checkpoint import EstimatedVerdict as EstimatedVerdict
 from jaxresid.model.checkpoint import Finding as Finding
 from jaxresid.model.checkpoint import Verdict as Verdict
 from jaxresid.model.comparison import Comparison as Comparison
@@ -19,6 +20,11 @@ from jaxresid.model.compiled import CompiledReport as CompiledReport
 from jaxresid.model.compiled import CompilerWarning as CompilerWarning
 from jaxresid.model.cost import Cost as Cost
 from jaxresid.model.cost import Phases as Phases
+from jaxresid.model.interval import Answer as Answer
+from jaxresid.model.interval import Interval as Interval
+from jaxresid.model.interval import IntervalBasis as IntervalBasis
+from jaxresid.model.interval import answer as answer
+from jaxresid.model.interval import interval_between as interval_between
 from jaxresid.model.listing import Equation as Equation
 from jaxresid.model.listing import Listing as Listing
 from jaxresid.model.listing import Split as Split

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal as OneOf
 
 from jaxresid.model.values import Location, Source
 
@@ -46,6 +47,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class EstimatedVerdict:
+    """The verdict that the estimate gives a checkpoint on which a compiler's verdict is known.
+
+    Attributes:
+      verdict: the verdict.
+      reason: the reason for it, one sentence.
+      peak_nbytes: the estimated peak of the whole program, in bytes.
+      peak_without_nbytes: the same without the checkpoint.
+      ratio: estimated peak bytes saved per residual byte dropped; None where no residual is
+        dropped.
+    """
+
+    verdict: Verdict
+    reason: str
+    peak_nbytes: int
+    peak_without_nbytes: int
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One checkpoint in source, with its verdict.
 
@@ -59,11 +80,11 @@ class Checkpoint:
       calls: how many times the program holds it, unrolled.
       trips: how often it runs, all calls and loops together.
       kept_nbytes: bytes of computed residuals of the whole program, in device memory.
-      kept_without_nbytes: the same without the checkpoint; None where it is not judged.
-      recompute_flops: FLOPs that it adds; None where it is not judged.
-      recompute_fraction: these as a share of the program without it; None where it is not judged.
-      peak_nbytes: the peak of the whole program, in bytes.
-      peak_without_nbytes: the same without the checkpoint; None where it is not judged.
+      kept_without_nbytes: the same without the checkpoint; None where it is not known.
+      recompute_flops: FLOPs that it adds; None where they are not known.
+      recompute_fraction: these as a share of the program without it; None where they are not known.
+      peak_nbytes: the peak of the whole program, in bytes; None where it is not known.
+      peak_without_nbytes: the same without the checkpoint; None where it is not known.
       ratio: peak bytes saved per residual byte dropped; None where no residual is dropped.
       verdict: the verdict.
       reason: the reason for the verdict, one sentence.
@@ -72,6 +93,9 @@ class Checkpoint:
       findings: the findings about it.
       uncosted: primitives that no cost rule covers.
       defined: where the module's method or the function is defined; None where it is not known.
+      by: whose peaks, and so whose verdict, these are: `estimate` or `xla`.
+      estimated: what the estimate says, where the verdict is XLA's; None where there is none.
+      unconfirmed: why the verdict is not XLA's although XLA was to be asked; '' otherwise.
     """
 
     function: str
@@ -84,7 +108,7 @@ class Checkpoint:
     kept_without_nbytes: int | None
     recompute_flops: int | None
     recompute_fraction: float | None
-    peak_nbytes: int
+    peak_nbytes: int | None
     peak_without_nbytes: int | None
     ratio: float | None
     verdict: Verdict
@@ -93,6 +117,9 @@ class Checkpoint:
     findings: tuple[Finding, ...] = ()
     uncosted: tuple[str, ...] = ()
     defined: Location | None = None
+    by: OneOf["estimate", "xla"] = "estimate"
+    estimated: EstimatedVerdict | None = None
+    unconfirmed: str = ""
 
     @property
     def location(self) -> Location | None:
@@ -102,6 +129,8 @@ class Checkpoint:
     @property
     def saved_per_gflop(self) -> float | None:
         """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
-        if self.peak_without_nbytes is None or not self.recompute_flops:
+        if self.peak_nbytes is None or self.peak_without_nbytes is None:
+            return None
+        if not self.recompute_flops:
             return None
         return (self.peak_without_nbytes - self.peak_nbytes) / (self.recompute_flops / 1e9)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import show, to_json
+from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 
@@ -51,7 +53,7 @@ class ComparisonRow:
       at: where: `all-sites`, `scan-bodies`, `whole` or a place, `model.py:42 (layer)`.
       kept_nbytes: bytes of computed residuals in device memory.
       host_nbytes: bytes of computed residuals in host memory.
-      peak_nbytes: the estimated peak, in bytes.
+      peak_nbytes: the estimated peak, in bytes; on a CPU, where none is estimated, XLA's.
       recompute_flops: FLOPs that it adds to the function without any checkpoint.
       recompute_fraction: that as a share of the function without any checkpoint.
       time_fraction: estimated time over that without any checkpoint, as a share of it; None
@@ -64,6 +66,11 @@ class ComparisonRow:
       measure_error: why there is no timing.
       offloading: the bytes in host memory, where any are or could be there.
       compiled: the figures of XLA, if they were asked for.
+      low_nbytes: the lower end of the interval around `peak_nbytes`, as in `Peak`.
+      high_nbytes: the upper end.
+      by: whose peak it is compared with other rows by: XLA's where all rows without an error have
+        one.
+      rank_changed: whether XLA's peak gives it another rank among the rows than the estimate does.
     """
 
     policy: str
@@ -82,6 +89,25 @@ class ComparisonRow:
     measure_error: str | None = None
     offloading: Offloading | None = None
     compiled: tuple[Compiled, ...] = ()
+    low_nbytes: int | None = None
+    high_nbytes: int | None = None
+    by: OneOf["estimate", "xla"] = "estimate"
+    rank_changed: bool = False
+
+    @property
+    def xla_nbytes(self) -> int | None:
+        """XLA's peak, in bytes; None where there is none."""
+        return next((compiled.peak_nbytes for compiled in self.compiled), None)
+
+    @property
+    def compared_nbytes(self) -> int | None:
+        """The peak that it is compared with other rows by, in bytes; None where there is none."""
+        return self.xla_nbytes if self.by == "xla" else self.peak_nbytes
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval around the estimated peak; None where none is known."""
+        return interval_between(self.low_nbytes, self.high_nbytes)
 
 
 @dataclass(frozen=True, slots=True)

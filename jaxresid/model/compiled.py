@@ -111,6 +111,8 @@ class Compiled:
       peak_nbytes: arguments + outputs + temporaries - aliased, all of device memory; where memory
         ran out what XLA says the program needs.
       estimate_nbytes: the static estimate of the same.
+      estimate_low_nbytes: the lower end of the interval around the estimate, as in `Peak`.
+      estimate_high_nbytes: the upper end.
       profile: the compiler whose rules the estimate follows.
       capacity_nbytes: the device's memory as its compiler has it.
       fits: whether the peak fits the capacity; None where either is not known, or where the program
@@ -144,6 +146,8 @@ class Compiled:
     host_alias_nbytes: int | None = None
     peak_nbytes: int | None = None
     estimate_nbytes: int | None = None
+    estimate_low_nbytes: int | None = None
+    estimate_high_nbytes: int | None = None
     profile: str | None = None
     capacity_nbytes: int | None = None
     fits: bool | None = None

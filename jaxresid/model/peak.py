@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.values import NOWHERE, Aval, Location, Source
 
 
@@ -44,7 +45,7 @@ class Peak:
 
     Attributes:
       nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
-      profile: `tpu` or `cpu`: the kind of compiler whose fusion was assumed.
+      profile: `tpu`: the kind of compiler whose fusion was assumed.
       source: where the op at the peak is.
       primitive: the primitive of the op at the peak.
       phase: the pass of the op at the peak: `forward`, `recompute`, `backward` or, in a step,
@@ -59,6 +60,9 @@ class Peak:
       curve: total bytes over the program, evenly spaced, at most 200 points.
       curve_at: index of the peak in `curve`.
       uncounted: primitives whose memory is not known; they make the figure a lower bound.
+      low_nbytes: the lower end of the interval that XLA's figure is in for nine of ten programs;
+        None where too few were measured, or where the figure is a lower bound.
+      high_nbytes: the upper end.
     """
 
     nbytes: int
@@ -76,6 +80,13 @@ class Peak:
     curve: tuple[int, ...]
     curve_at: int
     uncounted: tuple[str, ...] = ()
+    low_nbytes: int | None = None
+    high_nbytes: int | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval around the estimate; None where none is known."""
+        return interval_between(self.low_nbytes, self.high_nbytes)
 
     @property
     def location(self) -> Location | None:

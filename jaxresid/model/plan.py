@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import show, to_json
+from jaxresid.model.interval import Answer, Interval, interval_between
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
 
@@ -107,27 +108,41 @@ class Plan:
       chip: the chip whose published figures the time is estimated from; None where none are known.
       budget_nbytes: the budget.
       offload: whether values may be moved to host memory.
-      fits: whether it does; if not, the figures and sites are those of the lowest peak found.
+      answer: whether it fits. An estimate is too close to the budget where the budget is inside its
+        interval; XLA's figure never is.
       floor_nbytes: the lowest peak of everything that was tried.
-      written_nbytes: the peak of the code as it is.
-      plain_nbytes: the peak of the code without any checkpoint.
-      peak_nbytes: the peak of the function with the plan applied, traced again; where the plan is
-        verified, that of its code. So are the next three.
+      written_nbytes: the peak of the code as it is; None on a CPU whose compiler had no time for
+        it.
+      plain_nbytes: the peak of the code without any checkpoint; None as `written_nbytes`.
+      peak_nbytes: the peak of the function with the plan applied: XLA's figure where the plan is
+        confirmed, else an estimate. Where it is above the budget, the figures and sites are those
+        of the lowest peak found.
+      estimate_nbytes: the estimate of it; None on a CPU, where there is none. It is of the function
+        traced again, where the plan is verified of its code, as the next three are.
       kept_nbytes: bytes of computed residuals in device memory.
       host_nbytes: bytes of computed residuals in host memory.
       recompute_flops: FLOPs that the checkpoints add.
       recompute_fraction: that as a share of the FLOPs without any checkpoint.
       time_fraction: estimated time over that without any checkpoint; None where it is not known.
       sites: the places that it treats.
-      proven: whether nothing cheaper among the plan's choices fits: all that could be were traced.
+      proven: whether nothing cheaper among the plan's choices fits, by the figures that there are:
+        all that could be were traced.
       tried: how many variants were traced.
       code: the code to write, one block for each stretch of lines that changes.
       unwritten: what of the plan cannot be written as an edit, each with the reason and what to do
         by hand.
       verified: whether the code, traced, gives the figures.
       doubt: why it is not verified; None where it is.
+      confirmed: whether XLA compiled the plan, so that the peak is its figure.
+      by_xla: those of `peak_nbytes`, `floor_nbytes`, `written_nbytes` and `plain_nbytes` that are
+        XLA's figures.
+      compiles: how many variants XLA was asked about.
+      unconfirmed: those of them that it has no figures of, in words.
       uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
       warnings: what was assumed, and what may be wrong.
+      low_nbytes: the lower end of the interval around `peak_nbytes`, as in `Peak`; None where that
+        is XLA's figure.
+      high_nbytes: the upper end.
     """
 
     target: Target
@@ -136,11 +151,12 @@ class Plan:
     chip: str | None
     budget_nbytes: int
     offload: bool
-    fits: bool
+    answer: Answer
     floor_nbytes: int
-    written_nbytes: int
-    plain_nbytes: int
+    written_nbytes: int | None
+    plain_nbytes: int | None
     peak_nbytes: int
+    estimate_nbytes: int | None
     kept_nbytes: int
     host_nbytes: int
     recompute_flops: int
@@ -153,8 +169,29 @@ class Plan:
     unwritten: tuple[str, ...] = ()
     verified: bool = False
     doubt: str | None = None
+    confirmed: bool = False
+    by_xla: tuple[str, ...] = ()
+    compiles: int = 0
+    unconfirmed: tuple[str, ...] = ()
     uncosted: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    low_nbytes: int | None = None
+    high_nbytes: int | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval around the estimated peak; None where none is known."""
+        return interval_between(self.low_nbytes, self.high_nbytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known to fit, or an estimate is far enough below the budget."""
+        return self.answer == "fits"
+
+    @property
+    def is_within(self) -> bool:
+        """Whether its peak is within the budget, however sure that is."""
+        return self.peak_nbytes <= self.budget_nbytes
 
     @property
     def is_untraced(self) -> bool:

@@ -25,13 +25,13 @@ class Report:
       place: the place that the figures are for.
       residuals: what is kept, in the order of the leaves that `jax.vjp` returns.
       cost: the work of the forward pass, the backward pass and the recomputation.
-      peak: the estimate of the peak.
+      peak: the estimate of the peak; None on a CPU, whose compiler is asked instead.
       checkpoints: the checkpoints in the source, each with its verdict.
       warnings: what was assumed, and what may be wrong.
       mesh: the devices that the program is split over; None: one device.
       offloading: the bytes in host memory; None where nothing is or could be there.
       findings: what else was found, about host memory.
-      compiled: the figures of XLA at that place; empty if none was asked for.
+      compiled: the figures of XLA at that place; empty if it was not asked.
     """
 
     target: Target
@@ -39,7 +39,7 @@ class Report:
     place: PlaceInfo
     residuals: tuple[Residual, ...]
     cost: Phases
-    peak: Peak
+    peak: Peak | None
     checkpoints: tuple[Checkpoint, ...] = ()
     warnings: tuple[str, ...] = ()
     mesh: Mesh | None = None

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from jaxresid.model.interval import IntervalBasis
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -48,16 +50,19 @@ class PlaceInfo:
       name: as users write it, `gpu:h100:8`.
       kind: what it begins with: `gpu`, `tpu` or `cpu`.
       origin: who chose it, in words: `as asked`, `the default, as JAX sees no accelerator here`.
-      profile: the compiler whose rules the estimated peak follows: `tpu` or `cpu`.
+      profile: the compiler whose rules the estimated peak follows, `tpu`; None where peaks are not
+        estimated: a CPU's compiler is asked for them.
       memory_nbytes: the bytes that a program can have of one device; None where they are not known
         before something is compiled.
+      intervals: what the intervals around estimates are measured with; None where there are none.
     """
 
     name: str
     kind: OneOf["gpu", "tpu", "cpu"]
     origin: str
-    profile: str
+    profile: str | None
     memory_nbytes: int | None = None
+    intervals: IntervalBasis | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,10 @@ from jaxresid.model import (
     Consumer,
     Cost,
     Equation,
+    EstimatedVerdict,
     Expression,
     Finding,
+    IntervalBasis,
     JaxInfo,
     Listing,
     LiveValue,
@@ -69,7 +71,7 @@ def report_json(report: Report) -> str:
                 "host_arguments_nbytes": totals.host_arguments_nbytes,
             },
             "cost": _cost(report.cost),
-            "peak": _peak(report.peak),
+            "peak": None if report.peak is None else _peak(report.peak),
             "checkpoints": [_checkpoint(c) for c in report.checkpoints],
             "residuals": [_residual(r) for r in report.residuals],
             "mesh": _mesh(report.mesh),
@@ -153,11 +155,15 @@ def plan_json(plan: Plan) -> str:
             "chip": plan.chip,
             "budget_nbytes": plan.budget_nbytes,
             "offload": plan.offload,
+            "answer": plan.answer,
             "fits": plan.fits,
             "floor_nbytes": plan.floor_nbytes,
             "written_nbytes": plan.written_nbytes,
             "plain_nbytes": plan.plain_nbytes,
             "peak_nbytes": plan.peak_nbytes,
+            "estimate_nbytes": plan.estimate_nbytes,
+            "low_nbytes": plan.low_nbytes,
+            "high_nbytes": plan.high_nbytes,
             "kept_nbytes": plan.kept_nbytes,
             "host_nbytes": plan.host_nbytes,
             "recompute_flops": plan.recompute_flops,
@@ -170,6 +176,10 @@ def plan_json(plan: Plan) -> str:
             "unwritten": list(plan.unwritten),
             "verified": plan.verified,
             "doubt": plan.doubt,
+            "confirmed": plan.confirmed,
+            "by_xla": list(plan.by_xla),
+            "compiles": plan.compiles,
+            "unconfirmed": list(plan.unconfirmed),
             "uncosted": list(plan.uncosted),
             "warnings": list(plan.warnings),
         }
@@ -206,6 +216,19 @@ def _place(place: PlaceInfo) -> dict[str, Any]:
         "origin": place.origin,
         "profile": place.profile,
         "memory_nbytes": place.memory_nbytes,
+        "intervals": _intervals(place.intervals) if place.intervals else None,
+    }
+
+
+def _intervals(basis: IntervalBasis) -> dict[str, Any]:
+    return {
+        "programs": basis.programs,
+        "places": list(basis.places),
+        "compilers": {name: list(versions) for name, versions in basis.compilers.items()},
+        "smallest_nbytes": basis.smallest_nbytes,
+        "largest_nbytes": basis.largest_nbytes,
+        "others": dict(basis.others),
+        "widened": basis.widened,
     }
 
 
@@ -252,6 +275,8 @@ def _work(cost: Cost) -> dict[str, int]:
 def _peak(peak: Peak) -> dict[str, Any]:
     return {
         "nbytes": peak.nbytes,
+        "low_nbytes": peak.low_nbytes,
+        "high_nbytes": peak.high_nbytes,
         "profile": peak.profile,
         "phase": peak.phase,
         "primitive": peak.primitive,
@@ -306,6 +331,19 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "reason": checkpoint.reason,
         "shape": checkpoint.shape,
         "findings": [_finding(f) for f in checkpoint.findings],
+        "by": checkpoint.by,
+        "estimated": _estimated(checkpoint.estimated) if checkpoint.estimated else None,
+        "unconfirmed": checkpoint.unconfirmed or None,
+    }
+
+
+def _estimated(estimated: EstimatedVerdict) -> dict[str, Any]:
+    return {
+        "verdict": estimated.verdict.value,
+        "reason": estimated.reason,
+        "peak_nbytes": estimated.peak_nbytes,
+        "peak_without_nbytes": estimated.peak_without_nbytes,
+        "ratio": estimated.ratio,
     }
 
 
@@ -431,6 +469,8 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "kept_nbytes": row.kept_nbytes,
         "host_nbytes": row.host_nbytes,
         "peak_nbytes": row.peak_nbytes,
+        "low_nbytes": row.low_nbytes,
+        "high_nbytes": row.high_nbytes,
         "recompute_flops": row.recompute_flops,
         "recompute_fraction": row.recompute_fraction,
         "time_fraction": row.time_fraction,
@@ -442,6 +482,8 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "measure_error": row.measure_error,
         "offloading": _offloading(row.offloading) if row.offloading else None,
         "compiled": [_compiled(c) for c in row.compiled],
+        "by": row.by,
+        "rank_changed": row.rank_changed,
     }
 
 
@@ -461,6 +503,8 @@ def _compiled(compiled: Compiled) -> dict[str, Any]:
         "host_alias_nbytes": compiled.host_alias_nbytes,
         "peak_nbytes": compiled.peak_nbytes,
         "estimate_nbytes": compiled.estimate_nbytes,
+        "estimate_low_nbytes": compiled.estimate_low_nbytes,
+        "estimate_high_nbytes": compiled.estimate_high_nbytes,
         "profile": compiled.profile,
         "capacity_nbytes": compiled.capacity_nbytes,
         "fits": compiled.fits,

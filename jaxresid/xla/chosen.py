@@ -75,7 +75,7 @@ def place_here() -> str | None:
     none is started on a machine without the files of a device.
     """
     seen = jax_compat.first_device()
-    if seen is None and _may_have_accelerator():
+    if seen is None and may_have_accelerator():
         seen = _asked()
     return None if seen is None else place_of_device(*seen)
 
@@ -97,7 +97,8 @@ def place_of_device(platform: str, kind: str, version: str) -> str | None:
     return "gpu" if known is None else f"gpu:{known.name}"
 
 
-def _may_have_accelerator() -> bool:
+def may_have_accelerator() -> bool:
+    """Return whether this machine has the files of a device that an installed package is for."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not {"gpu", "cuda", "tpu"} & set(platforms.split(",")):
         return False

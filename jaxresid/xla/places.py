@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal as OneOf
 
 from jaxresid.errors import InputsError
-from jaxresid.nearest import did_you_mean
+from jaxresid.nearest import did_you_mean, nearest_first
 from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
@@ -215,6 +215,20 @@ def for_devices(place: Place, count: int) -> Place:
     raise InputsError(f"no known topology of {place.text} has {count} devices; {_LISTED}")
 
 
+def memory_of(place: Place) -> int:
+    """Return the bytes that a program can have of one device of a place.
+
+    Raises:
+      InputsError: they are not known before something is compiled.
+    """
+    if place.memory_nbytes is None:
+        raise InputsError(
+            f"how much memory {place.text} has is not known here; say what the peak has to fit"
+            " into, such as --budget 12GiB"
+        )
+    return place.memory_nbytes
+
+
 def why_unavailable(place: Place) -> str | None:
     """Return why nothing can be compiled for a place here; None where no reason is known.
 
@@ -283,10 +297,11 @@ def _parsed(text: str) -> Place:
     if gpu is not None:
         count = f":{rest}" if _COUNT.fullmatch(rest) else ""
         raise InputsError(f"{text!r} is not a place; write gpu:{gpu.name}{count}")
-    near = did_you_mean(word, _texts()) if word else ""
+    near = did_you_mean(word, [*_names(), *(it.text for it in topologies())]) if word else ""
     raise InputsError(
         f"{text!r} is not a place; write cpu, gpu:NAME, such as gpu:h100 or gpu:h100:8, or"
-        f" tpu:NAME, such as tpu:v5e or tpu:v5e:2x4{near}; {_LISTED}"
+        f" tpu:NAME, such as tpu:v5e or tpu:v5e:2x4{near} (known:"
+        f" {', '.join(nearest_first(word, _names()))})"
     )
 
 
@@ -298,9 +313,9 @@ def _gpu(text: str, rest: str) -> Place:
     config = _target_config(name) if _is_file(name) else ""
     gpu = _gpu_described(config) if config else _gpu_named(name.lower())
     if gpu is None:
-        names = [known.name for known in GPUS]
+        names = nearest_first(name, (known.name for known in GPUS))
         raise InputsError(
-            f"{text!r}: unknown GPU {name!r}{did_you_mean(name.lower(), names)} (known:"
+            f"{text!r}: unknown GPU {name!r}{did_you_mean(name, names)} (known:"
             f" {', '.join(names)}); another one by gpu:FILE, where FILE is XLA's description of it"
         )
     written = f"gpu:{name if config else gpu.name}"
@@ -389,11 +404,14 @@ def _tpu(text: str, topology: str) -> Place:
     if not shape:
         return Place(f"tpu:{name}", "tpu", name, memory_nbytes=nbytes)
     axes = [int(n) for n in shape.split("x")] if re.fullmatch(r"\d{1,4}(x\d{1,4})+", shape) else []
-    # libtpu takes 2x2 for 2x2x1 and the other way round; it divides by an axis of 0 and dies.
-    if not axes or 0 in axes or len(axes) > 3 or (len(axes) == 3 > found.axes and axes[2] != 1):
+    # libtpu takes 2x2 for 2x2x1 and the other way round; it divides by an axis of 0 and dies. A
+    # host has one chip or two along each of the first two axes (0.0.52: so in 656 shapes).
+    is_whole_hosts = all(n == 1 or (n and n % 2 == 0) for n in axes[:2])
+    is_flat = len(axes) < 3 or found.axes == 3 or axes[2] == 1
+    if not axes or 0 in axes or len(axes) > 3 or not is_whole_hosts or not is_flat:
         raise InputsError(
             f"{text!r}: {name} has no topology {shape!r}{did_you_mean(shape, found.shapes)} (known:"
-            f" {', '.join(found.shapes)})"
+            f" {', '.join(nearest_first(shape, found.shapes))})"
         )
     devices = math.prod(axes) * found.devices_per_chip
     return Place(
@@ -402,7 +420,7 @@ def _tpu(text: str, topology: str) -> Place:
 
 
 def _not_a_tpu(text: str, name: str, shape: str) -> str:
-    known = ", ".join(_GENERATIONS)
+    known = ", ".join(nearest_first(name, _GENERATIONS))
     if not name:
         return f"{text!r} does not say which TPU: write tpu:v5e (known: {known})"
     bare = name.partition("-")[0]
@@ -425,9 +443,9 @@ def _by_other_name(topology: str) -> str:
     return f"{name}:{shape}" if shape else name
 
 
-def _texts() -> list[str]:
-    named = ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(f"tpu:{name}" for name in _GENERATIONS)]
-    return [*named, *(topology.text for topology in topologies())]
+def _names() -> list[str]:
+    """Return the places, each without a number of devices."""
+    return ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(f"tpu:{name}" for name in _GENERATIONS)]
 
 
 def _chips(shape: str) -> int:

@@ -69,8 +69,8 @@ def unrolled_inputs(layers):
     )
 
 
-def traced(fun, args):
-    found = subject(Question(fun, args, mode="function"))
+def traced(fun, args, on=None):
+    found = subject(Question(fun, args, mode="function", on=on))
     return found, found.variants()
 
 
@@ -105,9 +105,8 @@ def by_name(variants, found, plain):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("on", ["tpu:v5p", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_values_of_a_scan_equal_brute_force(on):
-    found = subject(Question(scanned, scanned_inputs(), mode="function", on=on))
+def test_values_of_a_scan_equal_brute_force():
+    found = subject(Question(scanned, scanned_inputs(), mode="function", on="tpu:v5p"))
     variants = found.variants()
     plain = variants.variant({})
     tried = by_name(variants, found, plain)
@@ -116,7 +115,7 @@ def test_values_of_a_scan_equal_brute_force(on):
         best, plan = cheapest(tried, budget), planned(found, budget)
         if best is None:
             continue
-        assert plan.fits
+        assert plan.is_within
         assert plan.recompute_flops <= best + SLACK * plain.cost.flops
         assert plan.peak_nbytes <= budget
 
@@ -124,7 +123,8 @@ def test_values_of_a_scan_equal_brute_force(on):
 @pytest.mark.integration
 @pytest.mark.parametrize("fun", [pytest.param(checkpointed, marks=pytest.mark.slow), unrolled])
 def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
-    found, variants = traced(fun, unrolled_inputs(5))
+    # By a TPU's rules peaks fall more evenly with what is kept than by a GPU's.
+    found, variants = traced(fun, unrolled_inputs(5), on="tpu:v5p")
     place = place_of(variants, "call" if fun is unrolled else "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})
     tried = []
@@ -134,7 +134,7 @@ def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
             tried.append((made.peak_nbytes, (made.cost - plain.cost).flops))
     for budget in budgets(tried, 7)[1:]:
         plan = planned(found, budget)
-        assert plan.fits
+        assert plan.is_within
         # Twice: a plan leaves the last calls as they are, not the first one, which is worth up to
         # 0.02 % of these FLOPs.
         assert plan.recompute_flops <= cheapest(tried, budget) + 2 * SLACK * plain.cost.flops
@@ -161,7 +161,7 @@ def test_a_chain_of_identical_layers_checkpoints_as_few_as_fit(layers):
             low, high = (low, middle) if first(middle).peak_nbytes <= budget else (middle, high)
         optimum = (first(high).cost - plain.cost).flops
         plan = planned(found, budget)
-        assert plan.fits
+        assert plan.is_within
         assert plan.recompute_flops <= optimum + SLACK * plain.cost.flops
 
 
@@ -196,7 +196,7 @@ def test_no_policy_of_a_comparison_is_cheaper_at_the_same_peak(fun, args):
             if row.error or row.host_nbytes:
                 continue
             plan = planned(found, row.peak_nbytes)
-            assert plan.fits, row
+            assert plan.is_within, row
             assert plan.recompute_flops <= row.recompute_flops + SLACK * _flops(plan), row
 
 
@@ -240,14 +240,14 @@ def test_the_promise_is_what_the_written_code_gives():
 @pytest.mark.integration
 def test_nothing_fits():
     plan = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs())
-    assert not plan.fits
+    assert not plan.is_within
     assert plan.peak_nbytes == plan.floor_nbytes > plan.budget_nbytes
     assert plan.floor_nbytes < plan.plain_nbytes
 
 
 def test_what_fits_as_it_is_stays():
     plan = jaxresid.plan(scanned, budget="1TiB")(*scanned_inputs())
-    assert plan.fits
+    assert plan.is_within
     assert plan.sites == ()
     assert plan.peak_nbytes == plan.plain_nbytes == plan.written_nbytes
 
@@ -290,7 +290,7 @@ def test_what_has_no_source_is_not_verified():
     floor = jaxresid.plan(space["typed"], budget=1)(f32(8, 8), f32(512, 8))
     assert floor.floor_nbytes < floor.written_nbytes
     plan = jaxresid.plan(space["typed"], budget=floor.floor_nbytes)(f32(8, 8), f32(512, 8))
-    assert plan.fits
+    assert plan.is_within
     assert not plan.verified
     assert plan.doubt
     assert plan.code == ()
@@ -321,7 +321,7 @@ def test_what_is_no_array_stays_out_of_the_checkpoint(fun, static, written):
     args = (f32(8, 8), f32(512, 8), *static)
     floor = jaxresid.plan(fun, budget=1)(*args).floor_nbytes
     plan = jaxresid.plan(fun, budget=floor)(*args)
-    assert plan.fits
+    assert plan.is_within
     assert plan.verified, plan.doubt
     assert any(written in block for block in plan.code)
 
@@ -332,7 +332,7 @@ def test_offloading_reaches_below_the_floor():
     plan = jaxresid.plan(scanned, budget="1KiB", offload=True)(*scanned_inputs())
     assert plan.floor_nbytes <= floor
     fits = jaxresid.plan(scanned, budget=floor, offload=True)(*scanned_inputs())
-    assert fits.fits
+    assert fits.is_within
 
 
 @pytest.mark.parametrize("budget", ["12 apples", "", "GiB", "-3MiB", 0, -1])
@@ -416,7 +416,7 @@ def stages(ps, x):
 @pytest.mark.integration
 def test_several_stages_equal_brute_force():
     shapes = f32(6, WIDTH, HIDDEN), f32(5, WIDTH, WIDTH), f32(7, WIDTH)
-    found, variants = traced(stages, (shapes, f32(BATCH, WIDTH)))
+    found, variants = traced(stages, (shapes, f32(BATCH, WIDTH)), on="tpu:v5p")
     scans = [p for p in variants.places() if p.kind == "scan"]
     assert len(scans) == 3
     options = (None, Choice(None), Choice(jax.checkpoint_policies.dots_saveable))
@@ -426,7 +426,7 @@ def test_several_stages_equal_brute_force():
         tried.append((made.peak_nbytes, (made.cost - plain.cost).flops))
     for budget in budgets(tried, 5)[1:]:
         plan = planned(found, budget)
-        assert plan.fits
+        assert plan.is_within
         assert plan.recompute_flops <= cheapest(tried, budget) + SLACK * plain.cost.flops
 
 
@@ -445,7 +445,7 @@ def test_a_step_is_planned_as_its_loss_is():
     for share in (0.1, 0.7):
         budget = int(nothing.peak_nbytes + share * (plain.peak_nbytes - nothing.peak_nbytes))
         plan = planned(found, budget)
-        assert plan.fits
+        assert plan.is_within
         assert plan.peak_nbytes <= budget
         assert 0 < plan.recompute_flops <= (nothing.cost - plain.cost).flops
     assert plan.recompute_flops < (nothing.cost - plain.cost).flops  # with most of it to spare
@@ -456,10 +456,10 @@ def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
     def failing(*_):
         raise TypeError("no derivative")
 
-    monkeypatch.setattr("jaxresid.advice.plan.plan.graph", failing)
+    monkeypatch.setattr("jaxresid.advice.plan.menus.graph", failing)
     floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
     plan = jaxresid.plan(scanned, budget=floor)(*scanned_inputs())
-    assert plan.fits
+    assert plan.is_within
     assert not plan.proven
     assert [w for w in plan.warnings if "only JAX's policies were tried" in w]
 
@@ -490,7 +490,7 @@ def test_a_body_without_eqns_has_one_choice(fun):
     found, _ = traced(fun, (f32(64, 64),))
     least = min(planned(found, budget).peak_nbytes for budget in (1, 1 << 30))
     plan = planned(found, least)
-    assert plan.fits
+    assert plan.is_within
 
 
 def test_the_program_of_nothing():

@@ -127,7 +127,7 @@ def lowest(fun, *args):
 )
 def test_a_module_is_checkpointed_by_the_name_that_it_has(fun, args, written):
     plan = lowest(fun, *args())
-    assert plan.fits and plan.verified, plan.doubt
+    assert plan.is_within and plan.verified, plan.doubt
     assert f"x = {written}" in "\n".join(plan.code)
 
 
@@ -192,7 +192,7 @@ def test_a_checkpoint_is_found_by_what_it_is_of(fun, args, written):
 def test_what_is_left_out_is_said_where_nothing_changes():
     params = jax.eval_shape(CheckpointedUnits().init, jax.random.key(0), X)
     plan = jaxresid.plan(checkpointed_units, budget="1GiB", mode="function")(params, X)
-    assert plan.fits and plan.code == ()
+    assert plan.is_within and plan.code == ()
     assert any("rejected" in warning and "other names" in warning for warning in plan.warnings), (
         plan
     )

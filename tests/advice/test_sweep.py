@@ -103,12 +103,12 @@ def test_the_product_with_its_static_figures(compiler, tmp_path, log):
         ("cpu", policy, batch) for policy in policies for batch in (4, 16)
     ]
     for batch in (4, 16):
-        static = {r.policy: r for r in jaxresid.compare(loss, on="cpu")(*inputs(batch)).rows}
+        static = {r.policy: r for r in jaxresid.compare(loss)(*inputs(batch)).rows}
         for row in found.rows:
             if row.batch == batch:
                 same = static[row.policy]
                 assert row.kept_nbytes == same.kept_nbytes
-                assert row.peak_nbytes == same.peak_nbytes == row.compiled.estimate_nbytes
+                assert row.peak_nbytes is row.compiled.estimate_nbytes is None
                 assert row.recompute_flops == same.recompute_flops
                 assert row.compiled.peak_nbytes == batch * 100
                 assert row.compiled.fits == (batch == 4)
@@ -556,6 +556,12 @@ def wait_for(question, timeout_s=30):
         time.sleep(0.05)
 
 
+def besides_compiles(err):
+    """What is on stderr besides a line for each compile that has ended."""
+    kept = [x for x in err.splitlines(keepends=True) if not x.startswith("jaxresid: compiled ")]
+    return "".join(kept)
+
+
 class TestProcesses:
     @pytest.mark.integration
     def test_interrupted_and_run_again(self, started, ran, tmp_path, log):
@@ -570,14 +576,14 @@ class TestProcesses:
         interrupted.send_signal(signal.SIGINT)
         _, err = interrupted.communicate(timeout=20)
         assert interrupted.returncode == 130
-        assert err == (
+        assert besides_compiles(err) == (
             "jaxresid: interrupted; r.jsonl has the results so far, and the same command"
             " continues from there\n\n"
         )
         assert not psutil.wait_procs(children, timeout=5)[1]
         assert len(lines(file)) == 2
         code, out, err = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
-        assert (code, err) == (0, "")
+        assert (code, besides_compiles(err)) == (0, "")
         assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
         assert len({line["key"] for line in lines(file)}) == len(lines(file)) == 6
         compiled = [c for c in log.read_text().splitlines() if c.startswith("compiled")]
@@ -589,7 +595,7 @@ class TestProcesses:
         both = [started("slow", *EVERYTHING, "-o", f"{name}.jsonl") for name in "ab"]
         for process in both:
             out, err = process.communicate(timeout=60)
-            assert (process.returncode, err) == (0, "")
+            assert (process.returncode, besides_compiles(err)) == (0, "")
             assert "\n6 results: " in out
         for name in "ab":
             found = lines(tmp_path / f"{name}.jsonl")
@@ -654,7 +660,7 @@ class TestCommandLine:
     @pytest.mark.integration
     def test_the_table(self, run):
         code, out, err = run(*EVERYTHING)
-        assert (code, err) == (0, "")
+        assert (code, besides_compiles(err)) == (0, "")
         table = out.partition("(<lambda>) ×3 trips\n")[2]
         assert (
             re.sub(r"[1-9]\d\.\d%", "some%", table)  # what versions of JAX trace differs
@@ -682,7 +688,10 @@ memory at XLA's peak · x does not fit · none 1.0
         code, _, err = run(
             "m.py:loss", *arguments, "--on", "cpu", "--batch", "2,4", *NONE, "-o", "r"
         )
-        assert (code, err) == (0, "")
+        assert code == 0
+        assert {line.partition(",")[0] for line in err.splitlines()} == {
+            f"jaxresid: compiled none at batch {n} for cpu" for n in (2, 4)
+        }
         found = {line["batch"]: line for line in lines("r")}
         assert found[4]["kept_nbytes"] == 2 * found[2]["kept_nbytes"]
 
@@ -720,7 +729,9 @@ memory at XLA's peak · x does not fit · none 1.0
         compiler("refuses")
         code, out, err = run("m.py:loss", "--inputs", "fixed_inputs", "--on", "cpu", *NONE)
         assert code == 2
-        assert err == "jaxresid: error: 1 of 1 could not be compiled\n"
+        progress, error = err.splitlines()
+        assert progress.startswith("jaxresid: could not compile none for cpu, 1 of 1 done")
+        assert error == "jaxresid: error: 1 of 1 could not be compiled"
         assert "\nnot compiled\ncpu; no checkpoint: INVALID_ARGUMENT: no\n" in out
 
     @pytest.mark.integration

@@ -10,16 +10,14 @@ import jax
 import jax.numpy as jnp
 
 
-def compiled_nbytes(fun, args, on):
-    """Argument + output + temporaries - aliased; None where the program does not fit the chip.
+def compiled_nbytes(fun, args):
+    """Argument + output + temporaries - aliased by libtpu, for one v5p chip; None: it does not fit.
 
     Args:
       args: abstract; pytrees whose leaves are either all floating, to be differentiated, or none.
-      on: `cpu` for XLA:CPU, `tpu:v5p` for libtpu ahead of time, one v5p chip.
     """
-    if on == "tpu:v5p":
-        chip = _one_v5p()
-        args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=chip), args)
+    chip = _one_v5p()
+    args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=chip), args)
     floats = tuple(
         i
         for i, a in enumerate(args)

@@ -1,11 +1,11 @@
 """How far the peak estimate is from what a compiler allocates.
 
-    python tests/benchmarks/peak.py --on cpu|tpu:v5p [--core] [--only TEXT] [--cache FILE]
+    python tests/benchmarks/peak.py [--core] [--only TEXT] [--cache FILE]
 
 Of each case in `zoo.py` the estimate for value and gradients is held against argument + output +
-temporaries - aliased of the compiled program: XLA:CPU here, or libtpu ahead of time for one v5p
-chip, which needs no TPU. `--cache` is a file of JSON lines: what is in it is not compiled again,
-and what is compiled is added to it at once, so that an interrupted run goes on.
+temporaries - aliased of the program that libtpu compiles for one v5p chip, which needs no TPU.
+`--cache` is a file of JSON lines: what is in it is not compiled again, and what is compiled is
+added to it at once, so that an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from compiled import compiled_nbytes
 
 import jaxresid
 
+ON = "tpu:v5p"
 MIB = 1 << 20
 # Placements whose compiled sizes are closer than this are not ranked.
 APART = 0.05
@@ -35,15 +36,14 @@ APART = 0.05
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--on", choices=("cpu", "tpu:v5p"), required=True)
     parser.add_argument("--core", action="store_true", help="the quickest cases of every kind")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--cache", type=Path, help="JSON lines of compiled sizes")
     options = parser.parse_args()
-    if options.on == "tpu:v5p" and importlib.util.find_spec("libtpu") is None:
-        sys.exit("--on tpu:v5p compiles with libtpu, which is not installed")
+    if importlib.util.find_spec("libtpu") is None:
+        sys.exit("this compiles with libtpu, which is not installed")
     versions = ", ".join(f"{p} {version(p)}" for p in ("jax", "jaxlib", "libtpu") if version(p))
-    print(f"{options.on}; {versions}")
+    print(f"{ON}; {versions}")
     cases = [c for c in zoo.CASES if options.only in c.name and (c.core or not options.core)]
     if not cases:
         sys.exit(f"no case's name contains {options.only!r}")
@@ -52,7 +52,7 @@ def main():
     print(f"{'case':30} {'estimate':>10} {'compiler':>10}   MiB  error")
     for case in cases:
         if case.name not in known:
-            known[case.name] = compiled_size(case, options.on)
+            known[case.name] = compiled_size(case)
             if options.cache:
                 line = {"case": case.name, "versions": versions, "nbytes": known[case.name]}
                 with options.cache.open("a") as file:
@@ -61,7 +61,7 @@ def main():
         if actual is None:
             print(f"{case.name:30} {'-':>10} {'too big':>10}")
             continue
-        estimate = estimated_size(case, options.on)
+        estimate = estimated_size(case)
         rows.append((case, estimate, actual))
         error = 100 * (estimate / actual - 1)
         print(f"{case.name:30} {estimate / MIB:10.1f} {actual / MIB:10.1f}       {error:+6.1f} %")
@@ -85,17 +85,13 @@ def cached(file, versions):
     return {line["case"]: line["nbytes"] for line in lines if line["versions"] == versions}
 
 
-def scale(on):
-    return "cpu" if on == "cpu" else "tpu"
+def estimated_size(case):
+    fun, args = case.build("tpu")
+    return jaxresid.inspect(fun, on=ON)(*args).peak.nbytes
 
 
-def estimated_size(case, on):
-    fun, args = case.build(scale(on))
-    return jaxresid.inspect(fun, on=on)(*args).peak.nbytes
-
-
-def compiled_size(case, on):
-    return compiled_nbytes(*case.build(scale(on)), on)
+def compiled_size(case):
+    return compiled_nbytes(*case.build("tpu"))
 
 
 def summarise(rows):

@@ -1,6 +1,6 @@
 """Plans against what people try by hand: every policy everywhere, and k of n layers.
 
-    python tests/benchmarks/plan.py [--only TEXT] [--most 8] [--every] [--on tpu:v5p|cpu]
+    python tests/benchmarks/plan.py [--only TEXT] [--most 8] [--every] [--on tpu:v5p|gpu:h100]
 
 Of each program the points are the rows of `compare` at its default place and at `whole`, and the
 first k, the last k and every second of its n layers checkpointed under three policies. At each
@@ -211,7 +211,7 @@ def measure(case, on, most):
             traces.append(plans[point.peak].tried)
         plan = plans[point.peak]
         spared = (point.recompute - plan.recompute_flops) / flops
-        if not plan.fits or plan.peak_nbytes > point.peak or spared < -SLACK:
+        if not plan.is_within or plan.peak_nbytes > point.peak or spared < -SLACK:
             losses.append((point, plan, spared))
         elif spared > SLACK:
             cheaper += 1
@@ -233,7 +233,7 @@ def measure(case, on, most):
         )
         print(
             f"    {point.words}: peak {point.peak / MIB:.3f} MiB, {point.recompute / flops:.2%}; "
-            f"plan: fits {plan.fits}, {plan.peak_nbytes / MIB:.3f} MiB, "
+            f"plan: fits {plan.is_within}, {plan.peak_nbytes / MIB:.3f} MiB, "
             f"{plan.recompute_fraction:.2%} ({spared:+.2%}), {sites}",
             flush=True,
         )
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--most", type=int, default=8, help="points of a program planned for")
     parser.add_argument("--every", action="store_true", help="plan for each point's peak")
-    parser.add_argument("--on", choices=("tpu:v5p", "cpu"), default="tpu:v5p")
+    parser.add_argument("--on", choices=("tpu:v5p", "gpu:h100"), default="tpu:v5p")
     options = parser.parse_args()
     if options.most < 2:
         parser.error("--most: at least 2, the two ends")

@@ -13,12 +13,15 @@ from jaxresid.model import (
     Argument,
     Aval,
     Checkpoint,
+    Compiled,
     Computed,
     Constant,
     Consumer,
     Cost,
     Equation,
+    EstimatedVerdict,
     Finding,
+    IntervalBasis,
     JaxInfo,
     Listing,
     Literal,
@@ -38,7 +41,6 @@ from jaxresid.model import (
     Verdict,
 )
 from jaxresid.render.json import report_json, split_json
-from jaxresid.render.report.accuracy import accuracy_text
 from jaxresid.render.report.checkpoints import figure_parts, site_parts
 from jaxresid.render.report.html import report_html
 from jaxresid.render.report.peak import curve_lines
@@ -130,6 +132,13 @@ PEAK = Peak(
     curve=tuple(MIB * n for n in (20, 30, 50, 60, 80, 90, 100, 70, 40, 20)),
     curve_at=6,
 )
+BASIS = IntervalBasis(
+    98,
+    ("tpu:v5e", "tpu:v5p"),
+    {"jaxlib": ("0.12.0.1",), "libtpu": ("0.0.52",)},
+    MIB,
+    1024 * MIB,
+)
 REPORT = Report(
     target=Target("model:loss", ("params['w'][0]", "params['w'][1]", "x")),
     jax=JaxInfo("0.10.2", {"jax_remat3": True, "jax_use_direct_linearize": True}),
@@ -209,6 +218,7 @@ EARNING = dataclasses.replace(
         ),
     ),
 )
+ESTIMATED = EstimatedVerdict(Verdict.SAVES_NOTHING, "it is small", 90 * MIB, 91 * MIB, 0.1)
 CHECKPOINTED = dataclasses.replace(
     REPORT,
     checkpoints=(EARNING, USELESS),
@@ -261,7 +271,7 @@ differentiated: params (2 leaves), x
  60.13 GFLOP  forward  matmul 99.2%, elementwise 0.8%
 120.26 GFLOP  backward  matmul 99.2%, elementwise 0.8%
 
-peak about 100.00 MiB (estimate, by a TPU's rules)
+peak about 100 MiB
 at dot_general in the backward pass
 model.py:32 attention  return p @ v
 ▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▇▇▇▇▇▇▇▇████████████████▆▆▆▆▆▆▆▆▃▃▃▃▃▃▃▃▁▁▁▁▁▁▁▁
@@ -279,8 +289,7 @@ temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
                   model.py:32 attention  return p @ v
  8.00 MiB   8.0%  ×2 f32[1048576]  argument params['w'][0..1]
 2 smaller values, 4.00 MiB
-The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
-0.0.52), not with this one.
+No interval: too few programs were compiled to say how far off this estimate is.
 
 residuals
  32.00 MiB  90.8%  ×2 bf16[2,4,1024,1024]  exp  in jit layer
@@ -381,7 +390,7 @@ class TestPeak:
 
     def test_a_lower_bound(self):
         shown = self.of(uncounted=("pallas_call", "ffi_call"))
-        assert shown.startswith("peak >= 100.00 MiB (estimate, by a TPU's rules)")
+        assert shown.startswith("peak >= 100.00 MiB (estimate)")
         assert "not counted: scratch memory of pallas_call, ffi_call" in shown
         assert "not counted" not in self.of()
 
@@ -398,59 +407,59 @@ class TestPeak:
         assert "model.py:1 f[red]  x[red] + y[0]" in shown
 
     @pytest.mark.parametrize(
-        ("on", "installed", "said"),
+        ("memory", "said", "others"),
         [
-            (
-                "cpu",
-                {"jaxlib": "0.12.0.1"},
-                "Measured against XLA:CPU (jaxlib 0.12.0.1): median error",
-            ),
-            (
-                "cpu",
-                {"jaxlib": "0.10.2"},
-                "The accuracy of the peak was measured against XLA:CPU (jaxlib 0.12.0.1), not with"
-                " jaxlib 0.10.2, which is installed here.",
-            ),
-            (
-                "tpu:v5p",
-                {"jaxlib": "0.12.0.1"},
-                "Measured against a TPU v5p (jaxlib 0.12.0.1, libtpu 0.0.52): median error",
-            ),
-            (
-                "tpu:v5p",
-                {"jaxlib": "0.12.0.1", "libtpu": "0.0.53"},
-                "libtpu 0.0.52), not with libtpu 0.0.53, which is installed here.",
-            ),
-            (
-                "gpu:h100:8",
-                {"jaxlib": "0.12.0.1"},
-                "Measured against the compiler of an H100 (jaxlib 0.12.0.1): median error 21 %",
-            ),
-            ("tpu:v5e", {}, "(jaxlib 0.12.0.1, libtpu 0.0.52), not with this one."),
+            (110 * MIB, "fits 110.00 MiB", {}),
+            (109 * MIB, "too close to 109.00 MiB: --compile decides", {}),
+            (80 * MIB, "too close to 80.00 MiB: --compile decides", {}),
+            (79 * MIB, "does not fit 79.00 MiB", {}),
+            (110 * MIB, "fits 110.00 MiB", {"libtpu": "0.0.40"}),
         ],
     )
-    def test_how_good_it_measured_and_with_what(self, on, installed, said):
-        place = PlaceInfo(on, on[:3], "as asked", "tpu")
-        text = accuracy_text(place, installed)
-        assert said in text
-        assert ("%" in text) == ("median" in said)
-        jax = JaxInfo("0.1", {}, installed)
-        report = dataclasses.replace(REPORT, place=place, jax=jax)
-        assert text in " ".join(block(report, "peak", 80).split())
-        assert text in html.unescape(report_html(report))
+    def test_the_interval_answers_and_says_what_it_is_measured_with(self, memory, said, others):
+        basis = dataclasses.replace(BASIS, others=others, widened=1.26 if others else 1.0)
+        place = dataclasses.replace(REPORT.place, memory_nbytes=memory, intervals=basis)
+        peak = dataclasses.replace(PEAK, low_nbytes=80 * MIB, high_nbytes=110 * MIB)
+        report = dataclasses.replace(REPORT, place=place, peak=peak)
+        shown = block(report, "peak", 80)
+        assert shown.startswith(f"peak about 100 MiB (80.0 to 110) · {said}\nat ")
+        remark = (
+            "Interval 26 % wider for libtpu 0.0.40 (measured: 0.0.52)."
+            if others
+            else "Nine of ten programs are inside: 98 with libtpu 0.0.52."
+        )
+        assert shown.endswith(remark)
+        plain = html.unescape(report_html(report))
+        assert f"<b>peak about 100 MiB (80.0 to 110)</b> {said} at dot_general" in plain
+        assert f"<p>{remark}</p>" in plain
+        # XLA's answer is the better one.
+        asked = dataclasses.replace(report, compiled=(Compiled("tpu:v5p"),))
+        assert block(asked, "peak", 80).startswith("peak about 100 MiB (80.0 to 110)\nat ")
+        lower_bound = dataclasses.replace(peak, uncounted=("pallas_call",), low_nbytes=None)
+        assert remark not in block(dataclasses.replace(report, peak=lower_bound), "peak", 80)
+
+    def test_without_an_interval_nothing_is_said_to_fit(self):
+        shown = self.of()
+        assert shown.startswith("peak about 100 MiB\nat ")
+        assert "fit" not in shown
+        assert "No interval: too few programs" in shown
+
+    def test_no_estimate(self):
+        report = dataclasses.replace(REPORT, peak=None)
+        assert "peak about" not in report_text(report=report)
+        assert "peak about" not in report_html(report)
 
     def test_no_place_no_op_nothing_live(self):
         shown = self.of(source=Source(), primitive=None, phase="forward", live=(), curve=())
         assert (
             shown
             == """\
-peak about 100.00 MiB (estimate, by a TPU's rules)
+peak about 100 MiB
 in the forward pass
 temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
   arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
   outputs 2.00 MiB (2.0%)
-The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu
-0.0.52), not with this one."""
+No interval: too few programs were compiled to say how far off this estimate is."""
         )
 
     @pytest.mark.parametrize("phase", ["forward", "backward", "recompute", "update"])
@@ -560,6 +569,30 @@ saves nothing  loss  model.py:60  no policy
   it is all of the loss: everything is recomputed at once, right where it is
   needed"""
         )
+
+    def test_by_xla(self):
+        c = dataclasses.replace(EARNING, by="xla", findings=(), estimated=ESTIMATED)
+        shown = block(dataclasses.replace(REPORT, checkpoints=(c,)), "1 checkpoint")
+        assert shown.splitlines()[-4:] == [
+            "  kept 18.00 MiB → 768.00 MiB · XLA's peak 100.00 MiB → 850.00 MiB",
+            "  recompute 8.59 GFLOP (4.8%) · 87.31 MiB saved per GFLOP · r 1.00",
+            "  the peak falls by 750.00 MiB",
+            "  the estimate differs: saves nothing, peak 90.00 MiB → 91.00 MiB",
+        ]
+        agrees = dataclasses.replace(c, verdict=ESTIMATED.verdict)
+        assert "estimate" not in block(
+            dataclasses.replace(REPORT, checkpoints=(agrees,)), "1 checkpoint"
+        )
+        assert "the estimate differs: saves nothing" in report_html(
+            dataclasses.replace(REPORT, checkpoints=(c,))
+        )
+
+    def test_unconfirmed(self):
+        c = dataclasses.replace(USELESS, unconfirmed="it took longer than 9 s")
+        report = dataclasses.replace(REPORT, checkpoints=(c,))
+        last = block(report, "1 checkpoint").splitlines()[-1]
+        assert last == "  unconfirmed by XLA: it took longer than 9 s"
+        assert "; unconfirmed by XLA: it took" in report_html(report)
 
     def test_none(self):
         assert "checkpoint" not in report_text()
@@ -823,6 +856,9 @@ def test_json_of_the_checkpoints():
         "reason": "the peak falls by 750.00 MiB",
         "shape": None,
         "findings": [],
+        "by": "estimate",
+        "estimated": None,
+        "unconfirmed": None,
     }
     assert finding["location"]["line"] == 41
     assert finding["measured"] == {"name": "h[0]", "recompute_flops": 17, "kept_nbytes": 3 * MIB}
@@ -870,6 +906,27 @@ def test_the_schema_refuses_what_it_does_not_know(path, new):
     jsonschema.validate(value, schema("report"))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(changed(value, path, new), schema("report"))
+
+
+def test_json_of_a_compiled_verdict():
+    c = dataclasses.replace(EARNING, by="xla", estimated=ESTIMATED)
+    late = dataclasses.replace(USELESS, unconfirmed="late")
+    value = json.loads(report_json(dataclasses.replace(REPORT, checkpoints=(c, late))))
+    jsonschema.validate(value, schema("report"))
+    first, second = value["checkpoints"]
+    assert (first["by"], first["unconfirmed"]) == ("xla", None)
+    assert first["estimated"] == {
+        "verdict": "saves-nothing",
+        "reason": "it is small",
+        "peak_nbytes": 90 * MIB,
+        "peak_without_nbytes": 91 * MIB,
+        "ratio": 0.1,
+    }
+    assert (second["by"], second["estimated"], second["unconfirmed"]) == ("estimate", None, "late")
+    for key in first["estimated"]:
+        del (copy := json.loads(json.dumps(value)))["checkpoints"][0]["estimated"][key]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(copy, schema("report"))
 
 
 @pytest.mark.integration
@@ -942,7 +999,7 @@ def test_html_has_what_the_text_has():
     plain = html.replace("&#x27;", "'")
     for piece in (
         "<td>8.59 GFLOP</td><td>recompute</td><td>4.8% of forward + backward</td>",
-        "<b>peak about 100.00 MiB</b> (estimate, by a TPU's rules) at dot_general"
+        "<b>peak about 100 MiB</b> at dot_general"
         " in the backward pass model.py:32 attention return p @ v</p>",
         "temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)",
         "<td>×2 f32[1048576]  argument params['w'][0..1]</td>",

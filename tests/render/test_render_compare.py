@@ -19,7 +19,9 @@ from jaxresid.errors import JaxresidError
 from jaxresid.model import (
     Comparison,
     ComparisonRow,
+    Compiled,
     Expression,
+    IntervalBasis,
     JaxInfo,
     Location,
     PlaceInfo,
@@ -31,6 +33,7 @@ from jaxresid.model import (
     Timing,
 )
 from jaxresid.render.json import comparison_json
+from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.policies import lines
 from jaxresid.render.style.columns import Column, bytes_unit, flops_unit, headings
 from jaxresid.render.tables.compare import (
@@ -146,16 +149,19 @@ PLAN = Plan(
     "v5p",
     8 * GIB,
     offload=False,
-    fits=True,
+    answer="fits",
     floor_nbytes=2 * GIB,
     written_nbytes=9 * GIB,
     plain_nbytes=14 * GIB,
     peak_nbytes=int(7.5 * GIB),
+    estimate_nbytes=int(7.5 * GIB),
     kept_nbytes=5 * GIB,
     host_nbytes=0,
     recompute_flops=1_200_000_000_000,
     recompute_fraction=0.138,
     time_fraction=0.11,
+    low_nbytes=int(6.8 * GIB),
+    high_nbytes=int(7.9 * GIB),
     sites=SITES,
     proven=True,
     tried=34,
@@ -166,7 +172,23 @@ PLAN = Plan(
     ),
     verified=True,
 )
-NO_FIT = dataclasses.replace(PLAN, budget_nbytes=GIB, fits=False, peak_nbytes=2 * GIB)
+NO_FIT = dataclasses.replace(
+    PLAN,
+    budget_nbytes=GIB,
+    answer="does not fit",
+    peak_nbytes=2 * GIB,
+    low_nbytes=int(1.8 * GIB),
+    high_nbytes=int(2.4 * GIB),
+)
+CONFIRMED = dataclasses.replace(
+    PLAN,
+    confirmed=True,
+    by_xla=("peak_nbytes",),
+    compiles=3,
+    low_nbytes=None,
+    high_nbytes=None,
+    proven=False,
+)
 
 
 def printed(renderable, width=80, **options):
@@ -236,9 +258,8 @@ lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
   more FLOPs
 B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
   instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
-Peak, FLOPs and time are estimates: the peak by a TPU's rules, the time from the
-chip's published figures.
-The accuracy of the peak was measured against a TPU v5p (jaxlib 0.12.0.1, libtpu"""
+Peak, FLOPs and time are estimates, the time from the chip's published figures.
+No interval: too few programs were compiled to say how far off this estimate is."""
     )
 
 
@@ -440,14 +461,92 @@ def test_no_column_of_times_without_rates():
     assert "so the time is not" in " ".join(remarks(without)[0].split())
 
 
-def test_remarks_say_whose_the_accuracy_is():
-    assert "TPU v5p" in remarks(COMPARISON)[-1]
-    assert (
-        "XLA:CPU"
-        in remarks(
-            dataclasses.replace(COMPARISON, place=PlaceInfo("cpu", "cpu", "as asked", "cpu"))
-        )[-1]
+def test_ranks_that_xla_changes():
+    """The rows with figures, with XLA's peaks in GiB."""
+    peaks = {"none": 14.0, "everything_saveable": 14.0, "as-written": 6.5, "dots_saveable": 7.0}
+    rows = tuple(
+        dataclasses.replace(
+            row,
+            compiled=(Compiled("tpu:v5e", peak_nbytes=int(peaks.get(row.policy, 3) * GIB)),),
+            by="xla",
+            rank_changed=row.policy in ("as-written", "dots_saveable"),
+        )
+        for row in ROWS
+        if row.error is None
     )
+    text = printed(render_comparison(dataclasses.replace(COMPARISON, rows=rows)))
+    assert (
+        """\
+       peak   kept    recompute   time      tpu:v5e
+        GiB    GiB  TFLOP     %   est.    GiB        policy
+ A *  14.12  13.12      0        ×1.00  14.00        no checkpoint
+                                                     = everything_saveable
+ B     7.90   6.12  1.500 17.0%  ×1.15   6.50     ~  as written
+ C *   6.25   5.12  0.400  4.6%  ×1.09   7.00     ~  dots_saveable
+"""
+        in text
+    )
+    assert "~ XLA's rank by peak is not the estimate's: 2 of " in " ".join(text.split())
+    assert "XLA's peak, GiB" in text
+
+
+def with_intervals(*compiled, memory=7 * GIB):
+    """The rows from 10 % less to 20 % more, on a device of some memory."""
+    rows = (
+        dataclasses.replace(
+            row,
+            low_nbytes=row.peak_nbytes * 9 // 10,
+            high_nbytes=row.peak_nbytes * 12 // 10,
+            compiled=compiled,
+        )
+        for row in ROWS
+        if row.error is None
+    )
+    basis = IntervalBasis(98, ("tpu:v5p",), {"jaxlib": ("0.11.2", "0.12.0.1")}, MIB, GIB)
+    place = dataclasses.replace(PLACE, memory_nbytes=memory, intervals=basis)
+    return dataclasses.replace(COMPARISON, rows=tuple(rows), place=place)
+
+
+def test_intervals_say_what_the_estimates_cannot():
+    text = printed(render_comparison(with_intervals()))
+    assert (
+        """\
+       peak   interval     kept    recompute   time
+        GiB        GiB      GiB  TFLOP     %   est.  policy
+ A *  14.12  12.7-16.9 x  13.12      0        ×1.00  no checkpoint
+                                                     = everything_saveable
+ B     7.90  7.11-9.48 x   6.12  1.500 17.0%  ×1.15  as written
+ C *   6.25  5.62-7.50 ?   5.12  0.400  4.6%  ×1.09  dots_saveable
+ D     3.88  3.49-4.65     2.88  1.900 22.0%  ×1.21  save_only_these_names(
+"""
+        in text
+    )
+    assert "x does not fit 7.00 GiB · ? too close to 7.00 GiB: --compile decides" in text
+    assert "Nine of ten programs are inside: 98 with jaxlib 0.11.2, 0.12.0.1." in text
+
+
+def test_nothing_is_marked_where_all_fits_or_xla_was_asked():
+    for comparison in (with_intervals(memory=20 * GIB), with_intervals(memory=None)):
+        text = printed(render_comparison(comparison))
+        assert " 5.62-7.50   5.12 " in text
+        assert "too close" not in text
+    asked = with_intervals(Compiled("tpu:v5p", peak_nbytes=6 * GIB, capacity_nbytes=7 * GIB))
+    text = printed(render_comparison(asked))
+    assert " 5.62-7.50   5.12 " in text
+    assert "too close" not in text
+
+
+def test_an_interval_per_compiler_is_said_once():
+    places = [PLACE, dataclasses.replace(PLACE, name="tpu:v5p:2x2")]
+    assert len(interval_remarks(places)) == 1
+    assert interval_remarks([PlaceInfo("cpu", "cpu", "as asked", "cpu")]) == ()
+    basis = IntervalBasis(98, ("gpu:a100", "gpu:h100"), {"jaxlib": ("0.12.0.1",)}, MIB, GIB)
+    names = ("gpu:h100", "gpu:h100:8", "gpu:a100:2x8", "gpu:h1000", "gpu:b200", "gpu")
+    said = [interval_remarks([PlaceInfo(n, "gpu", "", "gpu", None, basis)])[0] for n in names]
+    assert said[0] == "Nine of ten programs are inside: 98 with jaxlib 0.12.0.1."
+    assert said[:3] == said[:1] * 3
+    other = "Nine of ten programs are inside: 98 on gpu:a100, gpu:h100, no other chip."
+    assert said[3:] == [other] * 3
 
 
 # The plot.
@@ -559,6 +658,23 @@ def test_a_column_of_bytes_has_one_unit(values, name, texts):
     assert (unit.name, tuple(unit.text(v) for v in values)) == (name, texts)
 
 
+@pytest.mark.parametrize(
+    ("value", "biggest", "shown"),
+    [
+        (int(14.125 * GIB), 20 * GIB, "14.1"),
+        (int(1.755 * GIB), 20 * GIB, "1.75"),
+        (int(0.5 * GIB), 20 * GIB, "0.50"),
+        (int(0.5 * GIB), 2 * GIB, "0.500"),
+        (MIB, 2 * GIB, "0.001"),
+        (1630 * GIB, GIB, "1630"),
+        (7, 100, "7"),
+        (0, 100, "0"),
+    ],
+)
+def test_three_digits_are_enough_for_an_estimate(value, biggest, shown):
+    assert bytes_unit([biggest]).short(value) == shown
+
+
 def test_a_column_of_flops_has_one_unit():
     unit = flops_unit([2 * 10**12, 5, -5])
     assert unit.name == "TFLOP"
@@ -606,7 +722,7 @@ gpt.py:loss  jax 0.12.0
 on tpu:v5p  95.00 GiB per device; as asked
 differentiated: x, stacked (2 leaves)
 
-fits 8.00 GiB: peak about 7.50 GiB, for 13.8% more FLOPs
+fits 8.00 GiB: peak about 7.50 GiB (6.80 to 7.90), for 13.8% more FLOPs
 14.00 GiB  without any checkpoint, 6.00 GiB too much
  9.00 GiB  as it is written, 1.00 GiB too much
  7.50 GiB  with this plan, 512.00 MiB to spare
@@ -632,7 +748,7 @@ block = jax.checkpoint(block) if i < 10 else block
 
 Verified: tracing this code gives these figures.
 Proven: nothing cheaper among these choices fits (34 variants traced).
-Peaks are estimates, by a TPU's rules. The accuracy of the peak was measured
+No interval: too few programs were compiled to say how far off this estimate is.
 """
     )
 
@@ -640,7 +756,8 @@ Peaks are estimates, by a TPU's rules. The accuracy of the peak was measured
 def test_a_plan_that_is_not_verified():
     doubted = dataclasses.replace(PLAN, verified=False, doubt="its code cannot be traced here: x")
     text = printed(render_plan(doubted))
-    assert "\nfits 8.00 GiB, not verified: peak about 7.50 GiB, for 13.8% more FLOPs\n" in text
+    words = " ".join(text.split())
+    assert "fits 8.00 GiB, not verified: peak about 7.50 GiB (6.80 to 7.90), for 13.8%" in words
     assert "\nNot verified: its code cannot be traced here: x\nProven: " in text
     assert "\nunverified code\n" in text
     assert "not written" not in text and "Verified" not in text
@@ -668,13 +785,59 @@ def test_a_plan_in_its_width():
 
 def test_a_plan_that_nothing_fits():
     assert verdict_text(NO_FIT) == (
-        "nothing fits 1.00 GiB: the lowest peak found is 2.00 GiB, 1.00 GiB too much"
+        "nothing fits 1.00 GiB: the lowest peak found is about 2.00 GiB (1.80 to 2.40),"
+        " 1.00 GiB too much"
     )
     text = printed(render_plan(NO_FIT))
     assert "--offload, which moves values to the host, a smaller batch" in text
     assert "2 to change for the lowest peak\n" in text and "with this plan" not in text
     assert "34 variants traced; proven: none fits." in text
     assert "--offload" not in printed(render_plan(dataclasses.replace(NO_FIT, offload=True)))
+
+
+def test_a_plan_that_xla_confirmed():
+    text = printed(render_plan(CONFIRMED))
+    assert "\nfits 8.00 GiB: peak 7.50 GiB by XLA, for 13.8% more FLOPs\n" in text
+    assert " 7.50 GiB  with this plan, 512.00 MiB to spare, by XLA\n" in text
+    assert " 9.00 GiB  as it is written, 1.00 GiB too much\n" in text
+    assert "Verified: tracing this code gives the figures of what XLA compiled.\n" in text
+    assert "34 variants traced, 3 compiled, but not all choices" in text
+    assert "No interval" in text  # the other peaks are estimates
+    figures = ("peak_nbytes", "floor_nbytes", "written_nbytes", "plain_nbytes")
+    text = printed(render_plan(dataclasses.replace(CONFIRMED, by_xla=figures)))
+    assert "No interval" not in text and text.count("by XLA") == 1
+    rejected = dataclasses.replace(
+        CONFIRMED,
+        budget_nbytes=GIB,
+        answer="does not fit",
+        peak_nbytes=2 * GIB,
+        by_xla=("peak_nbytes", "floor_nbytes"),
+    )
+    assert verdict_text(rejected) == (
+        "nothing fits 1.00 GiB: the lowest peak found is 2.00 GiB by XLA, 1.00 GiB too much"
+    )
+
+
+def test_a_plan_that_is_too_close_to_tell():
+    close = dataclasses.replace(PLAN, budget_nbytes=int(7.6 * GIB), answer="too close")
+    assert verdict_text(close) == (
+        "too close to 7.60 GiB: peak about 7.50 GiB (6.80 to 7.90), for 13.8% more FLOPs;"
+        " --compile decides"
+    )
+    assert "with this plan" in printed(render_plan(close))
+    low = dataclasses.replace(close, budget_nbytes=7 * GIB)
+    assert verdict_text(low) == (
+        "too close to 7.00 GiB: the lowest peak found is about 7.50 GiB (6.80 to 7.90);"
+        " --compile decides"
+    )
+    assert "What may help" in printed(render_plan(low))
+    late = dataclasses.replace(close, unconfirmed=("layer: dots_saveable",))
+    assert verdict_text(late).endswith("; XLA did not decide in time")
+
+
+def test_peaks_that_no_compiler_said_are_left_out():
+    without = dataclasses.replace(CONFIRMED, written_nbytes=None, plain_nbytes=None)
+    assert [nbytes for nbytes, _ in peak_rows(without)] == [int(7.5 * GIB), 2 * GIB]
 
 
 def test_a_plan_that_changes_nothing():
@@ -688,7 +851,8 @@ def test_a_plan_that_changes_nothing():
         recompute_fraction=0.0,
     )
     assert verdict_text(plan) == (
-        "fits 8.00 GiB as it is written: peak about 7.50 GiB, with nothing recomputed"
+        "fits 8.00 GiB as it is written: peak about 7.50 GiB (6.80 to 7.90),"
+        " with nothing recomputed"
     )
     assert peak_rows(plan)[1] == (
         PLAN.peak_nbytes,
@@ -758,6 +922,7 @@ def test_json_of_a_comparison():
             "origin": "as asked",
             "profile": "tpu",
             "memory_nbytes": 95 * GIB,
+            "intervals": None,
         },
         "chip": "v5p",
         "at": "scan-bodies",
@@ -772,6 +937,8 @@ def test_json_of_a_comparison():
         "kept_nbytes": 2 * GIB,
         "host_nbytes": 0,
         "peak_nbytes": int(3.125 * GIB),
+        "low_nbytes": None,
+        "high_nbytes": None,
         "recompute_flops": 420_000_000_000,
         "recompute_fraction": 0.048,
         "time_fraction": 0.1,
@@ -783,6 +950,8 @@ def test_json_of_a_comparison():
         "measure_error": None,
         "offloading": None,
         "compiled": [],
+        "by": "estimate",
+        "rank_changed": False,
     }
     assert timed["measured"] == {
         "seconds": pytest.approx(0.11),
@@ -798,6 +967,7 @@ def test_json_of_a_comparison():
     assert {k for k, v in failed.items() if v is None} == {
         *("kept_nbytes", "host_nbytes", "peak_nbytes", "recompute_flops", "recompute_fraction"),
         *("time_fraction", "measured", "measure_error", "offloading"),
+        *("low_nbytes", "high_nbytes"),
     }
     assert failed["error"].startswith("the policy bad")
 
@@ -821,7 +991,7 @@ def test_json_of_a_plan():
         f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
         for f in dataclasses.fields(PLAN)
         if f.name not in ("target", "jax", "place", "sites")
-    }
+    } | {"fits": True}
     assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
         ("scan", 1, 48, True),
         ("call", 24, 48, True),
@@ -855,9 +1025,14 @@ def test_json_of_a_plan():
     value = json.loads(doubted.to_json())
     jsonschema.validate(value, schema("plan"))
     assert [value[key] for key in ("unwritten", "verified", "doubt")] == [["a", "b"], False, "a"]
+    without = dataclasses.replace(CONFIRMED, written_nbytes=None, estimate_nbytes=None)
+    value = json.loads(without.to_json())
+    jsonschema.validate(value, schema("plan"))
+    assert (value["answer"], value["confirmed"], value["compiles"]) == ("fits", True, 3)
+    assert value["by_xla"] == ["peak_nbytes"]
 
 
-_LISTS = ("code", "unwritten", "uncosted", "warnings")
+_LISTS = ("code", "unwritten", "uncosted", "warnings", "by_xla", "unconfirmed")
 
 
 @pytest.mark.integration
@@ -952,7 +1127,8 @@ def test_what_others_print_while_we_work_is_not_our_output():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "m:f"], "--budget"),
+        (["plan", "m:f", "--on", "cpu"], "how much memory cpu has is not known here"),
+        (["plan", "m:f", "--on", "tpu:v5e", "--compile-time", "90"], "needs --compile"),
         (["plan", "m:f", "--budget", "12foo"], "e.g. 1MiB, 1.5GiB, 4096"),
         (["plan", "m:f", "--budget", "0"], "write a size such as 12GiB"),
         (["plan", "m:f", "--budget", "0.0GiB"], "write a size such as 12GiB"),
@@ -1015,7 +1191,14 @@ def planning(tmp_path, monkeypatch):
     new = MODEL.replace("jnp.sin(jnp", "jax.numpy.sin(jnp").encode()
     found = writing.FileEdit(file, file.name, MODEL.encode(), new)
 
-    def plan_with(plan, *options, edits=(found,), error=None):
+    def plan_with(
+        plan,
+        *options,
+        edits=(found,),
+        error=None,
+        unavailable="no compiler here",
+        budget=("--budget", "1GiB"),
+    ):
         def rehearsal(subject, question):
             assert subject.fun is question.fun
             return subject
@@ -1023,10 +1206,12 @@ def planning(tmp_path, monkeypatch):
         def retraced(check, options):
             return check, options
 
-        def drafted(subject, budget_nbytes, *, progress, check, **given):
+        def drafted(subject, budget_nbytes, *, progress, check, compiles, **given):
             # Whatever is printed of a plan was traced, in this process or another.
             assert check[0] is subject and check[1].target == "planned_model.py:loss"
             done.append((budget_nbytes, given))
+            if compiles is not None:
+                done.append((compiles.place.text, compiles.left_s))
             progress("searching")
             return plan, edits
 
@@ -1040,8 +1225,9 @@ def planning(tmp_path, monkeypatch):
         monkeypatch.setattr(planning_module, "drafted", drafted)
         monkeypatch.setattr(command_module, "with_second_process", retraced)
         monkeypatch.setattr(command_module, "verify", verify)
+        monkeypatch.setattr(command_module, "why_unavailable", lambda place: unavailable)
         done.clear()
-        code = run(["plan", "planned_model.py:loss", "--budget", "1GiB", *options])
+        code = run(["plan", "planned_model.py:loss", *budget, *options])
         return code, done, file.read_text()
 
     return plan_with
@@ -1096,7 +1282,51 @@ def test_plan_writes(planning, capsys):
     assert (code, done, text) == (0, [ASKED, "verified"], new)
     captured = capsys.readouterr()
     assert "fits 8.00 GiB" in captured.out
-    assert captured.err == "jaxresid: planned_model.py written\n"
+    said = "jaxresid: planned_model.py written, unconfirmed: no compiler here\n"
+    assert captured.err == said
+
+
+def test_plan_confirms_what_it_writes_where_there_is_a_compiler(planning, capsys):
+    asked = [ASKED, ("tpu:v5e", 120.0)]
+    given = ("--write", "--on", "tpu:v5e")
+    code, done, text = planning(CONFIRMED, *given, unavailable=None)
+    assert (code, done, text != MODEL) == (0, [*asked, "verified"], True)
+    assert capsys.readouterr().err == "jaxresid: planned_model.py written\n"
+    late = dataclasses.replace(PLAN, unconfirmed=("a variant",), warnings=("no time",))
+    code, done, _ = planning(late, *given, unavailable=None)
+    assert (code, done) == (2, asked)
+    said = capsys.readouterr().err
+    assert "XLA did not confirm the plan; nothing was written\n  no time\n" in said
+
+
+def test_plan_compiles_only_if_asked_but_on_a_cpu(planning, capsys):
+    compiling = ("--compile", "--compile-time", "3m")
+    assert planning(PLAN, "--on", "tpu:v5e", unavailable=None)[1] == [ASKED]
+    assert planning(PLAN, "--on", "tpu:v5e", "--diff", unavailable=None)[1] == [ASKED]
+    done = planning(CONFIRMED, "--on", "tpu:v5e", *compiling, unavailable=None)[1]
+    assert done == [ASKED, ("tpu:v5e", 180.0)]
+    done = planning(CONFIRMED, "--on", "cpu", unavailable=None)[1]
+    assert done == [ASKED, ("cpu", 120.0)]
+    capsys.readouterr()
+    code, done, _ = planning(PLAN, "--on", "tpu:v5e", "--compile")
+    assert (code, done) == (2, []) and "no compiler here" in capsys.readouterr().err
+
+
+def test_a_plan_that_is_too_close_is_shown_and_written_but_no_success(planning, capsys):
+    close = dataclasses.replace(PLAN, answer="too close")
+    code, done, text = planning(close, "--diff")
+    captured = capsys.readouterr()
+    assert (code, text) == (1, MODEL) and captured.out.startswith("--- a/planned_model.py\n")
+    assert "too close to 8.00 GiB" in captured.err
+    code, done, text = planning(close, "--write")
+    assert (code, done[-1], text != MODEL) == (1, "verified", True)
+
+
+def test_without_a_budget_it_is_the_memory_of_the_place(planning):
+    from jaxresid.xla.places import parse_place
+
+    found = planning(PLAN, "--on", "tpu:v5e", "--margin", "1GiB", budget=())[1]
+    assert found[0][0] == parse_place("tpu:v5e").memory_nbytes - GIB
 
 
 def test_plan_writes_nothing_that_does_not_hold(planning, capsys):
@@ -1135,3 +1365,15 @@ def test_plan_writes_nothing_where_nothing_changes(planning, capsys):
     code, done, text = planning(PLAN, "--write", edits=())
     assert (code, done, text) == (0, [ASKED], MODEL)
     assert capsys.readouterr().err == "jaxresid: nothing written\n"
+
+
+def test_what_was_not_compiled_is_not_said_not_to_fit():
+    too_big = Compiled("tpu:v5p", peak_nbytes=9 * GIB, capacity_nbytes=8 * GIB, fits=False)
+    first, *others = (row for row in ROWS if row.error is None)
+    rows = (dataclasses.replace(first, compiled=(too_big,)), *others)
+    text = " ".join(printed(render_comparison(dataclasses.replace(COMPARISON, rows=rows))).split())
+    assert "tpu:v5p: none of the one that was compiled fits; the smallest is" in text
+    fits = dataclasses.replace(too_big, peak_nbytes=7 * GIB, fits=True)
+    rows = (rows[0], dataclasses.replace(others[0], compiled=(fits,)), *others[1:])
+    text = " ".join(printed(render_comparison(dataclasses.replace(COMPARISON, rows=rows))).split())
+    assert "tpu:v5p: 1 of the 2 that were compiled fits: " in text

@@ -70,10 +70,10 @@ def test_jax_is_asked_elsewhere_only_where_there_may_be_an_accelerator(monkeypat
     asked = []
     monkeypatch.setattr(jax_compat, "first_device", lambda: None)
     monkeypatch.setattr(chosen, "_asked", lambda: asked.append(1) or H100)
-    monkeypatch.setattr(chosen, "_may_have_accelerator", lambda: False)
+    monkeypatch.setattr(chosen, "may_have_accelerator", lambda: False)
     assert place_here() is None and not asked
     place_here.cache_clear()
-    monkeypatch.setattr(chosen, "_may_have_accelerator", lambda: True)
+    monkeypatch.setattr(chosen, "may_have_accelerator", lambda: True)
     assert place_here() == place_here() == "gpu:h100"
     assert asked == [1]
 
@@ -97,7 +97,7 @@ def test_a_machine_that_may_have_one(monkeypatch, platforms, package, file, may)
     monkeypatch.setattr(
         chosen.glob, "glob", lambda pattern: [file] * file.startswith(pattern.partition("[")[0])
     )
-    assert chosen._may_have_accelerator() is may
+    assert chosen.may_have_accelerator() is may
 
 
 @pytest.mark.integration

@@ -22,6 +22,7 @@ import psutil
 import pytest
 from fake_compilers import job
 
+from jaxresid.progress import Done
 from jaxresid.xla.job import Job, LoweredModule
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import pool
@@ -167,13 +168,31 @@ def test_progress():
     assert re.fullmatch("1 to compile, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[0])
     both = r"compiling (dots|none) and 1 more, 0 of 2 done, 1 s"
     assert any(re.fullmatch(both, line) for line in said)
+    # Each that has ended is said once, as a text that stays.
+    ended = [line for line in said if isinstance(line, Done)]
+    assert len(ended) == 2
+    for line, n_done in zip(ended, (1, 2), strict=True):
+        assert re.fullmatch(rf"compiled (dots|none), {n_done} of 2 done, [12] s", line)
+
+
+def test_progress_of_what_fails_and_of_what_is_known(tmp_path):
+    said = []
+    list(run([job(b"a", "dots")], "raises", progress=said.append))
+    assert re.fullmatch(r"could not compile dots, 1 of 1 done, \d+ s", said[-1])
+    assert isinstance(said[-1], Done)
+    cache = CompileCache(tmp_path)
+    list(run([job(b"a", "dots")], "measures", cache=cache))
+    said.clear()
+    list(run([job(b"a", "dots")], "measures", cache=cache, progress=said.append))
+    assert said == []
 
 
 def test_progress_of_who_knows_how_many():
     said = []
     list(run((job(code) for code in (b"a", b"b")), "naps", workers=1, progress=said.append))
     assert "compiling cpu, 0 done, 1 s" in said
-    assert said[-1].startswith("compiling cpu, 1 done, ")
+    assert said[-2].startswith("compiling cpu, 1 done, ")
+    assert said[-1].startswith("compiled cpu, 2 done, ")
 
 
 def test_leaving_early_leaves_nothing(tmp_path):

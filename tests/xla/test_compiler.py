@@ -1,6 +1,8 @@
 """What the compiler is asked and what is made of its answers, each in a process of its own where a
 platform other than the CPU is meant."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import psutil
@@ -168,7 +170,8 @@ def test_a_tpus_memory_is_known_of_a_program_that_fits():
 
 @pytest.mark.tpu
 def test_a_shape_that_libtpu_refuses():
-    found = execute(Job(of(loss, (square(128),), TPU).module, parse_place("tpu:v5e:3x3")))
+    place = replace(parse_place("tpu:v5e:4x4"), text="tpu:v5e:3x3", topology="v5e:3x3", devices=9)
+    found = execute(Job(of(loss, (square(128),), TPU).module, place))
     assert found.error.startswith("tpu:v5e:3x3 is not available")
     assert "\n" not in found.error
     assert not found.transient

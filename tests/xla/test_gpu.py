@@ -1,6 +1,7 @@
 """GPUs that are not there: what XLA's CUDA compiler says of them, each compile in a process."""
 
 import functools
+import glob
 import importlib.metadata
 import json
 import os
@@ -161,6 +162,7 @@ def test_each_gpu_compiles_something(name):
     version = importlib.metadata.version("jax-cuda12-plugin")
     assert found.compiler.endswith(f", jax-cuda12-plugin {version}")
     assert any("NCCL" in note for note in found.notes)
+    assert any("which kernels XLA chooses" in note for note in found.notes)
 
 
 # GiB of one H100 by the minor version of jaxlib: what was measured when the plugin was first tried.
@@ -291,3 +293,18 @@ def test_without_the_assembler_a_row_says_what_to_install():
     error, _ = json.loads(without_cuda(ASK, str(Path(places.cuda_toolkit()).parent)))
     assert "needs nvidia-cuda-nvcc-cu12" in error
     assert "pip install 'jaxresid[gpu]'" in error
+
+
+def test_the_command_line_logs_no_traceback_of_a_plugin_without_a_gpu():
+    if glob.glob("/dev/nvidia[0-9]*"):
+        pytest.skip("there is a GPU, whose plugin may say what it likes")
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxresid", "report", "fixtures/inspect/gpt.py:loss"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={name: text for name, text in os.environ.items() if name != "JAX_PLATFORMS"},
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr and "plugin" not in done.stderr

@@ -63,10 +63,8 @@ def commands(target):
             return json.loads(done["out"])
 
     chosen = target["commands"]
-    # The profile changes the peak and the verdicts alone: one report is enough where few commands
-    # are asked for.
-    found["report_cpu"] = report("--on", "cpu")
-    found["report"] = found["report_cpu"] if chosen else report()
+    found["report_cpu"] = report("--on", "cpu", "--compile", "--compile-time", "10m")
+    found["report"] = report()
     peak = found["report"]["peak"]["nbytes"] if found["report"] else 1 << 20
     on = ("--on", "cpu")
     every = {

@@ -8,6 +8,9 @@ from typing import Any
 
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.limited import COMPILE_SECONDS
+from jaxresid.advice.compile.report import confirmed
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.report import inspection
@@ -19,6 +22,7 @@ from jaxresid.option_types import Mode
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.violations import Linted, Violation
 from jaxresid.xla.places import Place
+from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 
 @in_two_calls
@@ -30,6 +34,8 @@ def check(
     mode: Mode = "auto",
     on: str | Place | None = None,
     mesh: Any = None,
+    compile: bool = False,
+    compile_time: float = COMPILE_SECONDS,
 ) -> Callable[..., tuple[Violation, ...]]:
     """Return a function that checks the checkpoints of `fun` and the residuals that it keeps.
 
@@ -46,6 +52,8 @@ def check(
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      compile: Whether the verdicts are to be XLA's, as for `jaxresid.inspect`.
+      compile_time: Seconds that compiling may take, as for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun` that returns a tuple of `Violation`s.
@@ -58,6 +66,9 @@ def check(
     def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
         run = LintRun(load(Path(), Options()), nearest=Options())
         found = inspection(question.of(args, kwargs))
+        if compile:
+            settings = CompileSettings(cache=CompileCache(default_directory()))
+            found = confirmed(found, settings, limit_s=compile_time)
         return tuple(v for linted in checked(found, run) for v in linted.violations)
 
     return checked_in
@@ -81,7 +92,7 @@ def checked(inspection: Inspection, run: LintRun) -> tuple[Linted, ...]:
         raise InputsError(inspection.report.warnings[-1])
     report = inspection.report
     placer = FindingPlacer(inspection.subject.fun, report.target.name, inspection.subject.frames)
-    measured = {"on": report.place.name, "profile": report.peak.profile, "jax": report.jax.version}
+    measured = {"on": report.place.name, "profile": report.place.profile, "jax": report.jax.version}
     reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
     reported += inspection.subject.findings(report)
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from jaxresid.inspector.memory.compiler_versions import MEASURED
 from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.units import format_bytes, format_flops
 
@@ -48,25 +47,14 @@ def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
     None for a checkpoint that is worth what it costs, and for one that is not judged.
     """
     c, name = checkpoint, _rule(checkpoint)
-    if name is None or c.kept_without_nbytes is None or c.peak_without_nbytes is None:
+    if name is None or c.kept_without_nbytes is None:
         return None
     message = (
         f"the checkpoint of `{c.function}` {_SAYS[c.verdict]}: {c.reason}. The program keeps"
         f" {format_bytes(c.kept_without_nbytes)} without it and {format_bytes(c.kept_nbytes)} with"
-        f" it; {_peak(c.peak_without_nbytes, c.peak_nbytes)}{_recompute(c)}"
+        f" it{_peak(c)}{_recompute(c)}{_estimated(c)}"
     )
-    is_undone = c.verdict == Verdict.UNDONE and c.prevent_cse
-    help = undone_help() if is_undone else _HELP[name]
-    return Finding(name, message, c.source, help, _measured(c))
-
-
-def undone_help() -> str:
-    """Return the help text for a checkpoint that the compiler undoes."""
-    kept = next(row.jaxlib for row in MEASURED if row.keeps_barriers)
-    return (
-        f"use jaxlib {kept} or newer, which keeps it, or run the layers in a lax.scan with its"
-        " body checkpointed"
-    )
+    return Finding(name, message, c.source, _HELP[name], _measured(c))
 
 
 def _rule(checkpoint: Checkpoint) -> str | None:
@@ -80,8 +68,6 @@ def _rule(checkpoint: Checkpoint) -> str | None:
             # Where it keeps more, what it is around is not the reason.
             drops = checkpoint.kept_nbytes < (checkpoint.kept_without_nbytes or 0)
             return known if known and drops else "costly-checkpoint"
-        case Verdict.UNDONE if checkpoint.prevent_cse:
-            return "useless-checkpoint"
         case Verdict.UNDONE if shape == "nested":
             return "cse-allowed-in-nested-checkpoint"
         case Verdict.UNDONE:
@@ -94,12 +80,28 @@ def _rule(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _peak(without: int, nbytes: int) -> str:
+def _peak(c: Checkpoint) -> str:
+    if c.peak_nbytes is None or c.peak_without_nbytes is None:
+        return ""
+    which = "XLA's peak" if c.by == "xla" else "the peak"
+    return f"; {which} {_change(c.peak_without_nbytes, c.peak_nbytes)}"
+
+
+def _change(without: int, nbytes: int) -> str:
     before, after = format_bytes(without), format_bytes(nbytes)
     if before == after:
-        return f"the peak stays at {after}"
+        return f"stays at {after}"
     verb = "falls" if nbytes < without else "rises"
-    return f"the peak {verb} from {before} to {after}"
+    return f"{verb} from {before} to {after}"
+
+
+def _estimated(c: Checkpoint) -> str:
+    """Return what the estimate says, where XLA says something else."""
+    if c.estimated is None or c.estimated.verdict == c.verdict:
+        return ""
+    says = _SAYS.get(c.estimated.verdict, "pays off")
+    change = _change(c.estimated.peak_without_nbytes, c.estimated.peak_nbytes)
+    return f"; by the estimate it {says}, and the peak {change}"
 
 
 def _recompute(c: Checkpoint) -> str:
@@ -123,4 +125,14 @@ def _measured(c: Checkpoint) -> dict[str, object]:
         "recompute_flops": c.recompute_flops,
         "recompute_fraction": c.recompute_fraction,
         "ratio": c.ratio,
+        **_confirmation(c),
     }
+
+
+def _confirmation(c: Checkpoint) -> dict[str, object]:
+    """Return whose verdict it is, where XLA was to be asked."""
+    if c.unconfirmed:
+        return {"by": c.by, "unconfirmed": c.unconfirmed}
+    if c.by == "estimate":
+        return {}
+    return {"by": c.by, "estimated_verdict": c.estimated and str(c.estimated.verdict)}

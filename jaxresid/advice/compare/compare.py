@@ -13,9 +13,9 @@ from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target, 
 from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
     PolicyProgram,
-    compiled_rows,
     warnings_of,
 )
+from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.measure.random_inputs import leaf_recipes
 from jaxresid.advice.timing.measure.rounds import Measurement, VariantToTime, measured
@@ -24,7 +24,7 @@ from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.memory.cpu.barriers import barrier_removal_warnings
+from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
 from jaxresid.inspector.subject.base import Subject, gc_paused
@@ -32,12 +32,12 @@ from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.model import Comparison, ComparisonRow
 from jaxresid.option_types import Mode
+from jaxresid.progress import Progress
 from jaxresid.targets.targets import load
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 NONE, WRITTEN = "none", "as-written"
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ def compare(
     measure: bool = False,
     rounds: int = 10,
     compile: bool = False,
+    compile_time: float = COMPILE_SECONDS,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     mode: Mode = "auto",
@@ -81,7 +82,11 @@ def compare(
       measure: Also run each variant on the local device, with random inputs where arguments are
         abstract.
       rounds: How many rounds the measurement has.
-      compile: Also compile each variant for that place, as `jaxresid.compile` does.
+      compile: Also compile each variant for that place, as `jaxresid.compile` does; for a CPU,
+        where peaks are not estimated, each is compiled anyway. Where XLA gives peaks of all, they
+        decide which variants are Pareto-optimal.
+      compile_time: Seconds that compiling may take, all together; the variants that are left are
+        named in a warning.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
@@ -109,6 +114,7 @@ def compare(
             policies=tried,
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds) if measure else None,
             compile=settings if compile else None,
+            limit_s=compile_time,
         )
 
     return compared
@@ -141,6 +147,7 @@ def comparison(
     policies: Sequence[tuple[str, Any]] = (),
     measure: MeasureOptions | None = None,
     compile: CompileSettings | None = None,
+    limit_s: float = COMPILE_SECONDS,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the comparison of a traced function under several policies, as `compare` does.
@@ -150,7 +157,9 @@ def comparison(
       at: Where the policy goes, as for `compare`.
       policies: More policies to try, each with the name that it is shown by.
       measure: How to time the variants; None means not to.
-      compile: How to compile the variants for the subject's place; None means not to.
+      compile: How to compile the variants for the subject's place; None means not to, unless
+        peaks are not estimated there.
+      limit_s: Seconds that all compiles may take together.
       progress: Called with a text that says what is being done.
     """
     arguments = subject.trace.arguments
@@ -167,11 +176,18 @@ def comparison(
             table.add(label, target.choices(Choice(policy)), policy)
         for each in candidates(table.names()):
             table.add(each.text, target.choices(Choice(each.policy)))
-    rows = _with_frontier(table.rows)
-    warnings = (*subject.warnings, *barrier_removal_warnings(subject.profile), *remarks(variants))
+    rows: Sequence[ComparisonRow] = table.rows
+    warnings = (*subject.warnings, *remarks(variants))
+    is_estimated = has_estimate(subject.place)
+    if compile is None and not is_estimated:
+        compile = CompileSettings(cache=CompileCache(default_directory()))
     if compile is not None:
-        rows = _compiled(rows, table, compile, progress)
-        warnings += warnings_of(compile)
+        compiles = LimitedCompiles(subject.place, compile, limit_s=limit_s, progress=progress)
+        rows = _compiled(rows, table, compiles)
+        warnings += (*_late(rows, subject.place), *warnings_of(compile))
+    if not is_estimated:
+        rows = tuple(replace(row, peak_nbytes=row.xla_nbytes) for row in rows)
+    rows = _with_frontier(_ranked(rows))
     timed: Measurement | None = None
     if measure is not None:
         runs = [VariantToTime(label, v.trace.runnable()) for label, v in table.variants.items()]
@@ -201,22 +217,55 @@ def comparison(
 
 
 def _compiled(
-    rows: Sequence[ComparisonRow],
-    table: ComparisonTable,
-    settings: CompileSettings,
-    progress: Progress | None,
+    rows: Sequence[ComparisonRow], table: ComparisonTable, compiles: LimitedCompiles
 ) -> tuple[ComparisonRow, ...]:
-    """Return the rows with what XLA says of their variants."""
+    """Return the rows with what XLA says of their variants, where it was asked in time."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     found = list(rows)
     with gc_paused(), table.subject.tracing():
         programs = [
             PolicyProgram(rows[i].policy, v.trace, v.program, v.residuals()) for i, v in variants
         ]
-    compiled_by_xla = compiled_rows(programs, [table.subject.place], settings, progress)
-    for (i, _), compiled in zip(variants, compiled_by_xla, strict=True):
-        found[i] = replace(found[i], compiled=compiled)
+    for (i, _), compiled in zip(variants, compiles.compiled(programs), strict=True):
+        if compiled is not None:
+            found[i] = replace(found[i], compiled=(compiled,))
     return tuple(found)
+
+
+def _late(rows: Sequence[ComparisonRow], place: Place) -> tuple[str, ...]:
+    """Return a warning that names the variants that XLA was not asked about in time, if any."""
+    late = [row.policy for row in rows if row.error is None and not row.compiled]
+    named = ", ".join(late)
+    return (f"not compiled for {place.text}, as the time was used up: {named}",) * bool(late)
+
+
+def _ranked(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+    """Return the rows with those marked whose rank by peak XLA changes.
+
+    They are compared by XLA's peaks where all have one.
+    """
+    peaks = {
+        i: (row.peak_nbytes, row.xla_nbytes)
+        for i, row in enumerate(rows)
+        if row.peak_nbytes is not None and row.xla_nbytes is not None
+    }
+    estimates, figures = ([pair[k] for pair in peaks.values()] for k in (0, 1))
+    by_xla = all(row.xla_nbytes is not None for row in rows if row.error is None)
+    return tuple(
+        replace(
+            row,
+            by="xla" if by_xla and row.xla_nbytes is not None else "estimate",
+            rank_changed=i in peaks
+            and _ranks(peaks[i][0], estimates).isdisjoint(_ranks(peaks[i][1], figures)),
+        )
+        for i, row in enumerate(rows)
+    )
+
+
+def _ranks(nbytes: int, others: Sequence[int]) -> frozenset[int]:
+    """Return the ranks that a peak may be said to have: several where it is equal to others."""
+    lower = sum(other < nbytes for other in others)
+    return frozenset(range(lower, lower + others.count(nbytes)))
 
 
 def place_text(place: CheckpointPlace) -> str:
@@ -319,12 +368,13 @@ class ComparisonTable:
         # Around a gradient that the function takes a checkpoint may spare work: it adds none.
         added = max((variant.cost - self._plain.cost).flops, 0)
         estimated, plain = self._seconds(variant), self._plain_seconds
+        around = self.subject.interval(variant.peak_nbytes, variant.program)
         return ComparisonRow(
             label,
             self._target.at,
             kept_nbytes=variant.kept_nbytes,
             host_nbytes=variant.host_nbytes,
-            peak_nbytes=variant.peak_nbytes,
+            peak_nbytes=variant.peak_nbytes if has_estimate(self.subject.place) else None,
             recompute_flops=added,
             recompute_fraction=added / self._plain.cost.flops if self._plain.cost.flops else 0.0,
             time_fraction=None if estimated is None or not plain else estimated / plain - 1,
@@ -335,6 +385,8 @@ class ComparisonTable:
                 self._kept_without,
                 without_effect=without_effect,
             ),
+            low_nbytes=around.low_nbytes if around else None,
+            high_nbytes=around.high_nbytes if around else None,
         )
 
 
@@ -344,9 +396,11 @@ def _with_frontier(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     Rows that keep bytes in host memory do not take part.
     """
     points = {
-        i: (float(row.peak_nbytes), float(row.recompute_flops))
+        i: (float(row.compared_nbytes), float(row.recompute_flops))
         for i, row in enumerate(rows)
-        if row.peak_nbytes is not None and row.recompute_flops is not None and not row.host_nbytes
+        if row.compared_nbytes is not None
+        and row.recompute_flops is not None
+        and not row.host_nbytes
     }
     optimal = frontier.pareto(list(points.values()))
     best = {i for i, is_optimal in zip(points, optimal, strict=True) if is_optimal}

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
-from jaxresid.inspector.memory.compilers import place_info, profile_of
+from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
+from jaxresid.inspector.memory.intervals import interval_of_program
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.matching import compiler_warnings, matched
-from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
+from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import Collective, Compiled, CompiledReport, Report, Residual, Source
+from jaxresid.model import Collective, Compiled, CompiledReport, Residual, Source
 from jaxresid.option_types import Mode
+from jaxresid.progress import Progress
 from jaxresid.units import format_bytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.job import Compilation, Job, LoweredModule
@@ -32,7 +36,6 @@ from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 WRITTEN = "as-written"
 _FEW_NBYTES = 2**20  # of constants: not worth a note
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,10 @@ class PolicyProgram:
     residuals: tuple[Residual, ...] = ()
     is_dead: bool = False
 
-    def estimate_nbytes(self, place: Place) -> int:
-        """Return the static estimate of its peak at a place, in bytes."""
+    def estimate_nbytes(self, place: Place) -> int | None:
+        """Return the static estimate of its peak at a place, in bytes; None without one."""
+        if not has_estimate(place):
+            return None
         return peak_nbytes(lower(self.program, profile_of(place)))
 
 
@@ -179,16 +184,6 @@ def compiled_report(
     )
 
 
-def report_compiled(
-    inspection: Inspection, settings: CompileSettings, progress: Progress | None = None
-) -> Report:
-    """Return the report of an inspection with what XLA says of it at its place added."""
-    report = inspection.report
-    program = program_as_written(inspection.subject)
-    (rows,) = compiled_rows([program], [inspection.subject.place], settings, progress)
-    return replace(report, compiled=rows, warnings=(*report.warnings, *warnings_of(settings)))
-
-
 def program_as_written(subject: Subject) -> PolicyProgram:
     """Return the program of a subject with its checkpoints as its code has them."""
     return PolicyProgram(
@@ -227,8 +222,30 @@ def compiled_rows(
       settings: How to compile.
       progress: Called with a text that says what is being done.
     """
-    jobs = _Jobs(programs, places, settings, progress)
-    rows = {}
+    rows = dict(rows_by_number(programs, places, settings, progress))
+    return tuple(tuple(rows[i, j] for j in range(len(places))) for i in range(len(programs)))
+
+
+def rows_by_number(
+    programs: Sequence[PolicyProgram],
+    places: Sequence[Place],
+    settings: CompileSettings,
+    progress: Progress | None = None,
+    *,
+    admits: Callable[[int, Job], bool] | None = None,
+    until: float = math.inf,
+) -> Iterator[tuple[tuple[int, int], Compiled]]:
+    """Compile several programs and yield the rows, each with the numbers of its program and place.
+
+    Args:
+      programs: As for `compiled_rows`.
+      places: As for `compiled_rows`.
+      settings: As for `compiled_rows`.
+      progress: As for `compiled_rows`.
+      admits: Whether to compile the job of a program, by its number; where not there is no row.
+      until: When to stop, by `time.monotonic`; what has not been compiled by then has no row.
+    """
+    jobs = _Jobs(programs, places, settings, progress, admits or (lambda i, job: True))
     with contextlib.closing(
         pool.compile_jobs(
             jobs,
@@ -236,13 +253,13 @@ def compiled_rows(
             workers=settings.workers,
             cache=settings.cache,
             progress=progress,
+            until=until,
         )
     ) as done:
         for index, compilation in done:
             (i, j), devices = jobs.taken[index]
-            rows[i, j] = compiled_row(programs[i], jobs.places[j], compilation, devices)
-    rows |= jobs.refused
-    return tuple(tuple(rows[i, j] for j in range(len(places))) for i in range(len(programs)))
+            yield (i, j), compiled_row(programs[i], places[j], compilation, devices)
+    yield from jobs.refused.items()
 
 
 class _Jobs:
@@ -260,21 +277,23 @@ class _Jobs:
         places: Sequence[Place],
         settings: CompileSettings,
         progress: Progress | None,
+        admits: Callable[[int, Job], bool],
     ) -> None:
-        self.places = places
         self.taken: list[tuple[tuple[int, int], int]] = []
         self.refused: dict[tuple[int, int], Compiled] = {}
         self._programs = programs
+        self._places = places
+        self._admits = admits
         self._settings = settings
         self._progress = progress
 
     def __length_hint__(self) -> int:
-        return len(self._programs) * len(self.places)
+        return len(self._programs) * len(self._places)
 
     def __iter__(self) -> Iterator[Job]:
         for i, program in enumerate(self._programs):
             made: dict[str, LoweredModule | str] = {}
-            for j, place in enumerate(self.places):
+            for j, place in enumerate(self._places):
                 module = _module(program, place, made, self._progress)
                 job = None
                 if not isinstance(module, str):
@@ -286,13 +305,13 @@ class _Jobs:
                     self.refused[i, j] = Compiled(
                         on=place.text,
                         policy=program.policy,
-                        estimate_nbytes=program.estimate_nbytes(place),
-                        profile=profile_of(place).name,
                         error=module if isinstance(module, str) else None,
+                        **_estimated(program, place),
                     )
                     continue
-                self.taken.append(((i, j), module.devices))
-                yield job
+                if self._admits(i, job):
+                    self.taken.append(((i, j), module.devices))
+                    yield job
 
 
 def compile_job(policy: str, module: LoweredModule, place: Place, settings: CompileSettings) -> Job:
@@ -337,6 +356,20 @@ def _module(
     return made[platform]
 
 
+def _estimated(program: PolicyProgram, place: Place) -> dict[str, Any]:
+    """Return the fields of `Compiled` that the estimate for a place fills; none without one."""
+    nbytes = program.estimate_nbytes(place)
+    if nbytes is None:
+        return {}
+    around = interval_of_program(nbytes, program.program, place.kind, jax_compat.compilers())
+    return {
+        "estimate_nbytes": nbytes,
+        "estimate_low_nbytes": around.low_nbytes if around else None,
+        "estimate_high_nbytes": around.high_nbytes if around else None,
+        "profile": profile_of(place).name,
+    }
+
+
 def compiled_row(
     program: PolicyProgram, place: Place, compilation: Compilation, devices: int = 1
 ) -> Compiled:
@@ -372,8 +405,7 @@ def compiled_row(
         Compiled(on=place.text, policy=program.policy, devices=devices),
         **stats,
         peak_nbytes=nbytes,
-        estimate_nbytes=program.estimate_nbytes(place),
-        profile=profile_of(place).name,
+        **_estimated(program, place),
         capacity_nbytes=capacity,
         fits=False if compilation.is_out_of_memory else None if program.is_dead else fits,
         seconds=compilation.seconds,
@@ -421,6 +453,6 @@ __all__ = [
     "compiled_rows",
     "places_of",
     "program_as_written",
-    "report_compiled",
+    "rows_by_number",
     "warnings_of",
 ]

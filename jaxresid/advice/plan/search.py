@@ -2,16 +2,18 @@
 
 The integer programs say what is worth trying; what decides is the trace of each variant. Peaks are
 taken to fall (nearly) with what is kept: between a choice that fits and one that does not the
-search bisects. That is exact where they do, and what it tried is counted.
+search bisects. That is exact where they do, and what it tried is counted. What the peak of a
+variant is taken to be, `Peaks` tells: where the compiler has said some, `run` may be called again.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
 from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.advice.plan.peaks import Peaks
 from jaxresid.advice.plan.solver import combine_options
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.ops import Block
@@ -28,57 +30,17 @@ _SMALL = 500
 _NEIGHBOURS = 4
 _ROUNDS = 12
 
-# For each place its options in program order, each for so many calls in a row.
-Runs = tuple[tuple[Option, int], ...]
-Combination = Mapping[CheckpointPlace, Runs]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TracedVariant:
-    """A variant that was traced.
-
-    Attributes:
-      combination: The options at each place.
-      variant: The variant.
-      cost: What the plan minimises.
-    """
-
-    combination: Combination
-    variant: Variant
-    cost: float
-
-    @property
-    def peak(self) -> int:
-        """The estimated peak in bytes."""
-        return self.variant.peak_nbytes
-
-    @property
-    def effort(self) -> int:
-        """The effort of writing it, as a count.
-
-        It counts the names that have to be written, the calls to tell apart, and the checkpoints
-        that save everything, which have to be explained: what those win is within what the estimate
-        of the peak can tell.
-        """
-        each = self.combination.values()
-        options = [option for runs in each for option, _ in runs]
-        odd = sum(option.policy == "everything_saveable" for option in options)
-        return sum(o.names for o in options) + sum(len(runs) - 1 for runs in each) + odd
-
-    @property
-    def changes(self) -> int:
-        """The number of changes over all places."""
-        return sum(o.changed for runs in self.combination.values() for o, _ in runs)
-
 
 class Search:
     """Finds the cheapest combination of options that fits.
 
     Args:
       variants: Makes the variants to trace.
-      menus: The options of each place.
+      menus: The options of each place, but for those by name.
+      fronts: Makes all options of each place, for where something has to be recomputed.
       cost: Returns the cost of a variant.
       budget: Bytes of peak memory.
+      peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
       progress: Called with a text that says what is being done.
     """
@@ -87,17 +49,21 @@ class Search:
         self,
         variants: Variants,
         menus: Sequence[Menu],
+        fronts: Callable[[], Sequence[Menu]],
         cost: Callable[[Variant], float],
         budget: int,
         *,
+        peaks: Peaks,
         slack: float,
         progress: Callable[[str], None],
     ) -> None:
         self._variants = variants
-        self._menus = tuple(menus)
+        self.menus = tuple(menus)
+        self._fronts: Callable[[], Sequence[Menu]] | None = fronts
         self._cost = cost
+        self._peaks = peaks
         self._budget = budget
-        self._slack = slack
+        self.slack = slack
         self._progress = progress
         self.transfers = any("offload" in (o.policy or "") for m in menus for o in m.known)
         self._known: dict[Hashable, TracedVariant | None] = {}
@@ -110,21 +76,29 @@ class Search:
     def best(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
         """Return the cheapest variant that fits, or None.
 
-        Of those that cost hardly more than the cheapest it is the one that takes the least effort
-        to write.
+        Of those that cost hardly more than the cheapest it is one whose peak is known, and the one
+        that takes the least effort to write.
 
         Args:
           excluding: The variants that are ruled out.
         """
-        fitting = [t for t in self.tried if t.peak <= self._budget and t not in excluding]
+        fitting = [t for t in self.tried if self._fits(t) and t not in excluding]
         least = min((t.cost for t in fitting), default=0.0)
-        near = [t for t in fitting if t.cost <= least + self._slack]
-        return min(near, key=lambda t: (t.effort, t.changes, t.cost, t.peak), default=None)
+        near = [t for t in fitting if t.cost <= least + self.slack]
+        return min(near, key=self._effort, default=None)
+
+    def _effort(self, tried: TracedVariant) -> tuple[bool, int, int, float, float]:
+        is_unknown = tried not in self._peaks.figures
+        return is_unknown, tried.effort, tried.changes, tried.cost, self.peak(tried)
 
     def lowest(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
         """Return the variant with the lowest peak; None where all are ruled out by `excluding`."""
         left = [t for t in self.tried if t not in excluding]
-        return min(left, key=lambda t: (t.peak, t.cost, t.effort, t.changes), default=None)
+        return min(left, key=lambda t: (self.peak(t), t.cost, t.effort, t.changes), default=None)
+
+    def peak(self, tried: TracedVariant) -> float:
+        """Return what the peak of a variant is taken to be, in bytes."""
+        return self._peaks.of(tried)
 
     def run(self) -> None:
         """Try whatever may be the cheapest."""
@@ -132,11 +106,13 @@ class Search:
         if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
             self._try_policies([None])  # nothing is cheaper; the floor is shown all the same
             return
-        for menu in self._menus:
+        if self._fronts is not None:
+            self.menus, self._fronts = tuple(self._fronts()), None
+        for menu in self.menus:
             for option in menu.known:
                 self.trial({menu.place: option})
-        self._try_policies(list(dict.fromkeys(o.policy for m in self._menus for o in m.known)))
-        fronts = [menu for menu in self._menus if menu.front]
+        self._try_policies(list(dict.fromkeys(o.policy for m in self.menus for o in m.known)))
+        fronts = [menu for menu in self.menus if menu.front]
         if len(fronts) == 1:
             self._try_front(fronts[0], {})
         elif fronts:
@@ -149,9 +125,9 @@ class Search:
         best = self.best()
         if best is None:
             return
-        for menu in self._menus:
+        for menu in self.menus:
             runs = tuple(
-                (menu.reduced(option, self._slack / len(self._menus)) or option, count)
+                (menu.reduced(option, self.slack / len(self.menus)) or option, count)
                 for option, count in best.combination[menu.place]
             )
             if runs != best.combination[menu.place]:
@@ -170,13 +146,17 @@ class Search:
             self._known[key] = self._traced(runs)
         return self._known[key]
 
+    def as_written(self) -> TracedVariant | None:
+        """Return the code as it is written, traced; None if that fails."""
+        return self.trial({m.place: o for m in self.menus for o in m.known if not o.changed})
+
     def known(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
         """Return a combination that was traced; None if it was not, or failed."""
         return self._known.get(_key(self._runs(chosen)))
 
     def _runs(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> dict[CheckpointPlace, Runs]:
         runs: dict[CheckpointPlace, Runs] = {}
-        for menu in self._menus:
+        for menu in self.menus:
             made = chosen.get(menu.place, menu.plain)
             runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
         return runs
@@ -208,11 +188,11 @@ class Search:
         }
 
     def _fits(self, tried: TracedVariant | None) -> bool:
-        return tried is not None and tried.peak <= self._budget
+        return tried is not None and self.peak(tried) <= self._budget
 
     @property
     def _exhaustive_limit(self) -> int:
-        if sum(bool(menu.front) for menu in self._menus) > 1:
+        if sum(bool(menu.front) for menu in self.menus) > 1:
             return _EXHAUSTIVE_LIMIT_OF_SEVERAL
         ops = sum(len(block.ops) for block in _blocks(self.tried[0].variant.program.block))
         return _EXHAUSTIVE_LIMIT_IF_SMALL if ops <= _SMALL else _EXHAUSTIVE_LIMIT
@@ -248,7 +228,7 @@ class Search:
 
     def _try_policies(self, policies: Sequence[str | None]) -> None:
         """Try some of JAX's policies, each at all places at once, and the code as it is written."""
-        parts = [menu for menu in self._menus if menu.place.kind != "whole"] or self._menus
+        parts = [menu for menu in self.menus if menu.place.kind != "whole"] or self.menus
         for policy in policies:
             chosen: dict[CheckpointPlace, Option] = {}
             for menu in parts:
@@ -256,7 +236,7 @@ class Search:
                 if same and not any(self._overlap(place, menu.place) for place in chosen):
                     chosen[menu.place] = same[0]
             self.trial(chosen)
-        self.trial({m.place: o for m in self._menus for o in m.known if not o.changed})
+        self.as_written()
 
     def _try_combinations(self) -> None:
         """Try combinations that the integer program over all menus finds, then each place alone.
@@ -264,15 +244,15 @@ class Search:
         The limit on the bytes kept is bisected.
         """
         plain = self.trial({})
-        tables = [self._weighed(menu, plain) for menu in self._menus]
+        tables = [self._weighed(menu, plain) for menu in self.menus]
         costs = [[cost for _, _, cost in table] for table in tables]
         weights = [[weight for _, weight, _ in table] for table in tables]
-        numbers = {menu.place: i for i, menu in enumerate(self._menus)}
+        numbers = {menu.place: i for i, menu in enumerate(self.menus)}
         conflicts = [
             (numbers[a], numbers[b]) for a, b in self._overlaps if a in numbers and b in numbers
         ]
         least = sum(
-            min(w) for w, m in zip(weights, self._menus, strict=True) if m.place.kind != "whole"
+            min(w) for w, m in zip(weights, self.menus, strict=True) if m.place.kind != "whole"
         )
         low, high = least, 0.0
         limit = low
@@ -283,7 +263,7 @@ class Search:
             tried = self.trial(
                 {
                     menu.place: table[i][0]
-                    for menu, table, i in zip(self._menus, tables, picked, strict=True)
+                    for menu, table, i in zip(self.menus, tables, picked, strict=True)
                 }
             )
             if self._fits(tried):
@@ -325,7 +305,7 @@ class Search:
             start = self.best()
             if start is None:
                 return
-            by_cost = sorted(self._menus, key=lambda m: -_highest_cost(start.combination[m.place]))
+            by_cost = sorted(self.menus, key=lambda m: -_highest_cost(start.combination[m.place]))
             for menu in by_cost:
                 best = self.best()
                 assert best is not None
@@ -346,7 +326,7 @@ class Search:
         to them. Of options that fit at all calls and options that do not, as many calls as needed
         get the first.
         """
-        for menu in self._menus:
+        for menu in self.menus:
             place = menu.place
             if place.calls < 2 or not place.can_split:
                 continue
@@ -359,7 +339,7 @@ class Search:
             fitting = [(o, t) for o, t in known if self._fits(t)]
             not_fitting = [(o, t) for o, t in known if not self._fits(t)]
             pairs = [
-                (_guess(a, b, self._budget), heavy, light, a, b)
+                (self._guess(a, b), heavy, light, a, b)
                 for heavy, a in fitting
                 for light, b in not_fitting
                 if b.cost < a.cost
@@ -390,6 +370,12 @@ class Search:
             else:
                 low = middle
 
+    def _guess(self, heavy: TracedVariant, light: TracedVariant) -> float:
+        """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
+        most, least = self.peak(light), self.peak(heavy)
+        share = (most - self._budget) / max(most - least, 1)
+        return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)
+
 
 def _key(runs: Combination) -> Hashable:
     """Return a key for a combination, the same for options that are written alike."""
@@ -418,9 +404,3 @@ def choices(runs: Combination) -> Choices:
 
 def _highest_cost(runs: Runs) -> float:
     return max(option.cost or 0.0 for option, _ in runs)
-
-
-def _guess(heavy: TracedVariant, light: TracedVariant, budget: int) -> float:
-    """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
-    share = (light.peak - budget) / max(light.peak - heavy.peak, 1)
-    return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)

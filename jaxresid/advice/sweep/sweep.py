@@ -26,7 +26,7 @@ from jaxresid.advice.sweep.results import Results
 from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import builtins, description
-from jaxresid.inspector.memory.compilers import place_info, profile_of
+from jaxresid.inspector.memory.compilers import place_info
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.lowering import lowered
@@ -35,6 +35,7 @@ from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Mode
+from jaxresid.progress import Progress
 from jaxresid.targets.inputs import Inputs
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import Place, why_unavailable
@@ -45,7 +46,6 @@ POLICIES = (
     *(NONE, WRITTEN),
     *("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"),
 )
-Progress = Callable[[str], None]
 Trace = Callable[[int | None], Subject]
 
 
@@ -388,7 +388,8 @@ class _SweepRun:
             if request is None or isinstance(module, str):
                 self._fail({place: each}, str(module))
                 continue
-            keyed = replace(each, key=_digest(each, profile_of(place).name, _program_key(request)))
+            profile = place_info(place).profile or ""
+            keyed = replace(each, key=_digest(each, profile, _program_key(request)))
             if not self._is_known(keyed):
                 yield _PendingRow(keyed, program, place, module.devices), request
 

@@ -30,6 +30,7 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
 from jaxresid.jaxpr_types import Eqn
@@ -186,11 +187,11 @@ class _TimeEstimator:
                 moved = sum(move.nbytes for move in moves(op, self._hosted))
                 if moved:
                     total.transfers += transfer_seconds(moved, self.chip)
-        arrays = {v: self.profile.nbytes(v, lowered) for v in block.inputs}
+        arrays = {v: array_nbytes(v, lowered) for v in block.inputs}
         for kernel in lowered.ops:
             for v in kernel.results:
                 # None of its own where it takes over another's.
-                arrays[v] = self.profile.nbytes(v, lowered) or v.nbytes
+                arrays[v] = array_nbytes(v, lowered) or v.nbytes
         for kernel in lowered.ops:
             maker = makers.get(kernel.results[0]) if kernel.results else None
             if kernel.bodies:
@@ -205,7 +206,7 @@ class _TimeEstimator:
         each = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
             nest = kernel.nest if i == 0 else None
-            each.append(self.block(body, self.profile.lowered(inner, nest)))
+            each.append(self.block(body, kernels(inner, nest, self.profile)))
         if kernel.nest is None:
             self.notes[_COND] = None
             return max(each, key=lambda s: s.longest), 1

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from jaxresid.cli.main import showing_progress, tell
+from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
+from jaxresid.cli.options.compiling import (
+    CompilingOptions,
+    compile_options,
+    limit_s,
+    print_errors,
+    settings,
+)
 from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.show_findings import (
@@ -19,6 +26,7 @@ from jaxresid.cli.show_findings import (
     showing_options,
 )
 from jaxresid.linter.run.files import LintRun
+from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
 
 
@@ -39,14 +47,16 @@ class CheckRequest(NamedTuple):
 @target_options
 @selecting_options
 @showing_options
-def check(options: TargetOptions, **given: Any) -> int:
+@compile_options
+def check(options: TargetOptions, compile_: bool, compiling: CompilingOptions, **given: Any) -> int:
     """Find checkpoints and residuals of TARGET that do not pay off.
 
     TARGET is module:function, path/to/file.py:function or a name from pyproject.toml; it is traced,
     not run. The findings are the linter's and those that only a trace can show (JXR8..), each with
     its figures, at the line it is about. The linter's configuration and comments silence them too,
-    but infos are shown by default. Exits 0 if there are only infos, 1 if there are findings, 2 if
-    something went wrong.
+    but infos are shown by default. With --compile TARGET is compiled for the place of --on, also
+    without each of the ten checkpoints that drop most, and the verdicts on these are XLA's. Exits 0
+    if there are only infos, 1 if there are findings, 2 if something went wrong.
     """
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})
@@ -60,15 +70,31 @@ def check(options: TargetOptions, **given: Any) -> int:
     )
     run.entries(config)  # refuses unknown codes before anything is traced
     check_statistics(request, config)
-    options, _ = placed(options, compiles=False)
-    with showing_progress(f"tracing {options.target}"):
+    options, _ = placed(options, compiles=compile_)
+    with showing_progress(f"tracing {options.target}", quiet=request.quiet) as say:
         found = inspected(options)
+        if compile_:
+            from jaxresid.advice.compile.report import confirmed
+
+            found = confirmed(found, settings(compiling), say, limit_s=limit_s(compiling))
         from jaxresid.advice.check.check import checked
 
         results = checked(found, run)
     for warning in () if request.quiet else found.report.warnings:
         tell(f"jaxresid: warning: {warning}")
+    if not request.quiet and found.report.place.profile is None and not found.report.compiled:
+        where = found.report.place.name
+        tell(
+            f"jaxresid: peaks on {where} are not estimated: findings that need a peak are left out"
+            " (--compile asks the compiler)"
+        )
+    for checkpoint in found.report.checkpoints:
+        if checkpoint.unconfirmed and not request.quiet:
+            where = f" at {place_text(checkpoint.location)}" if checkpoint.location else ""
+            tell(f"jaxresid: {checkpoint.function}{where}: unconfirmed: {checkpoint.unconfirmed}")
     code = show(request, config, results)
+    if print_errors(found.report.compiled):
+        code = EXIT_FAILED
     if config.output_format == "text" and not request.quiet:
         place = found.report.place
         tell(f"jaxresid: figures are for {place.name}, {place.origin}")

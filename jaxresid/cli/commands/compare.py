@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
 from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progress, tell, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
+    limit_s,
     print_errors,
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
-from jaxresid.cli.options.places import placed
+from jaxresid.cli.options.places import asks_compiler, placed
 
 
 @click.command()
@@ -43,7 +46,7 @@ from jaxresid.cli.options.places import placed
     metavar="N",
     help="The number of rounds of --measure.  [default: 10]",
 )
-@compile_options
+@functools.partial(compile_options, compiles_unasked=True)
 def compare(
     options: TargetOptions,
     format_: str,
@@ -61,11 +64,12 @@ def compare(
     name from pyproject.toml; it is traced without checkpoints, as written, with each of JAX's
     policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
     without --measure; with --compile each is compiled for the place of --on, and the table says
-    which of them fit. Exits 0, or 2 if something went wrong, including one of your own policies.
+    which of them fit. On a CPU, where peaks are not estimated, each is compiled anyway. Exits 0, or
+    2 if something went wrong, including one of your own policies.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")
-    options, _ = placed(options, compiles=compile_, measures=measure)
+    options, places = placed(options, compiles=compile_, measures=measure)
     with showing_progress(f"tracing {options.target}") as say:
         found, request = subject_of(options)
         from jaxresid import jax_compat
@@ -85,7 +89,8 @@ def compare(
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds or 10)
             if measure
             else None,
-            compile=settings(compiling) if compile_ else None,
+            compile=settings(compiling) if compile_ or asks_compiler(places) else None,
+            limit_s=limit_s(compiling),
             progress=say,
         )
     if format_ == "json":

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
 from jaxresid.cli.main import encoding_of, rendered, showing_progress, tell, write
+from jaxresid.cli.options.compiling import CompilingOptions, compile_options, limit_s, settings
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
+from jaxresid.xla.places import memory_of, why_unavailable
 
 
 @click.command()
@@ -17,10 +21,10 @@ from jaxresid.errors import InputsError
 @output_options(("text", "json"))
 @click.option(
     "--budget",
-    required=True,
     callback=size(is_room=True),
     metavar="SIZE",
-    help="The memory that the peak has to fit into: 12GiB, 800MB, 4096.",
+    help="The memory that the peak has to fit into: 12GiB, 800MB, 4096.  [default: what a program"
+    " can have of one device of --on]",
 )
 @click.option(
     "--offload",
@@ -33,31 +37,46 @@ from jaxresid.errors import InputsError
     "--write",
     "write_",
     is_flag=True,
-    help="Edit the source, but only if tracing the edited code gives the planned figures.",
+    help="Edit the source, but only if tracing the edited code gives the planned figures, and XLA"
+    " confirms the plan, where the compiler of --on is installed.",
 )
+@functools.partial(compile_options, compiles_unasked=True)
 def plan(
     options: TargetOptions,
     format_: str,
     output: str | None,
-    budget: int,
+    budget: int | None,
     offload: bool,
     diff_: bool,
     write_: bool,
+    compile_: bool,
+    compiling: CompilingOptions,
 ) -> int:
     """Plan the cheapest checkpoints that fit a memory budget.
 
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced, not run. Prints which places to checkpoint, with which
-    policies, which values to save, and the code to write. Exits 0 if it fits, 1 if nothing does or
-    the code of the plan cannot be traced, 2 if something went wrong.
+    policies, which values to save, and the code to write. Peaks are estimates; with --compile XLA
+    confirms the plan: it compiles what is proposed and, where that needs more, what is proposed
+    then, at most six times. For a CPU, where peaks are not estimated, it always does, at most
+    twenty times. Exits 0 if the plan fits, 1 if nothing does, if an estimate is too close to tell
+    or the code of the plan cannot be traced, 2 if something went wrong.
     """
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
     if diff_ and format_ != "text":
         raise click.UsageError(f"--diff prints a diff, not {format_}; leave out --format")
-    options, _ = placed(options, compiles=False)
+    options, (place,) = placed(options, compiles=False)
+    if budget is None:
+        budget = memory_of(place)
+    unavailable = why_unavailable(place)
+    if compile_ and unavailable:
+        raise InputsError(unavailable)
+    confirms = compile_ or place.kind == "cpu" or (write_ and not unavailable)
+    options, _ = placed(options, compiles=confirms)
     with showing_progress(f"tracing {options.target}") as say:
         found, request = subject_of(options)
+        from jaxresid.advice.plan.confirmation import compiles_for
         from jaxresid.advice.plan.plan import drafted
         from jaxresid.advice.plan.source import writing
         from jaxresid.advice.plan.verification import in_process_check
@@ -68,8 +87,13 @@ def plan(
             offload=offload,
             progress=say,
             check=with_second_process(in_process_check(found, request.question), options),
+            compiles=compiles_for(
+                place, settings(compiling), limit_s=limit_s(compiling), progress=say
+            )
+            if confirms
+            else None,
         )
-        if not (result.fits and (diff_ or write_)):
+        if not (result.is_within and (diff_ or write_)):
             edits = ()
         elif result.unwritten:
             lines = ["the plan cannot be written:", *result.unwritten]
@@ -77,6 +101,11 @@ def plan(
         elif result.is_untraced:
             done = "shown as a diff" if diff_ else "written"
             raise InputsError(f"the plan is not verified; nothing was {done}: {result.doubt}")
+        if edits and write_ and confirms and not result.confirmed:
+            reasons = "\n  ".join(
+                ("XLA did not confirm the plan; nothing was written", *result.warnings)
+            )
+            raise InputsError(reasons)
         if edits and write_:
             say("tracing the edited code")
             verify(result, edits, options)
@@ -95,5 +124,6 @@ def plan(
         write(text, output, verbatim=diff_)
     if write_:
         written = ", ".join(edit.display_path for edit in edits) or "nothing"
-        tell(f"jaxresid: {written} written")
+        unconfirmed = f", unconfirmed: {unavailable}" if edits and not confirms else ""
+        tell(f"jaxresid: {written} written{unconfirmed}")
     return 0 if result.fits and not result.is_untraced else 1

@@ -6,16 +6,26 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from jaxresid.cli.main import tell
+from jaxresid.cli.options.places import asks_compiler
 from jaxresid.cli.options.sizes import size
+from jaxresid.xla.places import parse_place
 
 if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import CompileSettings
     from jaxresid.model import Compiled
+
+
+class _OnOptions(Protocol):
+    """The options of a command that say what place it is for."""
+
+    @property
+    def on(self) -> tuple[str, ...]: ...
+
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
@@ -29,6 +39,7 @@ class CompilingOptions:
     memory_limit: int | None = None
     no_cache: bool = False
     xla_flags: tuple[tuple[str, str], ...] = ()
+    compile_time: float | None = None
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that were given."""
@@ -38,6 +49,7 @@ class CompilingOptions:
             "--memory-limit": self.memory_limit is not None,
             "--no-cache": self.no_cache,
             "--xla-flag": bool(self.xla_flags),
+            "--compile-time": self.compile_time is not None,
         }
         return tuple(name for name, given in names.items() if given)
 
@@ -74,14 +86,26 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
-        chosen = {name: options.pop(name) for name in CompilingOptions.__dataclass_fields__}
+        chosen = {
+            name: options.pop(name)
+            for name in CompilingOptions.__dataclass_fields__
+            if name in options
+        }
         return command(*args, compiling=CompilingOptions(**chosen), **options)
 
     return wrapped
 
 
-def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--compile` and the options of `compiling_options`; the command receives `compile_`."""
+def compile_options(
+    command: Callable[..., Any], *, compiles_unasked: bool = False
+) -> Callable[..., Any]:
+    """Add `--compile` and the options of `compiling_options`; the command receives `compile_`.
+
+    Args:
+      command: The command, whose first argument is its `TargetOptions`.
+      compiles_unasked: Whether it compiles without `--compile` where peaks are not estimated, and
+        before it writes.
+    """
 
     @click.option(
         "--compile",
@@ -89,11 +113,23 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         help="Also compile for the place of --on, and show XLA's figures.",
     )
+    @click.option(
+        "--compile-time",
+        callback=_seconds,
+        metavar="TIME",
+        help="What the compilations of --compile may take, all together: 90, 10m, 1h.  [default:"
+        " 2m]",
+    )
     @functools.wraps(command)
-    def wrapped(*args: Any, compile_: bool, compiling: CompilingOptions, **options: Any) -> Any:
-        if compiling.given() and not compile_:
+    def wrapped(
+        target: _OnOptions, *, compile_: bool, compiling: CompilingOptions, **options: Any
+    ) -> Any:
+        unasked = compiles_unasked and (
+            options.get("write_") or asks_compiler(map(parse_place, target.on))
+        )
+        if compiling.given() and not (compile_ or unasked):
             raise click.UsageError(f"{compiling.given()[0]} needs --compile")
-        return command(*args, compile_=compile_, compiling=compiling, **options)
+        return command(target, compile_=compile_, compiling=compiling, **options)
 
     return compiling_options(wrapped)
 
@@ -111,6 +147,13 @@ def settings(compiling: CompilingOptions) -> CompileSettings:
         workers=compiling.jobs,
         cache=None if compiling.no_cache else CompileCache(default_directory()),
     )
+
+
+def limit_s(compiling: CompilingOptions) -> float:
+    """Return the seconds that the compiles of one answer may take together."""
+    from jaxresid.advice.compile.limited import COMPILE_SECONDS
+
+    return COMPILE_SECONDS if compiling.compile_time is None else compiling.compile_time
 
 
 def print_errors(rows: Sequence[Compiled]) -> bool:
@@ -149,6 +192,7 @@ __all__ = [
     "CompilingOptions",
     "compile_options",
     "compiling_options",
+    "limit_s",
     "print_errors",
     "settings",
 ]

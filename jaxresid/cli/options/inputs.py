@@ -241,8 +241,11 @@ def requested(options: TargetOptions) -> TargetRequest:
         _provide_cpu_devices(axes)
     with deferring_interrupts():
         from jaxresid import jax_compat
+        from jaxresid.xla.chosen import may_have_accelerator
 
         jax_compat.import_jax()
+        if not may_have_accelerator():
+            jax_compat.skip_cuda_plugin()
         from jaxresid.inspector.call import inputs as abstract
         from jaxresid.inspector.call.question import Question
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -68,7 +68,7 @@ def placed(
 
     Args:
       options: The options as given.
-      compiles: Whether programs are compiled for the places.
+      compiles: Whether programs are compiled for the places, even where peaks are estimated.
       several: Whether the command takes more than one.
       measures: Whether programs run here too, on whatever device jax finds.
 
@@ -85,11 +85,18 @@ def placed(
         found = [
             choose(None, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0)
         ]
-    if compiles:
+    if compiles or asks_compiler(found):
         _prepare(found, measures=measures)
     places = tuple(dict.fromkeys(found))
     texts = tuple(place.text for place in places)
     return replace(options, on=texts, on_origin=places[0].origin), places
+
+
+def asks_compiler(places: Iterable[Place]) -> bool:
+    """Return whether there is a place where peaks are not estimated, so that XLA is asked."""
+    from jaxresid.inspector.memory.compilers import has_estimate
+
+    return not all(map(has_estimate, places))
 
 
 def place_of(options: _PlaceOptions, on: str) -> Place:

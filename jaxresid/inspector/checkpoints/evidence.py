@@ -38,7 +38,7 @@ def findings(
     return (
         *_saved_in_vain(facts, residuals, program, named, places),
         *_saved_twice(facts, residuals),
-        *_recomputed_anyway(facts, program),
+        *_recomputed_anyway(facts),
     )
 
 
@@ -150,10 +150,12 @@ def _passes(stack: Sequence[Location], at: Location | None) -> bool:
     return at is None or any((f.file, f.line) == (at.file, at.line) for f in stack)
 
 
-def _recomputed_anyway(facts: VerdictFacts, program: Program) -> Iterator[Finding]:
+def _recomputed_anyway(facts: VerdictFacts) -> Iterator[Finding]:
     """Yield a finding where an accelerator's compiler saves the same bytes without the policy."""
     site = facts.site
-    if not facts.answers.saves or site.in_loops or site.is_nested or not is_useless(facts):
+    if not facts.answers.saves or site.in_loops or site.is_nested:
+        return
+    if facts.peaks is None or not is_useless(facts):
         return
     dropped = facts.without.kept_nbytes - facts.figures.kept_nbytes
     if dropped <= _WORTH_SAYING * facts.without.kept_nbytes:

@@ -48,7 +48,7 @@ def evaluate_checkpoints(
     profile: Profile,
     residuals: tuple[Residual, ...],
     program_as_written: Program,
-    estimate: Peak,
+    estimate: Peak | None,
 ) -> EvaluatedCheckpoints:
     """Judge every checkpoint of a function.
 
@@ -57,7 +57,7 @@ def evaluate_checkpoints(
       profile: the memory profile that peaks are estimated with.
       residuals: the residuals of the function.
       program_as_written: the program of its value and gradients.
-      estimate: its estimated peak.
+      estimate: its estimated peak; None where peaks are not estimated.
 
     Returns:
       The checkpoints with their verdicts, and the cost of the passes.
@@ -83,7 +83,7 @@ def evaluate_checkpoints(
         other = removed.without([site])
         without_it = value_and_gradients(other)
         kept, _ = kept_nbytes(kept_by(other, without_it))
-        return Counterfactual(kept, _cost(other), without_it)
+        return Counterfactual(kept, _cost(other), without_it, other)
 
     case = Case(
         sites=checkpoint_sites,

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.evidence import findings
 from jaxresid.inspector.checkpoints.offers import Offer, offers
 from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
-from jaxresid.inspector.checkpoints.verdicts import ProgramFigures, VerdictFacts, judge, unjudged
-from jaxresid.inspector.memory.cpu.barriers import is_merged
+from jaxresid.inspector.checkpoints.verdicts import (
+    ProgramFigures,
+    VerdictFacts,
+    judge,
+    judge_by_xla,
+    unjudged,
+)
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import OpSources, peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.model import Checkpoint, Cost, Peak, Phases, Residual, totals_of
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.model import Checkpoint, Cost, Finding, Peak, Phases, Residual, totals_of
 
 # Said where what a program without its checkpoints costs is not known.
 TAGGED = Cost(
@@ -30,7 +36,7 @@ class EvaluatedCheckpoints:
     """The judged checkpoints of a function, and the cost of its passes that follows from them.
 
     Attributes:
-      checkpoints: the checkpoints with their verdicts.
+      judged: the checkpoints with their verdicts, and with what these are made of.
       cost: the cost of the forward pass, of the backward pass and of the recomputation.
       offers: the checkpoints that offload something.
       plain: what the function keeps without any checkpoint; None means the same as with them. For a
@@ -38,7 +44,7 @@ class EvaluatedCheckpoints:
       is_known: whether `plain` could be determined.
     """
 
-    checkpoints: tuple[Checkpoint, ...]
+    judged: tuple[JudgedCheckpoint, ...]
     cost: Phases
     offers: tuple[Offer, ...] = ()
     plain: Trace | int | None = None
@@ -53,11 +59,63 @@ class Counterfactual:
       kept_nbytes: bytes of computed residuals in device memory.
       cost: what it costs.
       program: the program itself.
+      trace: the trace that it was made from.
     """
 
     kept_nbytes: int
     cost: Cost
     program: Program
+    trace: Traced
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a verdict on a checkpoint is made of.
+
+    Attributes:
+      facts: the facts.
+      without: the program without the checkpoint.
+      findings: makes the findings about the checkpoint, given such facts.
+    """
+
+    facts: VerdictFacts
+    without: Counterfactual
+    findings: Callable[[VerdictFacts], tuple[Finding, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCheckpoint:
+    """A checkpoint with its verdict.
+
+    Attributes:
+      checkpoint: the checkpoint.
+      judgement: what the verdict is made of; None where the checkpoint is not judged.
+    """
+
+    checkpoint: Checkpoint
+    judgement: Judgement | None = None
+
+    @property
+    def dropped_nbytes(self) -> int:
+        """The bytes of residuals that it drops; 0 where that is not known."""
+        without = self.checkpoint.kept_without_nbytes
+        return 0 if without is None else without - self.checkpoint.kept_nbytes
+
+    def by_xla(self, nbytes: int, without_nbytes: int) -> Checkpoint:
+        """Return the checkpoint with the verdict that XLA's peaks call for.
+
+        Args:
+          nbytes: XLA's peak of the program with the checkpoint, in bytes.
+          without_nbytes: the same without it.
+        """
+        if self.judgement is None:
+            return self.checkpoint
+        facts, findings = self.judgement.facts, self.judgement.findings
+        return judge_by_xla(facts, nbytes, without_nbytes, findings)
+
+    def unconfirmed(self, reason: str) -> Checkpoint:
+        """Return the checkpoint with the reason why XLA's verdict is not there."""
+        return replace(self.checkpoint, unconfirmed=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +141,17 @@ def judge_all(
     case: Case,
     residuals: tuple[Residual, ...],
     written: Program,
-    estimate: Peak,
+    estimate: Peak | None,
     profile: Profile,
     places: OpSources,
-) -> tuple[tuple[Checkpoint, ...], tuple[Offer, ...]]:
+) -> tuple[tuple[JudgedCheckpoint, ...], tuple[Offer, ...]]:
     """Return the checkpoints of a case with their verdicts, and those that offload something.
 
     Args:
       case: the checkpoints.
       residuals: the residuals of the function or step.
       written: its program.
-      estimate: its estimated peak.
+      estimate: its estimated peak; None where peaks are not estimated.
       profile: the memory profile that peaks are estimated with.
       places: finds the places of ops.
 
@@ -101,15 +159,18 @@ def judge_all(
       InputsError: a policy fails or gives no answer.
     """
     policy_answers = {site: answers(site.policy, site.held, str(site)) for site in case.sites}
-    figures, judged = figures_of(case.cost, residuals, estimate), []
+    figures, judged = figures_of(case.cost, residuals, estimate), list[JudgedCheckpoint]()
+
+    def found(facts: VerdictFacts) -> tuple[Finding, ...]:
+        return findings(facts, residuals, written, case.named, places)
+
     for site in case.sites:
         try:
             other = case.without(site)
         except JaxresidError as e:
-            judged.append(unjudged(site, figures, str(e)))
+            judged.append(JudgedCheckpoint(unjudged(site, figures, str(e))))
             continue
-        nbytes = peak_nbytes(lower(other.program, profile))
-        removes = bool(profile.removes_barriers)
+        nbytes = None if estimate is None else peak_nbytes(lower(other.program, profile))
         facts = VerdictFacts(
             site=site,
             answers=policy_answers[site],
@@ -117,17 +178,19 @@ def judge_all(
             around=_around(site, case.sites),
             figures=figures,
             without=ProgramFigures(other.kept_nbytes, nbytes, other.cost),
-            peak_location=estimate.location,
-            remover=profile.removes_barriers,
-            is_merged=removes and is_merged(written.block, other.program.block),
+            peak_location=None if estimate is None else estimate.location,
         )
-        judged.append(judge(facts, findings(facts, residuals, written, case.named, places)))
+        checkpoint = judge(facts, found(facts))
+        judged.append(JudgedCheckpoint(checkpoint, Judgement(facts, other, found)))
     return tuple(judged), offers([site for site in case.sites if policy_answers[site].offloads])
 
 
-def figures_of(cost: Cost, residuals: tuple[Residual, ...], estimate: Peak) -> ProgramFigures:
+def figures_of(
+    cost: Cost, residuals: tuple[Residual, ...], estimate: Peak | None
+) -> ProgramFigures:
     """Return the figures of a function or step with all its checkpoints."""
-    return ProgramFigures(totals_of(residuals).computed_nbytes, estimate.nbytes, cost)
+    nbytes = None if estimate is None else estimate.nbytes
+    return ProgramFigures(totals_of(residuals).computed_nbytes, nbytes, cost)
 
 
 def _around(site: CheckpointSite, found: Sequence[CheckpointSite]) -> CheckpointSite | None:

@@ -36,6 +36,7 @@ from jaxresid.model import Location, Source
 _NUMBER = re.compile(MARK + r"(\d+)")
 
 T = TypeVar("T")
+U = TypeVar("U")
 # The function, the line, the policy, and whether CSE is prevented.
 _Key = tuple[str | None, tuple[str, int] | None, str | None, bool]
 
@@ -225,9 +226,28 @@ class Removal(Generic[T]):
         Raises:
           TraceError: JAX cannot differentiate it, or the function binds others each time.
         """
-        numbers, found, again = frozenset(gone), list[_Key](), list[int]()
+        numbers = frozenset(gone)
         if not numbers:
             raise TraceError("it is not found when the function is traced again")
+        return self.leaving_out(numbers, self._trace, self._jaxprs)
+
+    def leaving_out(
+        self,
+        numbers: frozenset[int],
+        trace: Callable[[], U],
+        jaxprs: Callable[[U], Iterable[Jaxpr]],
+    ) -> U:
+        """Return what some way of tracing the function makes of it without some checkpoints.
+
+        Args:
+          numbers: the numbers of the checkpoints.
+          trace: traces the function.
+          jaxprs: returns the open jaxprs of what that makes.
+
+        Raises:
+          TraceError: as `without`.
+        """
+        found, again = list[_Key](), list[int]()
         expected = [made.key for made in self.bound()[: self._count]]
 
         def leave_out(
@@ -259,7 +279,7 @@ class Removal(Generic[T]):
 
         try:
             with intercept_bind({checkpoint_binding(): leave_out}):
-                made = self._trace()
+                made = trace()
         except Exception as e:
             cause = e.__cause__ if type(e).__name__ == "BackwardError" else e
             raise TraceError(
@@ -267,7 +287,7 @@ class Removal(Generic[T]):
             ) from e
         if found != expected:
             raise TraceError(_DIFFERS)
-        for jaxpr in self._jaxprs(made):
+        for jaxpr in jaxprs(made):
             strip_trace_context(jaxpr)
         return made
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from jaxresid import jax_compat
@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.trace.function import Trace, retrace
+from jaxresid.inspector.trace.function import Trace, TracedFunction, retrace
 from jaxresid.jaxpr_types import Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
@@ -74,7 +74,20 @@ class Removed:
 
     def _traced_without(self, gone: frozenset[CheckpointSite]) -> Trace:
         removal, numbers = self._numbered()
-        return removal.without({number for site in gone for number in numbers[site]})
+        own = frozenset(number for site in gone for number in numbers[site])
+        made = removal.without(own)
+        if made.arguments.refs:
+            return made  # its primal jaxpr is traced with the passes
+
+        def around(primal: Callable[[], TracedFunction]) -> Callable[[], TracedFunction]:
+            # It is traced later than the passes, and without the same checkpoints.
+            return functools.cache(
+                lambda: removal.leaving_out(
+                    own, primal, lambda traced: [jax_compat.open_jaxpr(traced.jaxpr)]
+                )
+            )
+
+        return made.tracing_in(around)
 
     def _rewritten(self, eqns: Iterable[int]) -> Trace:
         primal = self._traced.primal().jaxpr

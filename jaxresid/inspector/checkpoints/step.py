@@ -17,6 +17,7 @@ from jaxresid.inspector.checkpoints.judging import (
     Case,
     Counterfactual,
     EvaluatedCheckpoints,
+    JudgedCheckpoint,
     figures_of,
     judge_all,
 )
@@ -42,7 +43,7 @@ def evaluate_step_checkpoints(
     profile: Profile,
     residuals: tuple[Residual, ...],
     program_as_written: Program,
-    estimate: Peak,
+    estimate: Peak | None,
 ) -> EvaluatedCheckpoints:
     """Judge every checkpoint of a training step.
 
@@ -52,7 +53,7 @@ def evaluate_step_checkpoints(
       profile: the memory profile that peaks are estimated with.
       residuals: the residuals of the step.
       program_as_written: its program.
-      estimate: its estimated peak.
+      estimate: its estimated peak; None where peaks are not estimated.
 
     Returns:
       The checkpoints with their verdicts, and the cost of the passes.
@@ -98,7 +99,7 @@ def evaluate_step_checkpoints(
         other = removed(frozenset([site]))
         program = step_program(other)
         kept = totals_of(step_residuals(other, program)).computed_nbytes
-        return Counterfactual(kept, jaxpr_cost(other.jaxpr), program)
+        return Counterfactual(kept, jaxpr_cost(other.jaxpr), program, other)
 
     case = Case(
         sites=found,
@@ -144,7 +145,9 @@ def _unknown(
     """Return the checkpoints unjudged, for a step that cannot be traced again."""
     phases = replace(tagged, recompute=tagged.recompute + TAGGED)
     return EvaluatedCheckpoints(
-        tuple(unjudged(s, figures, reason) for s in found), phases, is_known=False
+        tuple(JudgedCheckpoint(unjudged(s, figures, reason)) for s in found),
+        phases,
+        is_known=False,
     )
 
 

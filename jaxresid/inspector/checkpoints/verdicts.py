@@ -13,7 +13,7 @@ from jaxresid.inspector.checkpoints.policies import (
     wanted_names,
 )
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
-from jaxresid.model import Checkpoint, Cost, Finding, Location, Verdict
+from jaxresid.model import Checkpoint, Cost, EstimatedVerdict, Finding, Location, Verdict
 from jaxresid.units import format_bytes, format_flops
 
 # A checkpoint that lowers the peak by less than this share of what it drops saves nothing,
@@ -21,16 +21,19 @@ USEFUL_RATIO = 0.25
 # unless the peak falls by this share of itself, which is more than the estimate misses: where a
 # compiler recomputes cheap values by itself, most of what is dropped was never held.
 CLEAR_CHANGE = 0.10
-# A peak that rises by more than this share costs memory; less is within what the estimate misses.
+# A peak that rises by more than this share costs memory; less is within what the estimate misses,
+# and not worth a reader's time where it is XLA's.
 COSTLY_RISE = 0.02
+# Why a checkpoint is not judged where peaks are not estimated.
+UNKNOWN_PEAK = "the peak without it is not known: --compile asks the compiler for it"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramFigures:
-    """The kept residual bytes, the peak in bytes and the cost of a program."""
+    """The kept residual bytes, the peak in bytes, where it is known, and the cost of a program."""
 
     kept_nbytes: int
-    peak_nbytes: int
+    peak_nbytes: int | None
     cost: Cost
 
 
@@ -46,9 +49,7 @@ class VerdictFacts:
       figures: the figures of the program with it.
       without: the figures of the program without it.
       peak_location: the source line of the peak.
-      remover: the compiler that removes the checkpoint's barriers, in words; empty: they hold.
-      is_merged: whether, without the barriers, all that it recomputes is computed in the forward
-        pass.
+      by_xla: whether the peaks are XLA's and not estimates.
     """
 
     site: CheckpointSite
@@ -58,8 +59,13 @@ class VerdictFacts:
     figures: ProgramFigures
     without: ProgramFigures
     peak_location: Location | None
-    remover: str = ""
-    is_merged: bool = False
+    by_xla: bool = False
+
+    @property
+    def peaks(self) -> tuple[int, int] | None:
+        """The peaks with it and without it, in bytes; None where they are not known."""
+        nbytes, without = self.figures.peak_nbytes, self.without.peak_nbytes
+        return None if nbytes is None or without is None else (nbytes, without)
 
 
 def judge(facts: VerdictFacts, findings: Sequence[Finding] = ()) -> Checkpoint:
@@ -81,6 +87,34 @@ def judge(facts: VerdictFacts, findings: Sequence[Finding] = ()) -> Checkpoint:
         findings=tuple(findings),
         uncosted=added.uncosted,
     )
+
+
+def judge_by_xla(
+    facts: VerdictFacts,
+    peak_nbytes: int,
+    peak_without_nbytes: int,
+    findings: Callable[[VerdictFacts], Sequence[Finding]],
+) -> Checkpoint:
+    """Return the checkpoint with the verdict that XLA's peaks call for, and the estimate's, if any.
+
+    Args:
+      facts: the facts that the estimate's verdict is made of.
+      peak_nbytes: XLA's peak of the program with the checkpoint, in bytes.
+      peak_without_nbytes: the same without it.
+      findings: makes the findings about the checkpoint.
+    """
+    by_xla = replace(
+        facts,
+        figures=replace(facts.figures, peak_nbytes=peak_nbytes),
+        without=replace(facts.without, peak_nbytes=peak_without_nbytes),
+        peak_location=None,
+        by_xla=True,
+    )
+    estimated = None
+    if facts.peaks is not None:
+        verdict, reason = _verdict(facts)
+        estimated = EstimatedVerdict(verdict, reason, *facts.peaks, _ratio(facts))
+    return replace(judge(by_xla, findings(by_xla)), by="xla", estimated=estimated)
 
 
 def unjudged(site: CheckpointSite, figures: ProgramFigures, reason: str) -> Checkpoint:
@@ -117,23 +151,34 @@ def _dropped(facts: VerdictFacts) -> int:
 
 
 def _saved(facts: VerdictFacts) -> int:
-    return facts.without.peak_nbytes - facts.figures.peak_nbytes
+    assert facts.peaks is not None
+    nbytes, without = facts.peaks
+    return without - nbytes
+
+
+def _share_of_peak(facts: VerdictFacts, share: float) -> float:
+    """Return a share of the peak without the checkpoint, in bytes."""
+    assert facts.peaks is not None
+    return share * facts.peaks[1]
 
 
 def _ratio(facts: VerdictFacts) -> float | None:
     dropped = _dropped(facts)
-    return _saved(facts) / dropped if dropped > 0 else None
+    return _saved(facts) / dropped if dropped > 0 and facts.peaks is not None else None
 
 
 def _verdict(facts: VerdictFacts) -> tuple[Verdict, str]:
-    for rule in _RULES:
+    for rule in _BY_POLICY if facts.peaks is None else (*_BY_POLICY, *_BY_PEAK):
         found = rule(facts)
         if found is not None:
             return found
+    if facts.peaks is None:
+        return Verdict.NOT_JUDGED, UNKNOWN_PEAK
     dropped, saved = _dropped(facts), _saved(facts)
+    drops = f"{format_bytes(dropped)} of" if dropped > 0 else "no"
     return Verdict.EARNS, (
-        f"it drops {format_bytes(dropped)} of residuals and the peak falls by"
-        f" {format_bytes(saved)}{_added_cost(facts)}"
+        f"it drops {drops} residuals and the peak falls by {format_bytes(saved)}"
+        f"{_added_cost(facts)}"
     )
 
 
@@ -192,9 +237,9 @@ def _overridden(facts: VerdictFacts) -> tuple[Verdict, str] | None:
 
 def _costs_memory(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     rise = -_saved(facts)
-    is_estimate = _recomputes_at_once(facts) or _dropped(facts) == 0
-    least = CLEAR_CHANGE if is_estimate else COSTLY_RISE
-    if rise <= least * facts.without.peak_nbytes:
+    is_doubtful = _recomputes_at_once(facts) or (_dropped(facts) == 0 and not facts.by_xla)
+    least = CLEAR_CHANGE if is_doubtful else COSTLY_RISE
+    if rise <= _share_of_peak(facts, least):
         return None
     dropped = _dropped(facts)
     drops = f"the {format_bytes(dropped)} that it drops" if dropped > 0 else "what it drops"
@@ -207,9 +252,9 @@ def _costs_memory(facts: VerdictFacts) -> tuple[Verdict, str] | None:
 def is_useless(facts: VerdictFacts) -> bool:
     """Return whether the peak falls by too little of what is dropped."""
     ratio = _ratio(facts)
+    is_small = _saved(facts) < _share_of_peak(facts, CLEAR_CHANGE)
     if ratio is None:
-        return True
-    is_small = _saved(facts) < CLEAR_CHANGE * facts.without.peak_nbytes
+        return is_small or not facts.by_xla
     return is_small and (ratio < USEFUL_RATIO or _recomputes_at_once(facts))
 
 
@@ -217,21 +262,17 @@ def _recomputes_at_once(facts: VerdictFacts) -> bool:
     """Return whether all that it drops is made again right away, before anything else can be freed.
 
     Because of where it is, such a checkpoint saves nothing; a small change comes from the estimate.
+    Of XLA's peaks it does not.
     """
-    return facts.shape in _BECAUSE and not facts.answers.saves
+    return not facts.by_xla and facts.shape in _BECAUSE and not facts.answers.saves
 
 
 def _undone(facts: VerdictFacts) -> tuple[Verdict, str] | None:
     site = facts.site
-    # What is left of a recomputation outside of loops waits for nothing and runs early.
-    is_early = facts.is_merged or (not site.in_loops and _dropped(facts) > 0)
-    if facts.remover and site.prevent_cse and is_early and is_useless(facts):
-        return Verdict.UNDONE, (
-            f"{facts.remover} removes its barriers: the recomputation is merged with the forward"
-            " pass, or runs beside it, and the results are kept from there"
-        )
     if site.prevent_cse or site.in_loops or not is_useless(facts) or _dropped(facts) <= 0:
         return None
+    if facts.by_xla and _costs_memory(facts):
+        return None  # something is left of it
     return Verdict.UNDONE, (
         "with prevent_cse=False and no loop around it, XLA merges the recomputation with the"
         " forward pass and keeps the results from there"
@@ -270,4 +311,5 @@ _BECAUSE = {
 }
 
 _Rule = Callable[[VerdictFacts], tuple[Verdict, str] | None]
-_RULES: tuple[_Rule, ...] = (_matched_nothing, _overridden, _undone, _costs_memory, _saves_nothing)
+_BY_POLICY: tuple[_Rule, ...] = (_matched_nothing, _overridden)
+_BY_PEAK: tuple[_Rule, ...] = (_undone, _costs_memory, _saves_nothing)

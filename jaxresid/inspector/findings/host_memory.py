@@ -31,7 +31,7 @@ def host_findings(
     program: Program,
     offered: Sequence[Offer],
     places: OpSources,
-    peak_nbytes: int,
+    peak_nbytes: int | None,
 ) -> tuple[Finding, ...]:
     """Return the findings about host memory in a function or a training step.
 
@@ -40,10 +40,11 @@ def host_findings(
       program: the program of the value with its gradients, or of the step.
       offered: the checkpoints whose policies offload something.
       places: finds the source lines of ops.
-      peak_nbytes: the peak of the program, in bytes.
+      peak_nbytes: the peak of the program, in bytes; None, where it is not known, leaves out what
+        is judged by its share of it.
     """
     found = list(_without_effect(residuals, offered))
-    if any(v.memory == "host" for v in program.block.inputs):
+    if peak_nbytes is not None and any(v.memory == "host" for v in program.block.inputs):
         for finding in (*_unrolled(program, places), *_transposed(program, places)):
             nbytes = finding.measured["nbytes"]
             assert isinstance(nbytes, int)

@@ -39,20 +39,22 @@ def unwrapped_bodies(
 ) -> Iterator[Finding]:
     """Yield findings of loops whose peak a checkpoint of the body would lower.
 
-    They stack most of what is kept, and much more than their carries.
+    They stack most of what is kept, and much more than their carries. There are none where the
+    peak is not known.
 
     Args:
       report: the report of the function or step.
       traced: its trace.
       stacking: finds the loops that stack residuals.
     """
-    kept, peak = report.totals.computed_nbytes, report.peak
-    if not any(r.trips > 1 for r in report.residuals):
+    kept, figures = report.totals.computed_nbytes, _peak_and_temporaries(report)
+    if figures is None or not any(r.trips > 1 for r in report.residuals):
         return
+    peak_nbytes, temporaries_nbytes = figures
     levels = traced.levels
     wrapped: set[tuple[str, int]] | None = None
     for loop in stacking():
-        if loop.nbytes <= max(DOMINATES * kept, DOMINATES * peak.temporaries_nbytes):
+        if loop.nbytes <= DOMINATES * max(kept, temporaries_nbytes):
             continue
         nest = levels.nests(loop.eqn)[0]
         trips = nest.length or 1
@@ -61,7 +63,7 @@ def unwrapped_bodies(
             for i in nest.carries
             if is_inexact(loop.eqn.invars[nest.operands[i]].aval)
         )
-        if loop.nbytes < MATTERS * peak.nbytes or 2 * carried >= loop.nbytes:
+        if loop.nbytes < MATTERS * peak_nbytes or 2 * carried >= loop.nbytes:
             continue
         location = levels.location(loop.level, loop.eqn)
         if wrapped is None:
@@ -79,9 +81,22 @@ def unwrapped_bodies(
                 "nbytes": loop.nbytes,
                 "carry_nbytes": carried,
                 "trips": trips,
-                "peak_nbytes": peak.nbytes,
+                "peak_nbytes": peak_nbytes,
             },
         )
+
+
+def _peak_and_temporaries(report: Report) -> tuple[int, int] | None:
+    """Return the bytes of the peak and of the temporaries there, by XLA where none are estimated.
+
+    None where XLA was not asked either.
+    """
+    if report.peak is not None:
+        return report.peak.nbytes, report.peak.temporaries_nbytes
+    for compiled in report.compiled:
+        if compiled.peak_nbytes is not None and compiled.temp_nbytes is not None:
+            return compiled.peak_nbytes, compiled.temp_nbytes
+    return None
 
 
 def stacking_loops(report: Report, traced: Trace) -> list[Loop]:

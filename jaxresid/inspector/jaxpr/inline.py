@@ -48,13 +48,17 @@ def without(jaxpr: Jaxpr, removed: Iterable[int]) -> Jaxpr:
     return flattened(rewritten(jaxpr, dict.fromkeys(removed, Inlining())))
 
 
-def flattened(jaxpr: Jaxpr) -> Jaxpr:
+def flattened(jaxpr: Jaxpr, *, everywhere: bool = False) -> Jaxpr:
     """Return the open jaxpr with the calls for removed checkpoints inlined where they must be.
 
     The calls that stand for removed checkpoints are replaced by their eqns wherever another
     checkpoint is around them.
+
+    Args:
+      jaxpr: the open jaxpr.
+      everywhere: whether to inline the other calls for removed checkpoints too.
     """
-    return _Flattening().jaxpr(jaxpr, False)
+    return _Flattening().jaxpr(jaxpr, everywhere)
 
 
 class _Flattening:

@@ -366,7 +366,6 @@ def of_kind(*kinds: Kind) -> frozenset[str]:
 
 
 ELEMENTWISE = of_kind("elementwise")
-TRANSCENDENTAL = frozenset(name for name in ELEMENTWISE if PRIMITIVES[name].transcendentals)
 CASTS = of_kind("cast")
 VIEWS = of_kind("view")
 COPIES = of_kind("copy")

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from jaxresid import jax_compat
-from jaxresid.inspector.memory.compiler_versions import cpu_compiler
-from jaxresid.inspector.memory.cpu.profile import Cpu
-from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.tpu.profile import Tpu
+from jaxresid.inspector.memory.intervals import basis_of
+from jaxresid.inspector.memory.profile import GPU, TPU, Profile
 from jaxresid.model import PlaceInfo
 from jaxresid.xla.places import Place
 
 
 def profile_of(place: Place) -> Profile:
-    """Return what the compiler of a place materialises; that of GPUs is taken for a TPU's."""
-    if place.platform != "cpu":
-        return Tpu()
-    jaxlib = jax_compat.jaxlib_version()
-    is_kept = cpu_compiler(jaxlib).keeps_barriers
-    return Cpu("" if is_kept else f"XLA:CPU of jaxlib {jaxlib}")
+    """Return what the compiler of a place materialises.
+
+    For a place without an estimate it is a guide to what may be worth asking the compiler about;
+    none of its figures are shown.
+    """
+    return TPU if place.platform == "tpu" else GPU
+
+
+def has_estimate(place: Place) -> bool:
+    """Return whether peaks at a place are estimated; a CPU's compiler is asked, in seconds."""
+    return place.platform != "cpu"
 
 
 def place_info(place: Place) -> PlaceInfo:
     """Return a place as results show it."""
+    is_estimated = has_estimate(place)
     return PlaceInfo(
-        place.text, place.kind, place.origin, profile_of(place).name, place.memory_nbytes
+        place.text,
+        place.kind,
+        place.origin,
+        profile_of(place).name if is_estimated else None,
+        place.memory_nbytes,
+        basis_of(place.kind, jax_compat.compilers()) if is_estimated else None,
     )

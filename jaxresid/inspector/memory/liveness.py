@@ -9,12 +9,15 @@ trip of its body on top.
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
-from jaxresid.inspector.memory.profile import Profile, Storage, storage
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels, writes_over
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # Temporaries this much smaller than the biggest change nothing wherever they are; and so many
@@ -67,27 +70,49 @@ class Timeline:
 
 def timeline(lowered: Lowered) -> Timeline:
     """Return the temporaries of a whole program over time, without its arguments and outputs."""
-    return _walk(lowered.block, lowered.profile, None, is_body=False)
+    taking_over = _taking_over(lowered.program, lowered.block)
+    return _walk(lowered.block, lowered.profile, None, taking_over, is_body=False)
 
 
-def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -> Timeline:
+def _taking_over(program: Program, block: Block) -> frozenset[Value]:
+    """Return the outputs that take over donated arguments, whose buffers are not theirs before."""
+    donated = Counter(
+        (v.shape, v.dtype, v.memory)
+        for v, role in zip(program.block.inputs, program.inputs, strict=True)
+        if role.donated
+    )
+    found: set[Value] = set()
+    for v in block.outputs:
+        if donated[v.shape, v.dtype, v.memory] > 0:
+            donated[v.shape, v.dtype, v.memory] -= 1
+            found.add(v)
+    return frozenset(found)
+
+
+def _walk(
+    block: Block,
+    profile: Profile,
+    nest: Nest | None,
+    taking_over: frozenset[Value] = frozenset(),
+    *,
+    is_body: bool,
+) -> Timeline:
     outside = set(block.inputs)
     if nest is None:
         outside.update(block.outputs)
     else:
         # What a trip stacks is written to the loop's result.
         outside.update(block.outputs[i] for i in nest.stacked)
-    stored = storage(block)
+    stored = _storage(block)
     # What is stored outside this block (its inputs, and where its outputs go) costs nothing here.
     free = set(stored.of(v for v in block.inputs))
     free.update(v for v in outside if v in stored.roots and stored.is_stored(v))
-    last = _last_reads(block, profile, stored)
+    last = _last_reads(block, stored)
     if is_body or profile.reuses_output_buffers:
-        overwritten_by = _written_in_place(block, profile, stored, last, free)
-    if nest is not None and profile.carries_stay:
-        free.update(_carries_updated_in_place(block, profile, nest, stored, last))
+        overwritten_by = _written_in_place(block, stored, last, free, taking_over)
     if not is_body and profile.reuses_output_buffers:
-        free.update(_reusing_output_buffers(block, stored, last, free, overwritten_by))
+        reusing = _reusing_output_buffers(block, stored, last, free, overwritten_by, taking_over)
+        free.update(reusing)
     live: dict[Value, Buffer] = {}
     now, host = 0, 0
     points: list[Point] = []
@@ -98,12 +123,12 @@ def _walk(block: Block, profile: Profile, nest: Nest | None, *, is_body: bool) -
         if not made and not op.bodies:
             continue
         dying = [v for v in stored.of(op.operands) if last.get(v) == i and v in live]
-        reused = _reused(made, dying, op, profile, free, live, block)
+        reused = _reused(made, dying, op, free, live, block)
         for v in reused:
             peak.release(live[v], i - 1)
             now -= live.pop(v).nbytes
         for v in made:
-            nbytes = profile.nbytes(v, block)
+            nbytes = array_nbytes(v, block)
             if v in free or nbytes == 0:
                 continue
             if v.memory == "host":
@@ -172,14 +197,14 @@ def _body_timeline(op: Op, profile: Profile) -> Timeline:
     worst: Timeline | None = None
     for body in op.bodies:
         nest = op.nest if body is op.bodies[0] else None
-        inner = _walk(profile.lowered(body, nest), profile, nest, is_body=True)
+        inner = _walk(kernels(body, nest, profile), profile, nest, is_body=True)
         if worst is None or inner.peak_nbytes > worst.peak_nbytes:
             worst = inner
     assert worst is not None
     return worst
 
 
-def _last_reads(block: Block, profile: Profile, stored: Storage) -> dict[Value, int]:
+def _last_reads(block: Block, stored: _Storage) -> dict[Value, int]:
     """Return, for each stored value, the index of the last op that needs it.
 
     Outputs are needed to the end.
@@ -196,7 +221,11 @@ def _last_reads(block: Block, profile: Profile, stored: Storage) -> dict[Value, 
 
 
 def _written_in_place(
-    block: Block, profile: Profile, stored: Storage, last: dict[Value, int], free: set[Value]
+    block: Block,
+    stored: _Storage,
+    last: dict[Value, int],
+    free: set[Value],
+    taking_over: frozenset[Value],
 ) -> dict[Value, Value]:
     """Add to `free` what an output is written over: it is in the output's buffer already.
 
@@ -206,11 +235,11 @@ def _written_in_place(
     overwritten_by: dict[Value, Value] = {}
     for i in range(len(block.ops) - 1, -1, -1):
         op = block.ops[i]
-        outside = [v for v in op.results if v in free]
+        outside = [v for v in op.results if v in free and v not in taking_over]
         if not outside:
             continue
         for old in stored.of(op.operands):
-            if old in free or last.get(old) != i or not profile.in_place(op, old):
+            if old in free or last.get(old) != i or not writes_over(op, old):
                 continue
             for v in outside:
                 if v.nbytes == old.nbytes:
@@ -221,27 +250,13 @@ def _written_in_place(
     return overwritten_by
 
 
-def _carries_updated_in_place(
-    block: Block, profile: Profile, nest: Nest, stored: Storage, last: dict[Value, int]
-) -> Iterator[Value]:
-    """Yield the carries' next values that are made once nothing reads the carry any more."""
-    made = {v: (i, op) for i, op in enumerate(block.ops) for v in op.results}
-    for inner, out in nest.carries.items():
-        before, after = block.inputs[inner], block.outputs[out]
-        if after not in made or not stored.is_stored(after):
-            continue
-        i, op = made[after]
-        read = last.get(before, -1)
-        if read < i or (read == i and profile.in_place(op, before)):
-            yield after
-
-
 def _reusing_output_buffers(
     block: Block,
-    stored: Storage,
+    stored: _Storage,
     last: dict[Value, int],
     free: set[Value],
     overwritten_by: dict[Value, Value],
+    taking_over: frozenset[Value],
 ) -> Iterator[Value]:
     """Yield the temporaries that fit into the buffer of an output written after their last use.
 
@@ -255,7 +270,7 @@ def _reusing_output_buffers(
     for v, i in made.items():  # from the first of those written over each other
         if v in overwritten_by:
             written_at[overwritten_by[v]] = written_at.get(v, i)
-        elif v in free and v.memory == "device":
+        elif v in free and v not in taking_over and v.memory == "device":
             output_buffers.setdefault(v.nbytes, []).append(_OutputBuffer(written_at.get(v, i)))
     for same_size in output_buffers.values():
         same_size.sort(key=lambda host: -host.written_at)
@@ -311,20 +326,61 @@ def _reused(
     results: Iterable[Value],
     dying: list[Value],
     op: Op,
-    profile: Profile,
     free: set[Value],
     live: dict[Value, Buffer],
     block: Block,
 ) -> list[Value]:
     """Return the dying operands whose buffers the results take over."""
-    left, taken = [v for v in dying if profile.in_place(op, v)], []
+    left, taken = [v for v in dying if writes_over(op, v)], []
     for v in results:
         if v in free:
             continue
-        nbytes = profile.nbytes(v, block)
+        nbytes = array_nbytes(v, block)
         for old in left:
             if live[old].nbytes == nbytes:
                 left.remove(old)
                 taken.append(old)
                 break
     return taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Storage:
+    """Where the values of a lowered block are.
+
+    Attributes:
+      roots: value -> the buffer that it is in, named by the value that was first in it; none for a
+        literal behind a barrier.
+    """
+
+    roots: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
+
+    def of(self, values: Iterable[Value]) -> list[Value]:
+        """Return the buffers of some values, each once."""
+        found: dict[Value, None] = {}
+        for v in values:
+            if v.literal is None:
+                found.update(dict.fromkeys(self.roots[v]))
+        return list(found)
+
+    def is_stored(self, value: Value) -> bool:
+        """Return whether a value has a buffer, which it is the first in."""
+        return self.roots.get(value) == (value,)
+
+
+def _storage(block: Block) -> _Storage:
+    """Return the buffers of a lowered block.
+
+    There is one for each value, except that a barrier's results are in the buffers of its operands.
+    """
+    made = _Storage()
+    roots = made.roots
+    for v in block.inputs:
+        roots[v] = (v,)
+    for op in block.ops:
+        if op.name == "barrier":
+            for a, b in zip(op.operands, op.results, strict=False):
+                roots[b] = () if a.literal is not None else roots[a]
+        else:
+            roots.update((v, (v,)) for v in op.results)
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.kernels import kernels
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block
 
@@ -26,4 +27,4 @@ class Lowered:
 
 def lower(program: Program, profile: Profile) -> Lowered:
     """Return a program as the compiler of a profile runs it."""
-    return Lowered(program, profile, profile.lowered(program.block, None))
+    return Lowered(program, profile, kernels(program.block, None, profile))

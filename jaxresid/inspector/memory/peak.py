@@ -95,8 +95,13 @@ def peak(lowered: Lowered, places: OpSources) -> Peak:
         breakdown=tuple(sorted(breakdown.items(), key=lambda item: -item[1])),
         curve=curve,
         curve_at=at,
-        uncounted=tuple(sorted({o.name for o in all_ops(program.block.ops)} & _OPAQUE)),
+        uncounted=uncounted(program),
     )
+
+
+def uncounted(program: Program) -> tuple[str, ...]:
+    """Return the primitives of a program whose memory is not known."""
+    return tuple(sorted({op.name for op in all_ops(program.block.ops)} & _OPAQUE))
 
 
 def _outside(program: Program, memory: str = "device") -> int:

@@ -1,84 +1,83 @@
-"""Describe what a compiler decides, and which buffers the values of a block are in.
+"""The profiles: for each compiler a table of its decisions, over rules that all share.
 
-What is materialised differs between compilers, so a profile lowers a block to what its compiler
-runs: see `cpu.profile` and `tpu.profile`. Every value of a lowered block is a buffer.
+The rules are in `rules/`: what is computed inside what reads it, what is materialised, and what is
+written over what. Those of a TPU were measured ahead of time with libtpu 0.0.52 and JAX 0.12.0.1
+for a v5p, those of a GPU with jaxlib 0.12.0.1 for an H100, ahead of time with cuBLAS, and 0.11.2 on
+one; all at gigabyte shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Protocol
-
-from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.program.ops import Block, Op, Value
+from dataclasses import dataclass
 
 
-class Profile(Protocol):
-    """One compiler's decisions, each a rule about one mechanism."""
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One compiler's decisions.
+
+    Attributes:
+      name: its name in reports.
+      reuses_output_buffers: whether temporaries may be in an output's buffer until the output is
+        written.
+      pads_to_tiles: whether arrays are padded to tiles, and reshapes across tiles are copies.
+      narrows_factors: whether float32 that only dots of default precision read is stored as
+        bfloat16.
+      computes_factors: whether a dot or convolution computes what it reads. Otherwise it reads
+        arrays, their batch axes first, and slices of a stack are copied for it.
+      epilogue: the elementwise ops that finish a dot before it is written; None: all.
+      finishes_random: whether elementwise ops finish random bits, so that a dropout keeps its mask.
+      fuses_gathers: whether gathers, concatenations and a scatter's updates are computed inside
+        what reads them; otherwise they are calls that read arrays.
+      repeats_sines: whether a sine and the like are computed again in each of their readers.
+      keeps_expensive_halves: whether these and tanh, of two bytes, are materialised for several
+        readers nevertheless, as they take longer than their bytes.
+      materializes_fills: whether what a loop reads of constants is materialised before it.
+      copies_to_stacks: whether what a trip stacks and other kernels read is an array besides.
+      writes_over_operands: whether an elementwise kernel may write over an array that it reads.
+    """
 
     name: str
     reuses_output_buffers: bool
-    """Whether temporaries may be in an output's buffer until the output is written."""
-
-    carries_stay: bool
-    """Whether a trip may write a carry's next value where the carry is."""
-
-    @property
-    def removes_barriers(self) -> str:
-        """The compiler, in words, where it removes optimization barriers; otherwise empty.
-
-        An example is `XLA:CPU of jaxlib 0.10.2`. The barriers keep apart what a checkpoint
-        recomputes.
-        """
-
-    def lowered(self, block: Block, nest: Nest | None) -> Block:
-        """Return the block as this compiler runs it; `nest` is given for the body of a loop."""
-
-    def nbytes(self, value: Value, block: Block) -> int:
-        """Return the bytes of a stored value of a lowered block."""
-
-    def in_place(self, op: Op, value: Value) -> bool:
-        """Return whether the op may write a result over `value`, which it is the last to read."""
+    pads_to_tiles: bool
+    narrows_factors: bool
+    computes_factors: bool
+    epilogue: frozenset[str] | None
+    finishes_random: bool
+    fuses_gathers: bool
+    repeats_sines: bool
+    keeps_expensive_halves: bool
+    materializes_fills: bool
+    copies_to_stacks: bool
+    writes_over_operands: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Storage:
-    """Where the values of a lowered block are.
-
-    Attributes:
-      roots: value -> the buffer that it is in, named by the value that was first in it; none for a
-        literal behind a barrier.
-    """
-
-    roots: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
-
-    def of(self, values: Iterable[Value]) -> list[Value]:
-        """Return the buffers of some values, each once."""
-        found: dict[Value, None] = {}
-        for v in values:
-            if v.literal is None:
-                found.update(dict.fromkeys(self.roots[v]))
-        return list(found)
-
-    def is_stored(self, value: Value) -> bool:
-        """Return whether a value has a buffer, which it is the first in."""
-        return self.roots.get(value) == (value,)
-
-
-def storage(block: Block) -> Storage:
-    """Return the buffers of a lowered block.
-
-    There is one for each value, except that a barrier's results are in the buffers of its operands.
-    """
-    made = Storage()
-    roots = made.roots
-    for v in block.inputs:
-        roots[v] = (v,)
-    for op in block.ops:
-        if op.name == "barrier":
-            for a, b in zip(op.operands, op.results, strict=False):
-                roots[b] = () if a.literal is not None else roots[a]
-        else:
-            roots.update((v, (v,)) for v in op.results)
-    return made
+TPU = Profile(
+    name="tpu",
+    reuses_output_buffers=False,
+    pads_to_tiles=True,
+    narrows_factors=True,
+    computes_factors=True,
+    epilogue=None,
+    finishes_random=False,
+    fuses_gathers=False,
+    repeats_sines=False,
+    keeps_expensive_halves=False,
+    materializes_fills=False,
+    copies_to_stacks=False,
+    writes_over_operands=False,
+)
+GPU = Profile(
+    name="gpu",
+    reuses_output_buffers=True,
+    pads_to_tiles=False,
+    narrows_factors=False,
+    computes_factors=False,
+    epilogue=frozenset({"add", "add_any"}),
+    finishes_random=True,
+    fuses_gathers=True,
+    repeats_sines=True,
+    keeps_expensive_halves=True,
+    materializes_fills=True,
+    copies_to_stacks=True,
+    writes_over_operands=True,
+)

@@ -480,10 +480,10 @@ def all_ops(ops: Sequence[Op]) -> list[Op]:
 
 def pruned(block: Block, *, is_body: bool = False) -> Block:
     """Return the block without ops, and its loops without results, that nothing reads."""
-    return scheduled(_needed(block), is_body)
+    return _scheduled(_needed(block), is_body)
 
 
-def scheduled(block: Block, is_body: bool) -> Block:
+def _scheduled(block: Block, is_body: bool) -> Block:
     """Return the block with what is recomputed where a compiler's scheduler puts it.
 
     The jaxpr recomputes all of a checkpoint's region first. A scheduler does not: of a whole

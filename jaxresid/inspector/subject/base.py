@@ -7,13 +7,14 @@ import functools
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
+from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.memory.compilers import place_info, profile_of
+from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
+from jaxresid.inspector.memory.intervals import interval_of_program
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
@@ -21,7 +22,18 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
-from jaxresid.model import Finding, JaxInfo, Mesh, Peak, PlaceInfo, Report, Residual, Split, Target
+from jaxresid.model import (
+    Finding,
+    Interval,
+    JaxInfo,
+    Mesh,
+    Peak,
+    PlaceInfo,
+    Report,
+    Residual,
+    Split,
+    Target,
+)
 from jaxresid.xla.places import Place
 
 if TYPE_CHECKING:
@@ -62,7 +74,7 @@ class Subject(ABC):
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """The compiler that its peak is estimated for."""
+        """The compiler whose rules its peak is estimated by."""
         return profile_of(self.place)
 
     @property
@@ -80,7 +92,7 @@ class Subject(ABC):
         """The mesh that it is split over; None: it is of one device."""
         return meshes.mesh_for_report(self.trace.arguments.mesh)
 
-    @property
+    @functools.cached_property
     def jax(self) -> JaxInfo:
         """The installed JAX: its version, flags and compilers."""
         return JaxInfo(jax_compat.jax_version(), jax_compat.flags(), jax_compat.compilers())
@@ -96,9 +108,21 @@ class Subject(ABC):
         return self
 
     @functools.cached_property
-    def peak(self) -> Peak:
-        """The estimated peak, with what is live there."""
-        return peak(lower(self.program, self.profile), OpSources(self.trace))
+    def peak(self) -> Peak | None:
+        """The estimated peak, with what is live there; None where peaks are not estimated."""
+        if not has_estimate(self.place):
+            return None
+        found = peak(lower(self.program, self.profile), OpSources(self.trace))
+        around = self.interval(found.nbytes, self.program)
+        if around is None:
+            return found
+        return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
+
+    def interval(self, nbytes: int, program: Program) -> Interval | None:
+        """Return the interval around the estimated peak of the program or of a variant."""
+        if not has_estimate(self.place):
+            return None
+        return interval_of_program(nbytes, program, self.place.kind, self.jax.compilers)
 
     @property
     @abstractmethod
@@ -151,10 +175,17 @@ class Subject(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A report together with the subject that it was made from."""
+    """A report together with the subject that it was made from.
+
+    Attributes:
+      subject: the subject.
+      report: the report.
+      judged: the checkpoints of the report, with what their verdicts are made of.
+    """
 
     subject: Subject
     report: Report
+    judged: tuple[JudgedCheckpoint, ...] = ()
 
     @property
     def trace(self) -> Traced:

@@ -21,6 +21,7 @@ from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_device
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.jaxpr.inline import flattened
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
@@ -138,7 +139,10 @@ class Trace(Traced):
         """Return what `runnable` does, with the auxiliary outputs between if they are wanted."""
         jax = jax_compat.import_jax()
         primal = self.primal()
-        evaluate = jax_compat.as_function(primal.jaxpr)
+        # Of a call JAX makes other eqns than of the code in its place, and a compiler may tell them
+        # apart.
+        plain = flattened(self.written, everywhere=True)
+        evaluate = jax_compat.as_function(jax_compat.with_jaxpr(primal.jaxpr, plain))
         treedef = jax.tree.structure(primal.out_info)
         count = len(self.arguments.having("differentiated"))
 

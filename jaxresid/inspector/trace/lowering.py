@@ -73,7 +73,7 @@ def _module(what: Lowerable, platform: str, mesh: Any) -> LoweredModule:
         keep_unused=True,
     )
     try:
-        with warnings.catch_warnings(), jax_compat.in_mesh(mesh):
+        with warnings.catch_warnings(), jax_compat.without_callers(), jax_compat.in_mesh(mesh):
             # What is given away and cannot be used is said when the step itself is run.
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             lowered = jitted.trace(*what.operands).lower(lowering_platforms=(platform,))

@@ -54,10 +54,12 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
     bound = at_least(c.uncosted)
     share = percent(c.recompute_fraction, 1) if c.recompute_fraction and c.recompute_flops else ""
     about = "about " if bound else ""
+    peak = "XLA's peak" if c.by == "xla" else "peak"
     parts = [
         f"kept {format_bytes(c.kept_nbytes)} → {_known(c.kept_without_nbytes)}",
-        f"peak {format_bytes(c.peak_nbytes)} → {_known(c.peak_without_nbytes)}",
     ]
+    if c.peak_nbytes is not None:
+        parts.append(f"{peak} {format_bytes(c.peak_nbytes)} → {_known(c.peak_without_nbytes)}")
     if c.recompute_flops is not None:
         added = f"recompute {bound}{format_flops(c.recompute_flops)}"
         parts.append(added + f" ({about}{share})" * bool(share))
@@ -69,6 +71,21 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
     if c.ratio is not None:
         parts.append(f"r {c.ratio:.2f}")
     return tuple(parts)
+
+
+def confirmation_text(checkpoint: Checkpoint) -> str:
+    """Return how the verdict stands to the other one, of XLA and the estimate.
+
+    An example is `the estimate differs: saves nothing, peak 1.20 GiB → 1.21 GiB`. The text is ''
+    where the two agree, or XLA was not to be asked.
+    """
+    if checkpoint.unconfirmed:
+        return f"unconfirmed by XLA: {checkpoint.unconfirmed}"
+    estimated = checkpoint.estimated
+    if estimated is None or estimated.verdict == checkpoint.verdict:
+        return ""
+    peaks = map(format_bytes, (estimated.peak_nbytes, estimated.peak_without_nbytes))
+    return f"the estimate differs: {verdict_text(estimated.verdict)}, peak {' → '.join(peaks)}"
 
 
 def _known(nbytes: int | None) -> str:
@@ -102,6 +119,8 @@ def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[Renderable
         notes = source_notes(c.source)
         if notes:
             below.insert(0, Text(" · ".join(notes), style="dim"))
+        if confirmation := confirmation_text(c):
+            below.append(Text(confirmation, style="yellow"))
         below += [Text(finding_text(f, c), style="yellow") for f in c.findings]
         for line in below:
             yield Padding(line, (0, 0, 0, _INDENT))

@@ -9,8 +9,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Collective, Compiled, CompiledBuffer, CompiledReport, CompilerWarning
-from jaxresid.render.report.accuracy import RULES
+from jaxresid.model import (
+    Collective,
+    Compiled,
+    CompiledBuffer,
+    CompiledReport,
+    CompilerWarning,
+    interval_between,
+)
+from jaxresid.render.report.estimates import about_text, interval_remarks
 from jaxresid.render.report.heading import heading
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -102,7 +109,9 @@ def render_compiled(report: CompiledReport) -> RenderableType:
         parts += [Text()] * bool(i) + [*compiled_lines(compiled)]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
-    parts += [Text(remark, style="dim") for remark in remarks(report.compiled)]
+    told = remarks(report.compiled)
+    told += interval_remarks(report.places) if told else ()
+    parts += [Text(remark, style="dim") for remark in told]
     return Group(*parts)
 
 
@@ -117,8 +126,10 @@ def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
     if not told:
         return ()
     each = "each device" if any(c.devices > 1 for c in told) else "one device"
+    is_estimated = any(c.estimate_nbytes is not None for c in told)
+    estimate = "; the estimate is from the trace" if is_estimated else ""
     return (
-        f"Compiled, not run: figures are XLA's, for {each}; the estimate is from the trace.",
+        f"Compiled, not run: figures are XLA's, for {each}{estimate}.",
         "The peak is argument + output + temp - alias.",
     )
 
@@ -207,9 +218,9 @@ def _figures(compiled: Compiled) -> Iterator[RenderableType]:
     if compiled.peak_nbytes is not None:
         each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
         peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
-    if compiled.estimate_nbytes is not None and compiled.profile is not None:
-        estimate = format_bytes(compiled.estimate_nbytes)
-        peak.append(Text(f"estimate {estimate} (by {RULES[compiled.profile]})"))
+    if compiled.estimate_nbytes is not None:
+        around = interval_between(compiled.estimate_low_nbytes, compiled.estimate_high_nbytes)
+        peak.append(Text(f"estimate {about_text(compiled.estimate_nbytes, around)}"))
     if peak:
         yield FlowingParts(peak, indent=2)
     figures = _parts(compiled, _FIGURES)

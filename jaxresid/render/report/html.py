@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from jaxresid.model import Checkpoint, LiveValue, Report, Source
-from jaxresid.render.report.checkpoints import LEGEND, figure_parts, finding_text, site_parts
+from jaxresid.model import Checkpoint, CompiledBuffer, LiveValue, Report, Source
+from jaxresid.render.report.checkpoints import (
+    LEGEND,
+    confirmation_text,
+    figure_parts,
+    finding_text,
+    site_parts,
+)
+from jaxresid.render.report.compiled import buffer_text
+from jaxresid.render.report.compiled import verdict_text as fits_text
 from jaxresid.render.report.cost import cost_remarks, cost_rows
 from jaxresid.render.report.heading import STEP, place_remark
 from jaxresid.render.report.peak import (
@@ -17,7 +25,7 @@ from jaxresid.render.report.peak import (
     op_text,
     peak_remarks,
     peak_text,
-    profile_text,
+    room_text,
     top_live,
 )
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
@@ -72,10 +80,11 @@ def _cost(report: Report) -> Iterable[str]:
 
 def _peak(report: Report) -> Iterable[str]:
     peak = report.peak
-    yield (
-        f"<p><b>{escape(peak_text(peak))}</b> {escape(profile_text(peak))} "
-        f"{escape(' '.join([op_text(peak), *_place(peak.source)]))}</p>"
-    )
+    if peak is None:
+        yield from _compiled(report)
+        return
+    beside = [room_text(report).plain, op_text(peak), *_place(peak.source)]
+    yield f"<p><b>{escape(peak_text(peak))}</b> {escape(' '.join(filter(None, beside)))}</p>"
     if peak.curve:
         yield "<pre>{}\n{}</pre>".format(*curve_lines(peak, _CURVE_WIDTH))
     yield _paragraph(" · ".join(breakdown_parts(peak)))
@@ -85,7 +94,22 @@ def _peak(report: Report) -> Iterable[str]:
         yield _table(names, (_live(live, peak.nbytes) for live in top.shown))
     if top.hidden:
         yield _paragraph(hidden_text(top))
-    yield from map(_paragraph, peak_remarks(peak, report.place, report.jax))
+    yield from map(_paragraph, peak_remarks(peak, report.place))
+
+
+def _compiled(report: Report) -> Iterable[str]:
+    """Yield what XLA says of a program whose peak is not estimated."""
+    for compiled in report.compiled:
+        yield f"<p><b>peak, by XLA</b> {escape(fits_text(compiled))}</p>"
+        if compiled.error is not None:
+            yield _paragraph(compiled.error)
+        names = ("bytes", "buffer", "where", "code")
+        yield _table(names, map(_buffer, compiled.buffers))
+
+
+def _buffer(buffer: CompiledBuffer) -> Sequence[str]:
+    count = f"×{buffer.count} " if buffer.count > 1 else ""
+    return format_bytes(buffer.nbytes), f"{count}{buffer_text(buffer)}", *_cells(buffer.source)
 
 
 def _live(live: LiveValue, peak_nbytes: int) -> Sequence[str]:
@@ -99,9 +123,10 @@ def _live(live: LiveValue, peak_nbytes: int) -> Sequence[str]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Sequence[str]:
+    verdict = f"{verdict_text(checkpoint.verdict)}: {checkpoint.reason}"
     return (
         " · ".join(site_parts(checkpoint)),
-        f"{verdict_text(checkpoint.verdict)}: {checkpoint.reason}",
+        "; ".join(filter(None, (verdict, confirmation_text(checkpoint)))),
         " · ".join(figure_parts(checkpoint)),
         " ".join(finding_text(f, checkpoint) for f in checkpoint.findings),
     )

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.layer_paths import folded, pattern
-from jaxresid.model import JaxInfo, LiveValue, Peak, PlaceInfo
-from jaxresid.render.report.accuracy import RULES, accuracy_text
+from jaxresid.model import LiveValue, Peak, PlaceInfo, Report, answer
 from jaxresid.render.report.cost import at_least
+from jaxresid.render.report.estimates import STYLES, about_text, answer_text, interval_remarks
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -22,14 +22,23 @@ _TOP = 5
 
 
 def peak_text(peak: Peak) -> str:
-    """Return the estimated peak as text: `peak about 812.30 MiB`."""
+    """Return the estimated peak as text: `peak about 13.8 GiB (12.4 to 15.6)`."""
     bound = at_least(peak.uncounted)
-    return f"peak {bound or 'about '}{format_bytes(peak.nbytes)}"
+    if bound:
+        return f"peak {bound}{format_bytes(peak.nbytes)} (estimate)"
+    return f"peak {about_text(peak.nbytes, peak.interval)}"
 
 
-def profile_text(peak: Peak) -> str:
-    """Return what the estimate follows: `(estimate, by a TPU's rules)`."""
-    return f"(estimate, by {RULES[peak.profile]})"
+def room_text(report: Report) -> Text:
+    """Return whether the estimated peak fits the place, as far as the estimate can tell.
+
+    It is empty where the memory is not known, where there is no interval, and where XLA was asked.
+    """
+    capacity = report.place.memory_nbytes
+    if report.peak is None or report.peak.interval is None or not capacity or report.compiled:
+        return Text()
+    around = report.peak.interval
+    return Text(answer_text(around, capacity), STYLES[answer(around, capacity)])
 
 
 def op_text(peak: Peak) -> str:
@@ -116,8 +125,8 @@ def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, s
     return sparkline(peak.curve, width, encoding), mark
 
 
-def peak_remarks(peak: Peak, place: PlaceInfo, jax: JaxInfo) -> tuple[str, ...]:
-    """Return remarks on what the figure leaves out, and on its measured accuracy."""
+def peak_remarks(peak: Peak, place: PlaceInfo) -> tuple[str, ...]:
+    """Return remarks on what the figure leaves out, and on its interval."""
     remarks = []
     if peak.aliased_nbytes:
         nbytes = format_bytes(peak.aliased_nbytes)
@@ -126,20 +135,21 @@ def peak_remarks(peak: Peak, place: PlaceInfo, jax: JaxInfo) -> tuple[str, ...]:
         remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory in addition.")
     if peak.uncounted:
         remarks.append(f"not counted: scratch memory of {', '.join(peak.uncounted)}")
-    return (*remarks, accuracy_text(place, jax.compilers))
+    return (*remarks, *(() if peak.uncounted else interval_remarks([place])))
 
 
-def render_peak(peak: Peak, place: PlaceInfo, jax: JaxInfo, encoding: str) -> list[RenderableType]:
-    """Return the block of the text report on the peak.
+def render_peak(report: Report, encoding: str) -> list[RenderableType]:
+    """Return the block of the text report on the peak; nothing where there is no estimate.
 
     Args:
-      peak: the estimate of the peak.
-      place: the place that it is for, for the remark on accuracy.
-      jax: the versions of JAX's compilers, for the remark on accuracy.
+      report: the report.
       encoding: the encoding of the stream that the text is for.
     """
-    title = [Text(peak_text(peak), style="bold"), Text(profile_text(peak), style="dim")]
-    parts: list[RenderableType] = [FlowingParts(title, separator=" "), Text(op_text(peak))]
+    peak = report.peak
+    if peak is None:
+        return []
+    title = [part for part in (Text(peak_text(peak), style="bold"), room_text(report)) if part]
+    parts: list[RenderableType] = [FlowingParts(title), Text(op_text(peak))]
     parts.append(SourceLines(peak.source))
     if peak.curve:
         parts.append(_Curve(peak, encoding))
@@ -149,8 +159,8 @@ def render_peak(peak: Peak, place: PlaceInfo, jax: JaxInfo, encoding: str) -> li
         parts.append(_table(peak, top))
     if top.hidden:
         parts.append(Text(hidden_text(top), style="dim"))
-    parts += [Text(remark, style="dim") for remark in peak_remarks(peak, place, jax)]
-    return parts
+    parts += [Text(remark, style="dim") for remark in peak_remarks(peak, report.place)]
+    return [*parts, Text()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,22 +44,15 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
     found = rows(report, view)
     parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh, [report.place])]
     parts += [_headline(report), Text()]
-    parts += [
-        *render_cost(report),
-        Text(),
-        *render_peak(report.peak, report.place, report.jax, encoding),
-        Text(),
-    ]
+    parts += [*render_cost(report), Text(), *_peak(report, encoding)]
     if report.checkpoints:
         parts += [*render_checkpoints(report.checkpoints), Text()]
     if report.offloading is not None:
         parts += [*render_offloading(report), Text()]
     if found.shown:
         parts += [Text("residuals", style="bold"), _table(report, found), Text()]
-    if report.compiled:
-        parts.append(Text("what XLA says", style="bold"))
-        for compiled in report.compiled:
-            parts += [*compiled_lines(compiled), Text()]
+    if report.compiled and report.peak is not None:
+        parts += [Text("what XLA says", style="bold"), *_compiled(report), Text()]
     parts += _footer(report, found, view)
     return Group(*parts)
 
@@ -81,6 +74,21 @@ def print_report(report: Report, *, group_by: GroupBy | None, top: int | None, a
     view = View(group_by=group_by, top=top, all=all)
     console = Console(highlight=False)
     console.print(render_report(report, view, console.encoding))
+
+
+def _peak(report: Report, encoding: str) -> Iterable[RenderableType]:
+    """Return the block on the peak: the estimate, or what XLA says where there is none."""
+    if report.peak is not None:
+        return render_peak(report, encoding)
+    return [Text("peak, by XLA", style="bold"), *_compiled(report), Text()]
+
+
+def _compiled(report: Report) -> Iterable[RenderableType]:
+    for i, compiled in enumerate(report.compiled):
+        yield from [Text()] * bool(i)
+        yield from compiled_lines(compiled)
+    if not report.compiled:
+        yield Text(f"  not known, as {report.place.name}'s compiler was not asked")
 
 
 def _headline(report: Report) -> Table:

@@ -5,6 +5,7 @@ Figures of one column are in one unit, so that they can be compared at a glance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,15 @@ class Unit:
             return shown if value else "0"
         least = f"{10**-self.decimals:.{self.decimals}f}"
         return f"<{least}" if value > 0 else f">-{least}"
+
+    def short(self, value: int) -> str:
+        """Return a number of bytes or FLOPs in this unit with three digits: `14.1`, `0.87`, `1630`.
+
+        There are no more decimals than in the column, and all digits before them.
+        """
+        shown = value / self.scale
+        before = math.floor(math.log10(shown)) if shown > 0 else 0
+        return f"{shown:.{max(min(2 - before, self.decimals), 0)}f}"
 
 
 def bytes_unit(values: Iterable[int]) -> Unit:

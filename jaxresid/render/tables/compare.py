@@ -9,10 +9,18 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Comparison, ComparisonRow, Compiled, Timing
-from jaxresid.render.report.accuracy import RULES, accuracy_text
+from jaxresid.model import (
+    Answer,
+    Comparison,
+    ComparisonRow,
+    Compiled,
+    PlaceInfo,
+    Timing,
+    answer,
+)
 from jaxresid.render.report.compiled import verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
+from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_rows
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
@@ -37,6 +45,8 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _NO_LETTER = "."
 _PLACES = 6
 _FITS, _FITS_NOT = " fits", " no"
+_RANK_CHANGED = "~"
+_MARKS: dict[Answer | None, str] = {"does not fit": "x", "too close": "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +114,25 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
     if knee is not None:
         sentences.append(f"knee: {knee.name}: {_best_trade(knee.row, bare)}")
     if frontier:
-        lowest = min(frontier, key=lambda e: e.row.peak_nbytes or 0)
-        if plain is not None and lowest.row.peak_nbytes == plain.row.peak_nbytes:
+        lowest = min(frontier, key=lambda e: e.row.compared_nbytes or 0)
+        if plain is not None and lowest.row.compared_nbytes == plain.row.compared_nbytes:
             if len(found) > 1:
                 sentences.append("no policy lowers the peak of this function")
         elif lowest is not knee:
-            least = lowest.row.peak_nbytes or 0
-            lower = any(e.row.host_nbytes and (e.row.peak_nbytes or 0) < least for e in found)
+            least = lowest.row.compared_nbytes or 0
+            lower = any(
+                e.row.host_nbytes
+                and e.row.compared_nbytes is not None
+                and e.row.compared_nbytes < least
+                for e in found
+            )
             which = "lowest peak without host memory" if lower else "lowest peak"
             sentences.append(f"{which}: {lowest.name}: {_best_trade(lowest.row, bare)}")
     written = next((e for e in found if _holds(e, "as-written")), None)
     if written is not None and written is not plain:
         better = [e for e in frontier if _dominates(e.row, written.row)]
         if better:
-            best = min(better, key=lambda e: e.row.peak_nbytes or 0)
+            best = min(better, key=lambda e: e.row.compared_nbytes or 0)
             sentences.append(f"{written.name}: {best.name} {_advantage(best.row, written.row)}")
     return tuple(sentences)
 
@@ -136,13 +151,19 @@ def _fitting(on: str, found: Sequence[TableEntry]) -> str | None:
     if not judged:
         return None
     fitting = [(e, c) for e, c in judged if c.fits]
+    is_all = len(judged) == sum(e.row.error is None for e in found)
+    which = "one that was" if len(judged) == 1 else f"{len(judged)} that were"
+    asked = "" if is_all else f" of the {which} compiled"
     if not fitting:
         e, c = min(judged, key=lambda pair: pair[1].peak_nbytes or 0)
-        return f"{on}: nothing fits; the smallest is {e.name}: {verdict_text(c)}"
+        nothing = "nothing" if is_all else f"none{asked}"
+        return f"{on}: {nothing} fits; the smallest is {e.name}: {verdict_text(c)}"
     e, c = min(fitting, key=lambda pair: (_costs(pair[0].row)[1], pair[1].peak_nbytes or 0))
     if len(fitting) == len(judged) == 1:
         return f"{on}: {e.name} {verdict_text(c)}"
     how_many = "everything" if len(fitting) == len(judged) else f"{len(fitting)} of {len(judged)}"
+    if not is_all:
+        how_many = f"{len(fitting)}{asked}"
     verb = "fits" if how_many == "everything" or len(fitting) == 1 else "fit"
     least = "" if len(fitting) == 1 else ", with the least recompute"
     return f"{on}: {how_many} {verb}{least}: {e.name}, {verdict_text(c).removeprefix('fits: ')}"
@@ -159,14 +180,8 @@ def compiled_for(on: str, row: ComparisonRow) -> Compiled | None:
 
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:
-    """Return remarks on what the figures are, and on the measured accuracy of the estimates."""
-    rules = f"the peak by {RULES[comparison.place.profile]}"
-    found = [
-        f"Peak, FLOPs and time are estimates: {rules}, the time from the chip's published figures."
-        if comparison.chip
-        else f"Peak and FLOPs are estimates, {rules}; the chip's figures are not known, so the time"
-        " is not."
-    ]
+    """Return remarks on what the figures are, and on the intervals of the estimates."""
+    found = [_what_figures_are(comparison)]
     if comparison.measured_on is not None:
         rounds = [r.measured.rounds for r in comparison.rows if r.measured is not None]
         times = f", {max(rounds)} rounds: median (lowest-highest)" if rounds else ""
@@ -178,8 +193,16 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
             " times are approximate."
         )
     found += _compiled_remarks(comparison)
-    accuracy = accuracy_text(comparison.place, comparison.jax.compilers)
-    return (*found, accuracy.replace("Measured", "The peak was measured"))
+    return (*found, *interval_remarks([comparison.place]))
+
+
+def _what_figures_are(comparison: Comparison) -> str:
+    no_time = "; the chip's figures are not known, so the time is not."
+    if comparison.place.profile is None:
+        return f"FLOPs are estimates{no_time}"
+    if comparison.chip:
+        return "Peak, FLOPs and time are estimates, the time from the chip's published figures."
+    return f"Peak and FLOPs are estimates{no_time}"
 
 
 def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
@@ -238,7 +261,9 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     ]
     if found:
         parts += [Text(), _Table(comparison, found, encoding)]
-        parts.append(FlowingParts(_legend(found), separator=" · ", style="dim", indent=2))
+        parts.append(
+            FlowingParts(_legend(found, comparison.place), separator=" · ", style="dim", indent=2)
+        )
         if host := render_rows([(_mark(e), e.row) for e in found]):
             parts += [Text(), *host]
     failed = [row for row in comparison.rows if row.error is not None]
@@ -247,7 +272,8 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     parts += _not_compiled(comparison.rows)
     points = tuple(_points(found))
     if plotted(points):
-        parts += [Text(), _Plot(points, _bytes_unit(found), encoding)]
+        title = "XLA's peak" if all(e.row.by == "xla" for e in found) else "peak"
+        parts += [Text(), _Plot(points, _bytes_unit(found), encoding, title)]
     sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
     sentences += compiled_takeaways(found)
     if not found:
@@ -266,7 +292,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 def _order(row: ComparisonRow) -> tuple[int, int, int]:
     first = _FIRST.index(row.policy) if row.policy in _FIRST else len(_FIRST)
-    return first, -(row.peak_nbytes or 0), row.recompute_flops or 0
+    return first, -(row.compared_nbytes or 0), row.recompute_flops or 0
 
 
 def _figures(row: ComparisonRow) -> Hashable:
@@ -284,18 +310,20 @@ def _holds(entry: TableEntry, policy: str) -> bool:
 
 def _dominates(row: ComparisonRow, other: ComparisonRow) -> bool:
     """Return whether a row is better in peak or recompute and worse in neither."""
+    if row.compared_nbytes is None or other.compared_nbytes is None:
+        return False
     mine, theirs = _costs(row), _costs(other)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
 def _costs(row: ComparisonRow) -> tuple[int, int]:
-    return row.peak_nbytes or 0, row.recompute_flops or 0
+    return row.compared_nbytes or 0, row.recompute_flops or 0
 
 
 def _best_trade(row: ComparisonRow, plain: ComparisonRow | None) -> str:
-    peak = f"peak {format_bytes(row.peak_nbytes or 0)}"
-    if plain is not None and plain.peak_nbytes != row.peak_nbytes:
-        peak += f" instead of {format_bytes(plain.peak_nbytes or 0)}"
+    peak = f"peak {format_bytes(row.compared_nbytes or 0)}"
+    if plain is not None and plain.compared_nbytes not in (None, row.compared_nbytes):
+        peak += f" instead of {format_bytes(plain.compared_nbytes or 0)}"
     added = added_text(row.recompute_flops or 0, row.recompute_fraction or 0.0, row.uncosted)
     return f"{peak}, {added}"
 
@@ -303,7 +331,7 @@ def _best_trade(row: ComparisonRow, plain: ComparisonRow | None) -> str:
 def _advantage(row: ComparisonRow, other: ComparisonRow) -> str:
     parts = []
     if _costs(row)[0] < _costs(other)[0]:
-        peaks = (format_bytes(r.peak_nbytes or 0) for r in (row, other))
+        peaks = (format_bytes(r.compared_nbytes or 0) for r in (row, other))
         parts.append("has a lower peak ({} instead of {})".format(*peaks))
     if _costs(row)[1] < _costs(other)[1]:
         shares = (_share(r) for r in (row, other))
@@ -324,14 +352,35 @@ def _where(comparison: Comparison) -> Iterator[RenderableType]:
     yield FlowingParts([at, *places], separator="  ", indent=2)
 
 
-def _legend(found: Sequence[TableEntry]) -> list[str]:
+def _legend(found: Sequence[TableEntry], place: PlaceInfo) -> list[str]:
     without_host = " without host memory" * any(e.row.host_nbytes for e in found)
     legend = ["no checkpoint and as written first, then by peak, highest first"]
     if any(e.pareto for e in found):
         legend.append(f"* Pareto-optimal{without_host}")
     if any(e.knee for e in found):
         legend.append("[ ] knee: beyond it, saving more memory gets expensive")
+    changed = sum(e.row.rank_changed for e in found)
+    if changed:
+        legend.append(
+            f"{_RANK_CHANGED} XLA's rank by peak is not the estimate's: {changed} of {len(found)}"
+        )
+    answers = {_answer(e.row, place) for e in found}
+    budget = format_bytes(place.memory_nbytes or 0)
+    if "does not fit" in answers:
+        legend.append(f"{_MARKS['does not fit']} does not fit {budget}")
+    if "too close" in answers:
+        legend.append(f"{_MARKS['too close']} too close to {budget}: --compile decides")
     return legend
+
+
+def _answer(row: ComparisonRow, place: PlaceInfo) -> Answer | None:
+    """Return whether a row fits the place as far as its estimate can tell; None if XLA was asked.
+
+    It is None as well where the memory of the place or the interval is not known.
+    """
+    if row.interval is None or not place.memory_nbytes or row.compiled:
+        return None
+    return answer(row.interval, place.memory_nbytes)
 
 
 def _failed(failed: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
@@ -362,8 +411,8 @@ def _not_compiled(rows: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
 def _points(found: Sequence[TableEntry]) -> Iterator[PlotPoint]:
     for e in found:
         r = e.row
-        if r.peak_nbytes is not None and r.recompute_fraction is not None:
-            yield PlotPoint(r.recompute_fraction, r.peak_nbytes, e.letter, e.pareto, e.knee)
+        if r.compared_nbytes is not None and r.recompute_fraction is not None:
+            yield PlotPoint(r.recompute_fraction, r.compared_nbytes, e.letter, e.pareto, e.knee)
 
 
 def _bytes_unit(found: Sequence[TableEntry]) -> Unit:
@@ -379,6 +428,7 @@ class _Plot:
     points: Sequence[PlotPoint]
     unit: Unit
     encoding: str
+    title: str = "peak"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         peaks = sorted(p.peak for p in self.points)
@@ -390,7 +440,7 @@ class _Plot:
             options.max_width,
             self.encoding,
         )
-        yield Text(f"peak, {self.unit.name}", style="cyan")
+        yield Text(f"{self.title}, {self.unit.name}", style="cyan")
         yield from drawn
         under = ["recompute, % of the FLOPs without checkpoints"]
         if hidden:
@@ -407,7 +457,7 @@ class _Table:
     encoding: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = _columns(self.entries, self.encoding)
+        columns = _columns(self.entries, self.comparison.place, self.encoding)
         beside = width_of(columns) <= room_for(options.max_width)
         yield from headings(columns, beside=beside)
         for i, e in enumerate(self.entries):
@@ -431,7 +481,7 @@ def _hanging(start: Text, texts: Sequence[Text], width: int) -> Text:
     return Text("\n").join([start + first, *(Text(" " * left) + line for line in rest)])
 
 
-def _columns(found: Sequence[TableEntry], encoding: str) -> list[Column]:
+def _columns(found: Sequence[TableEntry], place: PlaceInfo, encoding: str) -> list[Column]:
     rows = [e.row for e in found]
     unit = _bytes_unit(found)
     flops = flops_unit(r.recompute_flops or 0 for r in rows)
@@ -441,7 +491,10 @@ def _columns(found: Sequence[TableEntry], encoding: str) -> list[Column]:
         return Column((name, unit.name), tuple(unit.text(v or 0) for v in values), style)
 
     columns = [Column(("", ""), tuple(_mark(e) for e in found))]
-    columns.append(of_bytes("peak", [r.peak_nbytes for r in rows], "cyan"))
+    if place.profile is not None:  # otherwise it is XLA's, which has a column of its own
+        columns.append(of_bytes("peak", [r.peak_nbytes for r in rows], "cyan"))
+    if any(r.interval for r in rows):
+        columns.append(_intervals(rows, place, unit))
     columns.append(of_bytes("kept", [r.kept_nbytes for r in rows]))
     if any(r.host_nbytes for r in rows):
         columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
@@ -455,6 +508,18 @@ def _columns(found: Sequence[TableEntry], encoding: str) -> list[Column]:
     return columns
 
 
+def _intervals(rows: Sequence[ComparisonRow], place: PlaceInfo, unit: Unit) -> Column:
+    """Return the column of the intervals around the peaks, each marked where it may not fit."""
+    marks = [_MARKS.get(_answer(row, place), "") for row in rows]
+    width = 2 * any(marks)
+    texts = []
+    for row, mark in zip(rows, marks, strict=True):
+        ends = row.interval
+        text = f"{unit.short(ends.low_nbytes)}-{unit.short(ends.high_nbytes)}" if ends else ""
+        texts.append(text + f" {mark}".ljust(2)[:width])
+    return Column(("interval" + " " * width, unit.name + " " * width), tuple(texts))
+
+
 def _has_figures(on: str, rows: Sequence[ComparisonRow]) -> bool:
     """Return whether XLA gave figures of any of the rows for a place."""
     return any(c.on == on and c.error is None for row in rows for c in row.compiled)
@@ -464,6 +529,7 @@ def _place(on: str, rows: Sequence[ComparisonRow]) -> Column:
     """Return the column of XLA's peak for a place, and whether it fits."""
     told = [compiled_for(on, row) for row in rows]
     unit = bytes_unit(c.peak_nbytes for c in told if c is not None and c.peak_nbytes is not None)
+    unit_name = unit.name + " " * len(_FITS)
     texts = []
     for compiled in told:
         peak = None if compiled is None else compiled.peak_nbytes
@@ -472,7 +538,11 @@ def _place(on: str, rows: Sequence[ComparisonRow]) -> Column:
             continue
         word = {True: _FITS, False: _FITS_NOT, None: ""}[compiled.fits]
         texts.append(("?" if peak is None else unit.text(peak)) + word.ljust(len(_FITS)))
-    return Column((on, unit.name + " " * len(_FITS)), tuple(texts), "cyan")
+    if any(row.rank_changed for row in rows):
+        marks = [_RANK_CHANGED if row.rank_changed else " " for row in rows]
+        texts = [text + mark for text, mark in zip(texts, marks, strict=True)]
+        unit_name += " "
+    return Column((on, unit_name), tuple(texts), "cyan")
 
 
 def _mark(entry: TableEntry) -> str:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
-from jaxresid.render.report.accuracy import RULES, accuracy_text
 from jaxresid.render.report.cost import added_text, at_least
+from jaxresid.render.report.estimates import STYLES, about_text, interval_remarks
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
@@ -28,34 +28,53 @@ _KINDS = {
 }
 
 
-def verdict_text(plan: Plan) -> str:
-    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.20 GiB, ...`.
+_FIGURES = {
+    "plain_nbytes": "without any checkpoint",
+    "written_nbytes": "as it is written",
+    "peak_nbytes": "with this plan",
+    "floor_nbytes": "the lowest found",
+}
 
-    Where nothing fits it says by how much the lowest peak is too high.
+
+def verdict_text(plan: Plan) -> str:
+    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.2 GiB ...`.
+
+    Where nothing fits it says by how much the lowest peak is too high, and where an estimate cannot
+    tell, what can.
     """
-    budget, peak = format_bytes(plan.budget_nbytes), format_bytes(plan.peak_nbytes)
-    if not plan.fits:
-        over = format_bytes(plan.floor_nbytes - plan.budget_nbytes)
-        floor = format_bytes(plan.floor_nbytes)
-        return f"nothing fits {budget}: the lowest peak found is {floor}, {over} too much"
+    budget = format_bytes(plan.budget_nbytes)
+    peak = about_text(plan.peak_nbytes, plan.interval)
+    if plan.confirmed:
+        peak = f"{format_bytes(plan.peak_nbytes)} by XLA"
+    decides = ""
+    if plan.answer == "too close":
+        is_asked = plan.compiles or plan.unconfirmed
+        decides = f"; {'XLA did not decide in time' if is_asked else '--compile decides'}"
+    if not plan.is_within:
+        over = f", {format_bytes(plan.peak_nbytes - plan.budget_nbytes)} too much"
+        verdict = f"too close to {budget}" if decides else f"nothing fits {budget}"
+        return f"{verdict}: the lowest peak found is {peak}{decides or over}"
     cost = added_text(plan.recompute_flops, plan.recompute_fraction, plan.uncosted)
     as_is = "" if any(site.changed for site in plan.sites) else " as it is written"
     doubt = "" if plan.verified else ", not verified"
-    return f"fits {budget}{as_is}{doubt}: peak about {peak}, {cost}"
+    verdict = "too close to" if decides else "fits"
+    return f"{verdict} {budget}{as_is}{doubt}: peak {peak}, {cost}{decides}"
 
 
 def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
-    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`."""
-    names: dict[int, list[str]] = {}
-    for nbytes, name in (
-        (plan.plain_nbytes, "without any checkpoint"),
-        (plan.written_nbytes, "as it is written"),
-        *(((plan.peak_nbytes, "with this plan"),) if plan.fits else ()),
-        (plan.floor_nbytes, "the lowest found"),
-    ):
-        names.setdefault(nbytes, []).append(name)
+    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`.
+
+    XLA's are marked where others are estimates.
+    """
+    by_xla = ", by XLA" if len(plan.by_xla) < len(_FIGURES) else ""
+    names: dict[tuple[int, bool], list[str]] = {}
+    for figure, name in _FIGURES.items():
+        nbytes = getattr(plan, figure)
+        if nbytes is not None and (plan.is_within or figure != "peak_nbytes"):
+            names.setdefault((nbytes, figure in plan.by_xla), []).append(name)
     return tuple(
-        (nbytes, f"{' and '.join(same)}, {_room(nbytes, plan)}") for nbytes, same in names.items()
+        (nbytes, f"{' and '.join(same)}, {_room(nbytes, plan)}{by_xla if is_by_xla else ''}")
+        for (nbytes, is_by_xla), same in names.items()
     )
 
 
@@ -115,7 +134,9 @@ def value_text(value: PlannedValue) -> str:
 def search_text(plan: Plan) -> str:
     """Return a sentence on whether the search may have missed something cheaper."""
     tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
-    if not plan.fits:
+    if plan.compiles:
+        tried += f", {plan.compiles} compiled"
+    if not plan.is_within:
         return f"{tried}; {'proven: none fits' if plan.proven else 'not all choices were tried'}."
     if plan.proven:
         return f"Proven: nothing cheaper among these choices fits ({tried})."
@@ -126,6 +147,8 @@ def verified_text(plan: Plan) -> str:
     """Return a sentence on whether a trace of the code gave the figures of the plan."""
     if plan.doubt is not None:
         return f"Not verified: {plan.doubt}"
+    if plan.code and plan.confirmed:
+        return "Verified: tracing this code gives the figures of what XLA compiled."
     if plan.code:
         return "Verified: tracing this code gives these figures."
     return "The figures are those of the code as it is written."
@@ -146,14 +169,14 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     """
     plan = safe_value(plan)
     times = "×" if can_encode("×", encoding) else "x"
-    verdict = BrokenNames(verdict_text(plan), style="bold green" if plan.fits else "bold red")
+    verdict = BrokenNames(verdict_text(plan), style=STYLES[plan.answer])
     parts: list[RenderableType] = [
         heading(plan.target, plan.jax, places=[plan.place]),
         verdict,
         _peaks(plan),
     ]
     parts.append(FlowingParts(figure_parts(plan, times), indent=2))
-    if not plan.fits:
+    if not plan.is_within:
         parts.append(Text(helps(plan)))
     parts += [Text(), *_sites(plan)]
     if plan.code:
@@ -213,7 +236,7 @@ def _sites(plan: Plan) -> Iterator[RenderableType]:
         yield Text("nothing to change", style="bold")
         return
     title = f"{count} place{'s' * (count != 1)}"
-    aim = "" if plan.fits else " for the lowest peak"
+    aim = "" if plan.is_within else " for the lowest peak"
     yield Text.assemble((title, "bold"), (f"  {todo}{aim}", "dim"))
     for site in plan.sites:
         style = "bold yellow" if site.changed else "bold"
@@ -246,5 +269,5 @@ def _remarks(plan: Plan) -> Iterator[str]:
     yield search_text(plan)
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: recompute is a lower bound."
-    accuracy = accuracy_text(plan.place, plan.jax.compilers)
-    yield f"Peaks are estimates, by {RULES[plan.place.profile]}. {accuracy}"
+    if len(plan.by_xla) < len(_FIGURES):  # some are estimates
+        yield from interval_remarks([plan.place])

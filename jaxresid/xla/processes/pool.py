@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import threading
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.interrupts import reraising_interrupts
+from jaxresid.progress import Done, Progress
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes.cache import CompileCache, key
 from jaxresid.xla.processes.child import one_line
@@ -33,8 +35,6 @@ _MAX_WORKERS = 4
 _MAX_HANDED_OUT = 64
 _TICK_S = 0.5
 _ENDING_S = 10.0
-
-Progress = Callable[[str], None]
 
 
 def default_workers() -> int:
@@ -50,6 +50,7 @@ def compile_jobs(
     cache: CompileCache | None = None,
     progress: Progress | None = None,
     compiler: str = COMPILER,
+    until: float = math.inf,
 ) -> Generator[tuple[int, Compilation], None, None]:
     """Yield the result of each job, with the job's index, in the order in which they end.
 
@@ -67,8 +68,10 @@ def compile_jobs(
       workers: how many at once; None: `default_workers()`, or 64 in someone else's executor.
       cache: where results are looked up and kept. Of an executor that may be on other machines only
         what does not depend on the machine is kept: what was compiled for a TPU that is not there.
-      progress: is told what is compiled at the moment and since when.
+      progress: is told what is compiled at the moment and since when, and of each compile that
+        ends, which those are not whose result the cache had.
       compiler: as for `execute`.
+      until: when to end what still compiles, and to begin no more, by `time.monotonic`.
     """
     run = _Executions(executor, workers, compiler)
     total = operator.length_hint(jobs)
@@ -78,7 +81,7 @@ def compile_jobs(
     more = True
     try:
         with reraising_interrupts():
-            while more or run.pending:
+            while (more or run.pending) and time.monotonic() < until:
                 if more and run.has_room():
                     index, job = next(todo, (-1, None))
                     if job is None:
@@ -102,8 +105,10 @@ def compile_jobs(
                     if pending_job.cache is not None:
                         pending_job.cache.put(pending_job.job, found)
                     known[name] = found
+                    n_done += len(pending_job.indices)
+                    if progress is not None:
+                        progress(_done_text(pending_job, found, n_done, total))
                     for index in pending_job.indices:
-                        n_done += 1
                         yield index, found
                 if progress is not None and run.pending:
                     progress(_progress_text(run.pending.values(), n_done, total))
@@ -270,8 +275,23 @@ def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> s
     first = min(running or pending, key=lambda flight: flight.began_at or flight.submitted_at)
     seconds = time.monotonic() - (first.began_at or first.submitted_at)
     if running:
-        what = f"compiling {first.job.label or first.job.place.text}"
+        what = f"compiling {_named(first.job)}"
         what += f" and {len(running) - 1} more" if len(running) > 1 else ""
     else:
         what = f"{len(pending)} to compile"
-    return f"{what}, {n_done}{f' of {total}' if total else ''} done, {seconds:.0f} s"
+    return f"{what}, {_count(n_done, total)}, {seconds:.0f} s"
+
+
+def _done_text(ended: _PendingJob, found: Compilation, n_done: int, total: int) -> Done:
+    """Return that a compile has ended: `compiled dots for tpu:v5e:2x4, 3 of 8 done, 12 s`."""
+    verb = "compiled" if found.error is None else "could not compile"
+    seconds = time.monotonic() - (ended.began_at or ended.submitted_at)
+    return Done(f"{verb} {_named(ended.job)}, {_count(n_done, total)}, {seconds:.0f} s")
+
+
+def _named(job: Job) -> str:
+    return job.label or job.place.text
+
+
+def _count(n_done: int, total: int) -> str:
+    return f"{n_done} of {total} done" if total else f"{n_done} done"

@@ -203,7 +203,8 @@ def report_of(fun, model, names):
     try:
         # A function of its own each time: JAX would give back what it traced with names.
         x = {"x": X, "mask": X, "more": X} if fun is gated else X
-        return jaxresid.inspect(lambda model, x: fun(model, x))(model, x)  # noqa: PLW0108
+        inspect = jaxresid.inspect(lambda model, x: fun(model, x), on="tpu:v5p")  # noqa: PLW0108
+        return inspect(model, x)
     finally:
         Module.names = False
 

@@ -130,7 +130,7 @@ def test_one_donated_argument_lends_its_buffer_once(donate):
         lambda x: (x + 1.0, x * 2.0), X, inputs=[ValueRole("argument", "x", donated=donate)]
     )
     nbytes = 4 * 8 * 4
-    total = peak_nbytes(lower(found, profile_of(parse_place("cpu"))))
+    total = peak_nbytes(lower(found, profile_of(parse_place("tpu:v5p"))))
     assert total == (2 if donate else 3) * nbytes
 
 

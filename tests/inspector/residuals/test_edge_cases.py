@@ -49,7 +49,6 @@ def step(w, x):
     return w - gradient
 
 
-@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
 @pytest.mark.parametrize(
     "fun",
     [
@@ -57,20 +56,21 @@ def step(w, x):
         *(scanned, checkpointed, step),
     ],
 )
-def test_what_calls_back_keeps_what_it_keeps_without(fun, on, monkeypatch):
+def test_what_calls_back_keeps_what_it_keeps_without(fun, monkeypatch):
     inputs = f32(64, 64), f32(32, 64)
-    with_calls = jaxresid.inspect(fun, on=on)(*inputs)
+    with_calls = jaxresid.inspect(fun, on="tpu:v5p")(*inputs)
     monkeypatch.setattr(jax.debug, "print", lambda *args, **kwargs: None)
     monkeypatch.setitem(globals(), "io_callback", lambda *args: None)
-    without = jaxresid.inspect(fun, on=on)(*inputs)
+    without = jaxresid.inspect(fun, on="tpu:v5p")(*inputs)
     assert with_calls.totals == without.totals
     # What is given to a call lives until then: at most two arrays of the size of x, and a scalar.
     assert 0 <= with_calls.peak.nbytes - without.peak.nbytes <= 2 * 32 * 64 * 4 + 4
 
 
-@pytest.mark.parametrize("on", ["tpu:v5p", "cpu"])
-def test_an_array_without_elements(on):
-    report = jaxresid.inspect(lambda w, x: jnp.sum(jnp.sin(x @ w)), on=on)(f32(64, 0), f32(32, 64))
+def test_an_array_without_elements():
+    report = jaxresid.inspect(lambda w, x: jnp.sum(jnp.sin(x @ w)), on="tpu:v5p")(
+        f32(64, 0), f32(32, 64)
+    )
     # Of the arguments only x holds anything, and so does its gradient.
     assert report.peak.nbytes == pytest.approx(2 * 32 * 64 * 4, abs=1024)
 

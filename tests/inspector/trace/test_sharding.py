@@ -640,13 +640,14 @@ def test_one_device_of_a_scanned_model_against_xla(tmp_path):
     assert found["warnings"] == []
     assert found["arguments"][0] == found["arguments"][1]
     assert same_outputs(found["outputs"])
-    assert 0.8 < found["total"][0] / found["total"][1] < 1.25
+    assert found["total"][0] is None  # XLA:CPU's peak is asked for
 
 
 @pytest.mark.slow
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", [c.name for c in sharded.CASES if c.fun is not sharded.mlp])
 def test_policies_rank_as_with_xla(name, tmp_path):
-    found = measured([name], ",".join(sharded.POLICIES), tmp_path)
+    found = measured([name], ",".join(sharded.POLICIES), tmp_path, on="gpu:h100:8")
     assert len(found) == len(sharded.POLICIES)
     for row in found:
         assert row["arguments"][0] == row["arguments"][1]

@@ -14,16 +14,16 @@ class CompilerRecomputes(TracedRule):
     estimated peak would be as low, although they drop residuals.
 
     ## Why is this bad?
-    The compilers for TPU and GPU compute cheap elementwise values (gelu, relu, silu, softmax) again
-    where they are read. A checkpoint adds its barriers, which keep each layer's inputs too.
+    A TPU's compiler computes cheap elementwise values (gelu, relu, silu, softmax) again where they
+    are read, in matmuls too; a GPU's does so outside of matmuls, which read arrays. A checkpoint
+    adds its barriers, which keep each layer's inputs too.
 
     ## Use instead
     No checkpoint there, or one without a policy around more than a layer. Policies pay off around
     the body of a loop, which no compiler recomputes, and for sin, cos and erf, which are kept.
 
     ## When is this fine?
-    Where the passes are compiled apart, or not at all; on XLA:CPU, for which `--on cpu` estimates
-    the peak; and on a GPU, whose compiler recomputes less than the estimate for it assumes.
+    Where the passes are compiled apart, or not at all, and on XLA:CPU.
     """
 
     code = "JXR808"
@@ -31,7 +31,8 @@ class CompilerRecomputes(TracedRule):
     severity = "info"
     bad = (
         Example(
-            """import jax
+            """# With --on tpu:v5e.
+import jax
 import jax.numpy as jnp
 
 dots = jax.checkpoint_policies.dots_saveable
@@ -50,7 +51,8 @@ def loss(ws, x):
 def loss_inputs():
     square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
     return [square] * 8, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
-"""
+""",
+            on="tpu:v5e",
         ),
     )
     good = (

@@ -32,7 +32,8 @@ class UselessCheckpoint(TracedRule):
     severity = "warning"
     bad = (
         Example(
-            """import jax
+            """# With --on tpu:v5e.
+import jax
 import jax.numpy as jnp
 
 dots = jax.checkpoint_policies.dots_saveable
@@ -51,7 +52,8 @@ def loss(ws, x):
 def loss_inputs():
     square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
     return [square] * 8, jax.ShapeDtypeStruct((4096, 256), jnp.float32)
-"""
+""",
+            on="tpu:v5e",
         ),
     )
     good = (

@@ -1,4 +1,4 @@
-"""The accelerator profile: each rule on a program whose answer can be counted, and whole models
+"""The profile of a TPU: each rule on a program whose answer can be counted, and whole models
 against the TPU compiler where libtpu is installed."""
 
 import jax
@@ -12,9 +12,9 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.tpu.kernels import Kernel, kernels
-from jaxresid.inspector.memory.tpu.layouts import stored_nbytes
-from jaxresid.inspector.memory.tpu.profile import Tpu
+from jaxresid.inspector.memory.profile import TPU
+from jaxresid.inspector.memory.rules.kernels import Kernel, kernels
+from jaxresid.inspector.memory.rules.layouts import stored_nbytes
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.ops import Block, Value
 from jaxresid.inspector.trace.function import trace
@@ -33,7 +33,7 @@ def program(fun, *args):
 
 
 def walked(fun, *args):
-    return timeline(lower(program(fun, *args), Tpu()))
+    return timeline(lower(program(fun, *args), TPU))
 
 
 def temporaries(fun, *args):
@@ -41,7 +41,7 @@ def temporaries(fun, *args):
 
 
 def lowered(fun, *args):
-    return kernels(program(fun, *args).block, None)
+    return kernels(program(fun, *args).block, None, TPU)
 
 
 def bodies(block):
@@ -435,7 +435,7 @@ def test_other_primitives_are_arrays(fun, least):
 
 def test_lowering_twice_changes_nothing():
     block = lowered(lambda x, w: jnp.sum(jnp.sin(x @ w)), X, W)
-    assert kernels(block, None) is block
+    assert kernels(block, None, TPU) is block
     assert all(isinstance(op, Kernel) for op in block.ops)
     assert isinstance(block, Block)
 

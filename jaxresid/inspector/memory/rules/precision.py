@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxresid.inspector.jaxpr.primitives import PARTS, REDUCTIONS, VIEWS
-from jaxresid.inspector.memory.tpu.fusion import LIBRARY, Fusions, is_multiplied
+from jaxresid.inspector.memory.rules.fusion import LIBRARY, Fusions, is_multiplied
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # The bits of a float32 are not those of the bfloat16 that it holds.

@@ -1,8 +1,7 @@
-"""Turn a block into the kernels that a TPU's compiler makes of it.
+"""Turn a block into the kernels that a compiler makes of it.
 
 A kernel's operands are the arrays that it reads, through all that is computed inside it, and its
-results those that it writes. Each rule was measured ahead of time with libtpu 0.0.52, JAX 0.12.0.1,
-on one v5p chip, at gigabyte shapes; a GPU's compiler was not measured.
+results those that it writes.
 """
 
 from __future__ import annotations
@@ -12,16 +11,22 @@ from dataclasses import dataclass, field, replace
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS
-from jaxresid.inspector.memory.tpu.fusion import (
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.fusion import (
     LIBRARY,
     MULTIPLIED,
     Fusions,
+    Move,
     fusions,
+    is_elementwise,
+    is_fusible,
     is_multiplied,
     is_view,
 )
-from jaxresid.inspector.memory.tpu.layouts import layouts, stored_nbytes
-from jaxresid.inspector.memory.tpu.precision import narrowed
+from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
+from jaxresid.inspector.memory.rules.overwriting import kept_operands
+from jaxresid.inspector.memory.rules.precision import narrowed
+from jaxresid.inspector.memory.rules.strides import AS_IT_IS, Strides, read_order, row_major, viewed
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # These write over their first operand.
@@ -52,25 +57,42 @@ class Kernel(Op):
     overwrites: tuple[Value, ...] = ()
 
 
-def kernels(block: Block, nest: Nest | None) -> Kernels:
-    """Return the kernels of a block and of the bodies in it."""
+def kernels(block: Block, nest: Nest | None, profile: Profile) -> Kernels:
+    """Return the kernels that a compiler makes of a block and of the bodies in it.
+
+    Args:
+      block: the block; one that is lowered already stays as it is.
+      nest: how it lines up with the loop whose body it is; None if it is no loop's.
+      profile: the compiler's decisions.
+    """
     if isinstance(block, Kernels):
         return block
-    return _Compiler(block).block(block, nest)
+    return _Compiler(block, profile).block(block, nest)
+
+
+def array_nbytes(value: Value, block: Block) -> int:
+    """Return the bytes of an array of a block of kernels, padding included."""
+    return block.nbytes.get(value, value.nbytes) if isinstance(block, Kernels) else value.nbytes
+
+
+def writes_over(op: Op, value: Value) -> bool:
+    """Return whether an op may write a result over `value`, which it is the last to read."""
+    return isinstance(op, Kernel) and value in op.overwrites
 
 
 class _Compiler:
     """What is decided for a whole program."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, profile: Profile) -> None:
         self._fusions: dict[Block, Fusions] = {}
-        self.layouts = layouts(block)
-        self.narrow = set(narrowed(block, self.fusions))
+        self.profile = profile
+        self.layouts = layouts(block) if profile.pads_to_tiles else {}
+        self.narrow = set(narrowed(block, self.fusions)) if profile.narrows_factors else set()
 
     def fusions(self, block: Block) -> Fusions:
         found = self._fusions.get(block)
         if found is None:
-            found = self._fusions[block] = fusions(block)
+            found = self._fusions[block] = fusions(block, self.profile)
         return found
 
     def block(self, block: Block, nest: Nest | None) -> Kernels:
@@ -96,13 +118,22 @@ class _KernelWriter:
         self._casts: dict[Value, Value] = {}
         self._nbytes: dict[Value, int] = {}
         self._looped: set[Value] = set()
+        # How a view reads its array; None if it cannot, and dots read a copy.
+        self._strides: dict[Value, Strides | None] = {}
+        # In which order dots read an array; None until one does, if it is made in any order.
+        self._orders: dict[Value, Strides | None] = {}
+        self._reordered: dict[tuple[Value, Strides], Value] = {}
+        # Copies of a stack's slices, which start with the trip.
+        self._first: list[Kernel] = []
+        # Of a value that is computed where it is read: the arrays that are read where it is.
+        self._aligned: dict[Value, frozenset[Value]] = {}
 
     def write(self) -> Kernels:
         for op in self._block.ops:
             if op.name == "barrier":
                 self._barrier(op)
             elif is_view(op) and op.results[0] not in self._fusions.widths:
-                self._alias(op.results[0], op.operands[0])
+                self._view(op)
             elif op.bodies:
                 self._loop(op)
             elif self._fusions.is_array(op):
@@ -111,19 +142,42 @@ class _KernelWriter:
                 self._inside(op)
         outputs = self._outputs()
         ops = self._ordered(outputs)
+        if self._compiler.profile.writes_over_operands:
+            kept = kept_operands(ops)
+            ops = tuple(
+                replace(op, overwrites=tuple(v for v in op.overwrites if v not in kept[op]))
+                if op in kept
+                else op
+                for op in ops
+            )
         made = Kernels(self._block.inputs, ops, outputs, self._nbytes)
         self._carry(made, ops)
         return made
 
     def _outputs(self) -> tuple[Value, ...]:
         outputs = []
+        stacked = self._nest.stacked if self._nest else frozenset()
+        carried = self._nest.carries.values() if self._nest else ()
+        read = {v for kernel in self._kernels for v in kernel.operands}
+        read.update(*(self._roots.get(self._block.outputs[i], ()) for i in carried))
         for i, v in enumerate(self._block.outputs):
             out = v if v.literal is not None else self._roots[v][0]
-            if self._nest and i in self._nest.stacked and out in self._looped:
+            if i in stacked and out in self._looped:
                 # The inner loop has an array of its own, copied to the outer stack after it.
                 out = self._copy(self._kernels[-1], out)
+            elif i in stacked and out in read and self._compiler.profile.copies_to_stacks:
+                out = self._copied_to_stack(out)
             outputs.append(out)
         return tuple(outputs)
+
+    def _copied_to_stack(self, array: Value) -> Value:
+        """Return a copy of an array that is made just after it; an input of the block as it is."""
+        for i, kernel in enumerate(self._kernels):
+            if array in kernel.results:
+                made = self._copy(kernel, array)
+                self._kernels.insert(i + 1, self._kernels.pop())
+                return made
+        return array
 
     def _ordered(self, outputs: Sequence[Value]) -> tuple[Kernel, ...]:
         """Return the kernels; in a loop, those dots last whose results go straight into a stack.
@@ -139,13 +193,54 @@ class _KernelWriter:
         last = {
             op: None for op in self._kernels if op.name in MULTIPLIED and op.results[0] in stacked
         }
-        return (*(op for op in self._kernels if op not in last), *last)
+        return (*self._first, *(op for op in self._kernels if op not in last), *last)
 
     def _alias(self, result: Value, operand: Value) -> None:
         self._roots[result] = () if operand.literal is not None else self._roots[operand]
         self._multiplied[result] = self._multiplied.get(operand, frozenset())
         if operand in self._arrays:
             self._arrays.add(result)
+
+    def _view(self, op: Op) -> None:
+        result, operand = op.results[0], op.operands[0]
+        self._alias(result, operand)
+        before = self._strides.get(operand, row_major(operand.shape))
+        self._strides[result] = None if before is None else viewed(op, before)
+        self._aligned[result] = frozenset() if op.name == "transpose" else self._in_place(operand)
+
+    def _in_place(self, value: Value) -> frozenset[Value]:
+        """Return the arrays of which an element is read where that of the value is written."""
+        is_array = self._roots.get(value) == (value,)
+        return self._aligned.get(value, frozenset([value]) if is_array else frozenset())
+
+    def _factor(self, op: Op, which: int) -> Value:
+        """Return the array that a dot or convolution reads as its first or second factor.
+
+        An array that no dot can read as it lies is copied, once for all that read it so.
+        """
+        value = op.operands[which]
+        if value not in self._arrays or not self._roots[value]:
+            return value
+        (array,) = self._roots[value]
+        if array in self._slices:
+            array = self._copied(op, array, AS_IT_IS, None)
+            if self._kernels and self._kernels[-1].results == (array,):
+                self._first.append(self._kernels.pop())
+        order = AS_IT_IS
+        if op.name == "dot_general":
+            order = read_order(op, which, self._strides.get(value, row_major(value.shape)))
+        if self._orders.get(array, AS_IT_IS) is None:
+            self._orders[array] = order
+        elif order != self._orders.get(array, AS_IT_IS):
+            array = self._copied(op, array, order, order)
+        return array
+
+    def _copied(self, op: Op, array: Value, order: Strides, known: Strides | None) -> Value:
+        made = self._reordered.get((array, order))
+        if made is None:
+            made = self._reordered[array, order] = self._copy(op, array)
+            self._orders[made] = known
+        return made
 
     def _read(self, operands: Sequence[Value]) -> tuple[Value, ...]:
         found: dict[Value, None] = {}
@@ -166,13 +261,29 @@ class _KernelWriter:
         """Record that the op's results are computed in whatever reads them."""
         roots = self._read(op.operands)
         within = frozenset(roots) if is_multiplied(op) else self._within(op.operands)
+        aligned = self._read_in_place(op)
         for v in op.results:
             self._roots[v] = roots
             self._multiplied[v] = within
+            self._aligned[v] = aligned
+
+    def _read_in_place(self, op: Op) -> frozenset[Value]:
+        """Return the arrays that an elementwise op reads where it writes, and nowhere else."""
+        if not is_elementwise(op):
+            return frozenset()
+        operands = [v for v in op.operands if v.literal is None]
+        found = frozenset[Value]().union(*(self._in_place(v) for v in operands))
+        return found.difference(*(set(self._roots[v]) - self._in_place(v) for v in operands))
 
     def _kernel(self, op: Op) -> None:
-        if op.name in _CALLED:
+        profile = self._compiler.profile
+        if op.name in SCATTERS and profile.fuses_gathers:
+            op = replace(op, operands=(self._array(op, op.operands[0]), *op.operands[1:]))
+        elif op.name in _CALLED and not isinstance(op, Move):
             op = replace(op, operands=tuple(self._array(op, v) for v in op.operands))
+        elif is_multiplied(op) and not profile.computes_factors:
+            factors = (self._factor(op, 0), self._factor(op, 1))
+            op = replace(op, operands=(*factors, *op.operands[2:]))
         roots = self._read(op.operands)
         overwrites: Sequence[Value] = ()
         start = self._fusions.starts.get(op.results[0]) if op.results else None
@@ -185,6 +296,10 @@ class _KernelWriter:
             op = replace(
                 op, name=start.name, eqn=start.eqn, context=start.context, phase=start.phase
             )
+        elif profile.writes_over_operands:
+            overwrites = tuple(self._read_in_place(op))
+        if start is None and op.results and is_fusible(op):
+            self._orders[op.results[0]] = None
         self._emit(op, roots, overwrites)
 
     def _array(self, op: Op, value: Value) -> Value:
@@ -219,12 +334,16 @@ class _KernelWriter:
         stacks = {op.results[i] for i in op.nest.stacked} if op.nest else ()
         for v in op.results:
             self._roots[v] = (v,)
+            self._aligned.pop(v, None)
+            self._strides.pop(v, None)
             self._arrays.add(v)
             width = self._fusions.widths.get(v, v.itemsize)
             if v in self._compiler.narrow:
                 width = 2
-            is_stack = v in stacks
-            nbytes = stored_nbytes(v, width, self._compiler.layouts, is_stack=is_stack)
+            nbytes = v.size * width
+            if self._compiler.profile.pads_to_tiles:
+                is_stack = v in stacks
+                nbytes = stored_nbytes(v, width, self._compiler.layouts, is_stack=is_stack)
             if nbytes != v.nbytes:
                 self._nbytes[v] = nbytes
 

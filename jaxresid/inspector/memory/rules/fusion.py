@@ -1,8 +1,9 @@
-"""Decide what a TPU's compiler computes inside what reads it, and what it materialises.
+"""Decide what a compiler computes inside what reads it, and what it materialises.
 
 Cheap values are computed again in all that read them, as long as that reads and writes less than
-materialising them would. A dot or convolution is finished, before it is written, by the elementwise
-ops that everything made of it leads through.
+materialising them would. A dot or convolution is finished, before it is written, by elementwise
+ops that everything made of it leads through: all of them on a TPU, a sum on a GPU, whose dots read
+arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from jaxresid.inspector.jaxpr.primitives import (
     SCATTERS,
     VIEWS,
 )
-from jaxresid.inspector.memory.tpu.layouts import cuts_tiles
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.layouts import cuts_tiles
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # Not measured: these are taken for kernels of their own, which nothing is fused with.
@@ -34,12 +36,17 @@ _UNMEASURED = frozenset(
 )
 # Too expensive to be computed twice.
 _EXPENSIVE = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
+# Longer to compute than two bytes take to write and to read.
+_LONG = _EXPENSIVE | {"tanh"}
 _ELEMENTWISE = (ELEMENTWISE | CASTS | {"copy"}) - _EXPENSIVE - _UNMEASURED
 _MOVES = FILLS | PARTS | {"pad", "rev", "device_put"}
 MULTIPLIED = CONTRACTIONS - _UNMEASURED
 _REDUCTIONS = REDUCTIONS | ARG_REDUCTIONS
 # What takes in an expensive value that nothing else reads.
 _READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
+# Computed inside what reads them, by some compilers.
+_FUSIBLE_MOVES = frozenset({"gather", "concatenate"})
+_RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 # Calls into a library, which read arrays and write the type that they are asked for.
 LIBRARY = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve"})
 # No fusion has more ops than this between two ends.
@@ -51,6 +58,11 @@ _MAX_CONSUMERS = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class Elementwise(Op):
     """An op of another name that is computed as elementwise ones are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move(Op):
+    """A gather or concatenation that is computed inside what reads it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,19 +103,20 @@ class Fusions:
         return first in self.starts or first in self.materialized or not is_fusible(op)
 
 
-def fusions(block: Block) -> Fusions:
+def fusions(block: Block, profile: Profile) -> Fusions:
     """Return what is fused in a block, and what is materialised."""
-    block = _simplified(block, _readers(block))
+    block = _simplified(block, _readers(block), profile)
     readers = _readers(block)
-    held = _always_materialized(block)
+    held = _always_materialized(block, profile)
     post_dominators = _post_dominators(block, held, readers)
-    fused, starts = _epilogues(block, held, post_dominators)
-    made = Fusions(block, held, set(), fused, starts, _retiled(block, readers))
+    fused, starts = _epilogues(block, held, post_dominators, profile)
+    widths = _retiled(block, readers) if profile.pads_to_tiles else {}
+    made = Fusions(block, held, set(), fused, starts, widths)
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers)
         materialized = _materialized_to_save_traffic(
-            made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
+            profile, made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
         )
         if materialized == made.materialized:
             break
@@ -128,7 +141,9 @@ def is_view(op: Op) -> bool:
 
 def is_fusible(op: Op) -> bool:
     """Return whether the op is computed inside what reads it, unless something prevents that."""
-    return is_elementwise(op) or (op.name in _MOVES and not _is_fetched(op)) or is_view(op)
+    if is_elementwise(op) or is_view(op) or isinstance(op, Move):
+        return True
+    return op.name in _MOVES and not _is_fetched(op)
 
 
 def _is_fetched(op: Op) -> bool:
@@ -149,7 +164,7 @@ def _readers(block: Block) -> dict[Value, list[Op]]:
     return found
 
 
-def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]]) -> Block:
+def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]], profile: Profile) -> Block:
     """Return the block with ops marked that are elementwise, or a sum, though they do not look so.
 
     Dots that sum over nothing are products, one-hot scatters are comparisons; and what is too
@@ -163,11 +178,14 @@ def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]]) -> Block:
             zeros.update(op.results)
         elif op.name == "dot_general":
             kind = _dot_kind(op)
-        elif op.name in SCATTERS:
+        elif profile.fuses_gathers and op.name in _FUSIBLE_MOVES:
+            kind = Move
+        elif op.name in SCATTERS and not profile.fuses_gathers:
             kind = Elementwise if op.operands[0] in zeros and _is_one_per_row(op) else None
         elif op.name in _EXPENSIVE:
             reading = readers.get(op.results[0], ())
-            kind = Elementwise if len(reading) == 1 and reading[0].name in _READING else None
+            is_single = len(reading) == 1 and reading[0].name in _READING
+            kind = Elementwise if profile.repeats_sines or is_single else None
         ops.append(op if kind is None else kind(*(getattr(op, f.name) for f in fields(op))))
     return replace(block, ops=tuple(ops))
 
@@ -190,19 +208,22 @@ def _is_one_per_row(op: Op) -> bool:
     return updates.size == rows and len(batched) == len(result.shape) - 1
 
 
-def _always_materialized(block: Block) -> set[Value]:
+def _always_materialized(block: Block, profile: Profile) -> set[Value]:
     held = set(block.outputs)
     makers = {v: op for op in block.ops for v in op.results}
     for op in block.ops:
         if op.name == "barrier":
             held.update(op.operands)
+        elif is_multiplied(op) and not profile.computes_factors:
+            held.update(op.operands[:2])
         elif op.bodies:
             nest = op.nest
             carried = {nest.operands[i] for i in nest.carries} if nest else set()
             for i, v in enumerate(op.operands):
                 maker = makers.get(v)
                 # What a loop reads of these it makes itself, each trip.
-                if not (maker and nest and i not in carried and maker.name in FILLS):
+                is_fill = maker is not None and nest and maker.name in FILLS
+                if profile.materializes_fills or not (is_fill and i not in carried):
                     held.add(v)
     for op in reversed(block.ops):
         if is_view(op) and op.results[0] in held:
@@ -248,7 +269,10 @@ def _common_post_dominator(
 
 
 def _epilogues(
-    block: Block, held: set[Value], post_dominators: Mapping[Op, Op | None]
+    block: Block,
+    held: set[Value],
+    post_dominators: Mapping[Op, Op | None],
+    profile: Profile,
 ) -> tuple[set[Value], dict[Value, Op]]:
     """Return `Fusions.fused` and `Fusions.starts`.
 
@@ -264,7 +288,8 @@ def _epilogues(
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
     for i, op in enumerate(block.ops):
-        if not is_multiplied(op) or op.results[0] in held:
+        is_random = profile.finishes_random and op.name in _RANDOM
+        if not (is_multiplied(op) or is_random) or op.results[0] in held:
             continue
         (v,) = op.results
         end, after = v, post_dominators.get(op)
@@ -276,6 +301,8 @@ def _epilogues(
             if is_cast:
                 end = more if more.itemsize < end.itemsize else end
             elif is_elementwise(after) or after.name in _EXPENSIVE:
+                if not (profile.epilogue is None or is_random or after.name in profile.epilogue):
+                    break
                 end = more
             elif not is_view(after):
                 break
@@ -309,7 +336,7 @@ def _consumer_kernels(
 
 
 def _materialized_to_save_traffic(
-    fusions: Fusions, consumer_kernels: Mapping[Op, frozenset[Op]]
+    profile: Profile, fusions: Fusions, consumer_kernels: Mapping[Op, frozenset[Op]]
 ) -> set[Value]:
     """Return the elementwise values for which less is read and written if they are materialised.
 
@@ -335,7 +362,8 @@ def _materialized_to_save_traffic(
         consumers = consumer_kernels.get(op, frozenset())
         if len(consumers) > 1 and is_elementwise(op) and op.results[0] not in fusions.fused:
             (v,) = op.results
-            if "float" in v.dtype and _saves_traffic(v, read, consumers):
+            is_long = profile.keeps_expensive_halves and v.itemsize == 2 and op.name in _LONG
+            if "float" in v.dtype and (is_long or _saves_traffic(v, read, consumers)):
                 found.add(v)
                 read = (v,)
         roots.update((v, read) for v in op.results)

@@ -1,0 +1,163 @@
+"""`jaxresid.inspect`: a report and, where the compiler is asked, its figures and its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jaxresid.advice.compile.ahead_of_time import (
+    CompileSettings,
+    PolicyProgram,
+    program_as_written,
+    warnings_of,
+)
+from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.inspector.call.question import Question, in_two_calls
+from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
+from jaxresid.inspector.memory.compilers import has_estimate
+from jaxresid.inspector.report import inspection
+from jaxresid.inspector.subject.base import Inspection
+from jaxresid.model import Checkpoint, Compiled, Report
+from jaxresid.option_types import Mode
+from jaxresid.progress import Progress
+from jaxresid.xla.places import Place
+from jaxresid.xla.processes.cache import CompileCache, default_directory
+
+# So many checkpoints are compiled without, at most.
+MOST_CHECKPOINTS = 10
+
+
+@in_two_calls
+def inspect(
+    fun: Callable[..., Any],
+    *,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    mode: Mode = "auto",
+    on: str | Place | None = None,
+    mesh: Any = None,
+    compile: bool = False,
+    compile_time: float = COMPILE_SECONDS,
+) -> Callable[..., Report]:
+    """Report what the backward pass of `fun` keeps, costs and takes.
+
+    `jaxresid.inspect(fun)(*args, **kwargs)`: as with `jax.make_jaxpr`, options go into the first
+    call and the function's own arguments, whatever they are called, into the second. Those are
+    arrays or `jax.ShapeDtypeStruct`s, in any pytree; bools, integers, strings, None and callables
+    are static; arrays and floats are traced. Nothing is computed and nothing allocated. For a CPU,
+    where peaks are not estimated, `fun` is compiled anyway.
+
+    Args:
+      fun: a function that JAX can differentiate.
+      argnums: positional arguments to differentiate; None: every float or complex leaf of all
+        arguments, as `jax.ad_checkpoint.print_saved_residuals` does.
+      has_aux: `fun` returns `(output, auxiliary data)`.
+      mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
+        gradients that it computes itself; `auto` tells from what it does.
+      on: the place that the figures are for: `gpu:h100`, `tpu:v5e:2x4`, `cpu` ...; None: the
+        accelerator that JAX sees here, else `gpu:h100`.
+      mesh: the mesh that it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of
+        axes and their sizes, as many of this process's CPU devices; arguments without a sharding
+        are on all of it. None: the mesh of the arguments' own shardings. Bytes are then one
+        device's. Where the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see
+        how the residuals are split.
+      compile: also compile `fun` for that place, as `jaxresid.compile` does, and `fun` without each
+        of the ten checkpoints that drop most; the verdicts on these are then XLA's.
+      compile_time: seconds that compiling may take, all together; a checkpoint that has no verdict
+        of XLA then says so.
+
+    Returns:
+      a function of the arguments of `fun` that returns a `Report`.
+
+    Raises:
+      InputsError: the options or the arguments do not fit, or nothing can be differentiated.
+      TraceError: the function fails to trace.
+      MissingJaxError: jax is missing or older than 0.7.
+    """
+    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
+
+    def inspected(*args: Any, **kwargs: Any) -> Report:
+        found = inspection(question.of(args, kwargs))
+        if compile or not has_estimate(found.subject.place):
+            settings = CompileSettings(cache=CompileCache(default_directory()))
+            found = confirmed(found, settings, checkpoints=compile, limit_s=compile_time)
+        return found.report
+
+    return inspected
+
+
+def confirmed(
+    inspection: Inspection,
+    settings: CompileSettings,
+    progress: Progress | None = None,
+    *,
+    checkpoints: bool = True,
+    limit_s: float = COMPILE_SECONDS,
+) -> Inspection:
+    """Return an inspection with what XLA says at its place, of its checkpoints too.
+
+    The function or step is compiled, and so it is without each of those checkpoints that drop most.
+
+    Args:
+      inspection: The inspection.
+      settings: How to compile.
+      progress: Called with a text that says what is being done.
+      checkpoints: Whether it is compiled without its checkpoints as well.
+      limit_s: Seconds that all compiles may take together.
+    """
+    subject, report = inspection.subject, inspection.report
+    asked = sorted(
+        (each for each in inspection.judged if each.judgement is not None and checkpoints),
+        key=lambda each: -each.dropped_nbytes,
+    )
+    asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
+    late = f"took longer than {limit_s:g} s, which is all the time that compiling may take"
+    compiles = LimitedCompiles(subject.place, settings, limit_s=limit_s, progress=progress)
+    row, *rows = compiles.compiled([program_as_written(subject), *map(_without, asked)])
+    verdicts = {
+        id(each): _judged_by(each, row, without, late)
+        for each, without in zip(asked, rows, strict=True)
+    }
+    for each in others:
+        reason = f"only the {MOST_CHECKPOINTS} that drop most are compiled"
+        verdicts[id(each)] = each.unconfirmed(reason)
+    made = replace(
+        report,
+        compiled=(row or Compiled(on=subject.place.text, error=late),),
+        checkpoints=tuple(verdicts.get(id(each), each.checkpoint) for each in inspection.judged),
+        warnings=(*report.warnings, *warnings_of(settings)),
+    )
+    return replace(inspection, report=made)
+
+
+def _without(judged: JudgedCheckpoint) -> PolicyProgram:
+    """Return the program without a checkpoint."""
+    assert judged.judgement is not None
+    checkpoint, without = judged.checkpoint, judged.judgement.without
+    where = checkpoint.location
+    name = f"without {checkpoint.function}" + (f" at {where.file}:{where.line}" if where else "")
+    return PolicyProgram(name, without.trace, without.program)
+
+
+def _judged_by(
+    judged: JudgedCheckpoint, row: Compiled | None, without: Compiled | None, late: str
+) -> Checkpoint:
+    """Return a checkpoint with XLA's verdict, or with the reason why there is none.
+
+    Args:
+      judged: The checkpoint.
+      row: What XLA says of the program with it; None where there was no time for that.
+      without: What XLA says of the program without it; None where there was no time for that.
+      late: What to say where there was no time.
+    """
+    nbytes = None if row is None else row.peak_nbytes
+    without_nbytes = None if without is None else without.peak_nbytes
+    if nbytes is not None and without_nbytes is not None:
+        return judged.by_xla(nbytes, without_nbytes)
+    found, which = (row, "with it") if nbytes is None else (without, "without it")
+    reason = late if found is None else found.error or "XLA reports no peak"
+    return judged.unconfirmed(f"the program {which} was not compiled: {reason}")
+
+
+__all__ = ["MOST_CHECKPOINTS", "confirmed", "inspect"]

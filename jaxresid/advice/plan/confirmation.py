@@ -1,0 +1,241 @@
+"""Have the compiler confirm a plan: it compiles what the search proposes, and the search learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
+
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
+from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.advice.plan.combinations import Combination, TracedVariant
+from jaxresid.advice.plan.drafts import Draft, Drafts
+from jaxresid.advice.plan.options import Option
+from jaxresid.advice.plan.peaks import Peaks
+from jaxresid.advice.plan.search import Search
+from jaxresid.advice.plan.verification import PlanFigures
+from jaxresid.inspector.memory.compilers import has_estimate
+from jaxresid.progress import Progress
+from jaxresid.xla.places import Place
+
+# How many variants of a program are compiled for one plan: where an estimate says what to propose,
+# and where a compiler of seconds is asked instead of one.
+MOST_COMPILES = 6
+MOST_COMPILES_WITHOUT_ESTIMATE = 20
+# From this many compiles on a cheaper variant is compiled only if it is more likely to fit than
+# not; before, if it may well fit.
+_CURIOUS = 4
+_CURIOUS_WITHOUT_ESTIMATE = 12
+_MAY_FIT = 0.1
+# A plan that costs this much more than another is as good.
+_AS_GOOD = 0.01
+# Less likely to fit than that is not worth a compile.
+_HOPELESS = 0.02
+# A peak of more than this share of another is hardly lower.
+_LOWER = 0.95
+# How much more cautious, in standard deviations, each compile of what does not fit makes.
+_CAUTION = 0.5
+_MOST_CAUTION = 2.0
+
+
+def compiles_for(
+    place: Place,
+    settings: CompileSettings,
+    *,
+    limit_s: float = COMPILE_SECONDS,
+    progress: Progress | None = None,
+) -> LimitedCompiles:
+    """Return the compiles that one plan may take.
+
+    Args:
+      place: The place to plan for.
+      settings: How to compile.
+      limit_s: Seconds that they may take together.
+      progress: Called with a text that says what is being done.
+    """
+    most = most_compiles(place)
+    return LimitedCompiles(place, settings, limit_s=limit_s, most=most, progress=progress)
+
+
+def most_compiles(place: Place) -> int:
+    """Return how many variants of a program may be compiled for one plan."""
+    return MOST_COMPILES if has_estimate(place) else MOST_COMPILES_WITHOUT_ESTIMATE
+
+
+class Confirmation:
+    """Searches, compiles what is found, learns from it, and searches again.
+
+    What is compiled is a variant as it was traced. Its code is traced before, and only what gives
+    the same figures as the variant, or cannot be traced, is compiled.
+
+    Args:
+      search: The search; it need not have run.
+      peaks: What the peaks of its variants are taken to be.
+      drafts: Writes variants as code, and traces that.
+      compiles: What compiles.
+      budget: Bytes that XLA's figure has to fit into.
+
+    Attributes:
+      is_cut_short: Whether time was up, or the compiler failed, before there was an answer.
+      errors: What the compiler failed with.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        peaks: Peaks,
+        drafts: Drafts,
+        compiles: LimitedCompiles,
+        budget: int,
+    ) -> None:
+        self.is_cut_short = False
+        self.errors: tuple[str, ...] = ()
+        self._search, self._peaks, self._drafts = search, peaks, drafts
+        self._compiles, self._budget = compiles, budget
+        self._asked: list[TracedVariant] = []
+        self._has_estimate = has_estimate(compiles.place)
+        self._most = most_compiles(compiles.place)
+
+    def run(self) -> Draft | None:
+        """Return the cheapest plan that fits by XLA's figures, or else that of the lowest figure.
+
+        None where it was cut short before anything was found to fit.
+        """
+        if not self._has_estimate:
+            # No other figures of the code as it is are shown.
+            found = [self._search.trial({}), self._search.as_written()]
+            self._ask([t for t in dict.fromkeys(found) if t is not None])
+        while not self.is_cut_short and len(self._asked) < self._most:
+            draft = self._next()
+            if draft is None:
+                break
+            self._ask([draft.tried])
+        self._peaks.caution = 0.0
+        fitting = self._fitting()
+        if fitting is not None or (self.is_cut_short and self._has_estimate):
+            return fitting
+        return self._drafts.first(self._among_known(self._peaks.of), _never)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield warnings about what kept the compiler from an answer."""
+        on = self._compiles.place.text
+        yield from (f"not compiled for {on}: {error}" for error in self.errors)
+        if self.is_cut_short and not self.errors:
+            late = ", ".join(self._compiles.unconfirmed)
+            yield (
+                f"the time for compiling was up before {on} was asked about all that may be"
+                f" cheaper; not confirmed: {late}"
+            )
+
+    def _ask(self, variants: Sequence[TracedVariant]) -> None:
+        """Have variants compiled, and learn their figures."""
+        programs = [
+            PolicyProgram(description(t.combination), t.variant.trace, t.variant.program)
+            for t in variants
+        ]
+        self._asked += variants
+        for tried, row in zip(variants, self._compiles.compiled(programs), strict=True):
+            if row is None:
+                self.is_cut_short = True
+            elif row.peak_nbytes is None:
+                self.errors = tuple(dict.fromkeys((*self.errors, row.error or "no figures")))
+            else:
+                self._peaks.learn(tried, row.peak_nbytes)
+        self.is_cut_short |= bool(self.errors) and not self._peaks.figures
+
+    def _next(self) -> Draft | None:
+        """Return what to compile next; None where nothing is worth a compile."""
+        fitting = self._fitting()
+        count = len(self._asked)
+        if fitting is not None:
+            self._peaks.caution = 0.0
+            self._search.run()
+            return self._cheaper(fitting)
+        self._peaks.caution = min(_CAUTION * max(count - 1, 0), _MOST_CAUTION)
+        self._search.run()
+        draft = None
+        if count < max(self._most - 1, 1):
+            draft = self._drafts.first(self._unasked(self._search.best), _never)
+        if draft is None:
+            draft = self._drafts.first(self._unasked(self._likeliest), _never)
+            if draft is not None and self._peaks.figures and self._is_hopeless(draft.tried):
+                return None
+        return draft
+
+    def _is_hopeless(self, tried: TracedVariant) -> bool:
+        """Return whether a variant will not fit, and will hardly be lower than what is known."""
+        lowest = min(self._peaks.figures.values())
+        return self._chance(tried) < _HOPELESS and self._peaks.of(tried) > _LOWER * lowest
+
+    def _cheaper(self, fitting: Draft) -> Draft | None:
+        """Return what promises to be cheaper than a plan that fits; None where nothing does."""
+        worth = max(self._search.slack, _AS_GOOD * fitting.tried.cost)
+        curious = _CURIOUS if self._has_estimate else _CURIOUS_WITHOUT_ESTIMATE
+        least = _MAY_FIT if len(self._asked) < curious else 0.5
+
+        def promising(excluding: Container[TracedVariant]) -> TracedVariant | None:
+            found = [
+                t
+                for t in self._search.tried
+                if t not in excluding
+                and fitting.tried.cost - t.cost > worth
+                and self._chance(t) >= least
+            ]
+            saved = lambda t: self._chance(t) * (fitting.tried.cost - t.cost)  # noqa: E731
+            return max(found, key=saved, default=None)
+
+        draft = self._drafts.first(self._unasked(promising), _never)
+        is_worse = draft is not None and self._drafts.is_doubted(draft) and fitting.doubt is None
+        return None if is_worse else draft
+
+    def _fitting(self) -> Draft | None:
+        """Return the cheapest plan that fits by XLA's figures."""
+        ranked = self._among_known(lambda t: (t.cost, t.effort, t.changes), self._budget)
+        return self._drafts.first(ranked, _never)
+
+    def _likeliest(self, excluding: Container[TracedVariant]) -> TracedVariant | None:
+        left = [t for t in self._search.tried if t not in excluding]
+        return max(
+            left, key=lambda t: (round(self._chance(t), 3), -self._peaks.of(t)), default=None
+        )
+
+    def _chance(self, tried: TracedVariant) -> float:
+        return self._peaks.chance(tried, self._budget)
+
+    def _among_known(
+        self, order: Callable[[TracedVariant], Any], most: float = math.inf
+    ) -> Callable[[Sequence[TracedVariant]], TracedVariant | None]:
+        """Return a function of what is excluded; it returns the first with a figure of XLA's."""
+
+        def ranked(excluding: Container[TracedVariant]) -> TracedVariant | None:
+            figures = self._peaks.figures
+            left = [t for t, n in figures.items() if n <= most and t not in excluding]
+            return min(left, key=order, default=None)
+
+        return ranked
+
+    def _unasked(
+        self, ranked: Callable[[Sequence[TracedVariant]], TracedVariant | None]
+    ) -> Callable[[Sequence[TracedVariant]], TracedVariant | None]:
+        return lambda excluding: ranked([*excluding, *self._asked])
+
+
+def description(combination: Combination) -> str:
+    """Return in a line what is done at each place: `gpt.py:49 (layer): dots_saveable`."""
+    parts = []
+    for place, runs in combination.items():
+        if all(option.choice is None for option, _ in runs):
+            continue
+        texts = [_option_text(option) for option, _ in runs]
+        if len(runs) > 1:
+            texts = [f"{count}x {text}" for text, (_, count) in zip(texts, runs, strict=True)]
+        parts.append(f"{place}: {', '.join(texts)}")
+    return "; ".join(parts) or "no checkpoint"
+
+
+def _option_text(option: Option) -> str:
+    return "no checkpoint" if option.choice is None else option.policy or "checkpoint"
+
+
+def _never(figures: PlanFigures) -> bool:
+    return False

@@ -1,0 +1,62 @@
+"""What a plan minimises: recomputed FLOPs, or the estimated time where values may be offloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxresid.advice.timing.chips import Chip
+from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
+from jaxresid.inspector.cost.jaxpr_cost import Costs
+from jaxresid.inspector.variants.choices import Variant
+
+# What spares less than this share of the function's cost is not worth an edit.
+_WORTH_AN_EDIT = 5e-4
+
+
+class Objective:
+    """The cost of variants of one function.
+
+    Args:
+      plain: The variant without any checkpoint.
+      chip: The chip whose figures the time is estimated from; None where none are known.
+      offload: Whether the estimated time is minimised, in place of the FLOPs.
+
+    Attributes:
+      transfer: The cost of moving bytes to the host and back; None: nothing is offloaded.
+      slack: A difference in cost that does not justify an edit.
+    """
+
+    def __init__(self, plain: Variant, chip: Chip | None, *, offload: bool) -> None:
+        self._plain, self._chip = plain, chip
+        self._costs = Costs()
+        self._plain_seconds = self._seconds(plain)
+        self._timed = chip if offload else None
+        self.transfer: Callable[[int], float] | None = None
+        if (timed := self._timed) is not None:
+            self.transfer = lambda nbytes: 2 * transfer_seconds(nbytes, timed)
+        self.slack = _WORTH_AN_EDIT * (self._plain_seconds if offload else plain.cost.flops)
+
+    def cost(self, variant: Variant) -> float:
+        """Return the cost of a variant on top of that without any checkpoint."""
+        if self._timed is not None:
+            return self._seconds(variant) - self._plain_seconds
+        return float(variant.cost.flops - self._plain.cost.flops)
+
+    def of_eqn(self, eqn: Any) -> float:
+        """Return the cost of running an eqn once more."""
+        if self._timed is not None:
+            return eqn_seconds(eqn, self._timed)
+        return self._costs.of_eqn(eqn).flops
+
+    def time_fraction(self, variant: Variant) -> float | None:
+        """Return the estimated time of a variant over that without any checkpoint.
+
+        It is a share of the latter; None where no figures of the chip are known.
+        """
+        if not self._plain_seconds:
+            return None
+        return (self._seconds(variant) - self._plain_seconds) / self._plain_seconds
+
+    def _seconds(self, variant: Variant) -> float:
+        return seconds(variant.lowered, self._chip).total if self._chip else 0.0

@@ -1,1 +1,0 @@
-"""Model what XLA:CPU materialises."""

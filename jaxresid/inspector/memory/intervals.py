@@ -1,0 +1,161 @@
+"""The interval that a compiler's figure is in, given the estimate, for nine of ten programs.
+
+The factors are in `intervals.json`, by profile and by kind of program;
+`python -m tests.benchmarks.accuracy.conformal` makes them, and says how.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from jaxresid.inspector.jaxpr.phases import RECOMPUTE
+from jaxresid.inspector.memory.peak import uncounted
+from jaxresid.inspector.program.build import Program, all_ops
+from jaxresid.model import Interval, IntervalBasis
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKind:
+    """The kind of a program; estimates of different kinds are off by different factors.
+
+    Attributes:
+      has_loop: whether it has a scan or a while loop.
+      is_checkpointed: whether it computes something again.
+    """
+
+    has_loop: bool
+    is_checkpointed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KindFactors:
+    """The factors between the estimate and the ends of the interval, for one kind of program.
+
+    Attributes:
+      has_loop: the kind; None: with loops and without.
+      is_checkpointed: the kind; None: with checkpoints and without.
+      low: the factor of the lower end, at most 1.
+      high: the factor of the upper end, at least 1.
+    """
+
+    has_loop: bool | None
+    is_checkpointed: bool | None
+    low: float
+    high: float
+
+    def is_of(self, kind: ProgramKind) -> bool:
+        """Return whether they are for a kind."""
+        return self.has_loop in (None, kind.has_loop) and self.is_checkpointed in (
+            None,
+            kind.is_checkpointed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The intervals of one profile.
+
+    Attributes:
+      basis: what they were measured with.
+      kinds: the factors; there are some for each kind.
+      other_versions: the factor that both ends are moved by for a compiler of another version.
+    """
+
+    basis: IntervalBasis
+    kinds: tuple[KindFactors, ...]
+    other_versions: float
+
+
+def kind_of(program: Program) -> ProgramKind:
+    """Return the kind of a program."""
+    ops = all_ops(program.block.ops)
+    return ProgramKind(any(op.is_loop for op in ops), any(op.phase == RECOMPUTE for op in ops))
+
+
+def interval_of_program(
+    nbytes: int, program: Program, profile_name: str, versions: Mapping[str, str]
+) -> Interval | None:
+    """Return the interval around the estimated peak of a program, as `interval_of`.
+
+    There is none for a program with parts whose memory is not known.
+    """
+    if uncounted(program):
+        return None
+    return interval_of(nbytes, kind_of(program), profile_name, versions)
+
+
+def interval_of(
+    nbytes: int, kind: ProgramKind, profile_name: str, versions: Mapping[str, str]
+) -> Interval | None:
+    """Return the interval around an estimated peak; None where too few programs were measured.
+
+    Args:
+      nbytes: the estimate.
+      kind: the kind of the program.
+      profile_name: the profile that made the estimate.
+      versions: the installed packages that compile, and their versions.
+    """
+    found = calibrations().get(profile_name)
+    if found is None:
+        return None
+    factors = next(each for each in found.kinds if each.is_of(kind))
+    wider = found.other_versions if _others(found.basis, versions) else 1.0
+    return Interval(
+        math.floor(nbytes * factors.low / wider), math.ceil(nbytes * factors.high * wider)
+    )
+
+
+def basis_of(profile_name: str, versions: Mapping[str, str]) -> IntervalBasis | None:
+    """Return what the intervals of a profile were measured with; None where there are none.
+
+    Args:
+      profile_name: the profile that makes the estimates.
+      versions: the installed packages that compile, and their versions.
+    """
+    found = calibrations().get(profile_name)
+    if found is None:
+        return None
+    others = _others(found.basis, versions)
+    return replace(found.basis, others=others, widened=found.other_versions if others else 1.0)
+
+
+@functools.cache
+def calibrations() -> Mapping[str, Calibration]:
+    """Return the calibrations by profile."""
+    file = resources.files(__package__) / "intervals.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return {name: _calibration(each) for name, each in found["profiles"].items()}
+
+
+def _calibration(found: Mapping[str, Any]) -> Calibration:
+    basis = IntervalBasis(
+        programs=found["programs"],
+        places=tuple(found["places"]),
+        compilers={name: tuple(each) for name, each in found["compilers"].items()},
+        smallest_nbytes=found["smallest_nbytes"],
+        largest_nbytes=found["largest_nbytes"],
+    )
+    kinds = tuple(
+        KindFactors(each["has_loop"], each["is_checkpointed"], each["low"], each["high"])
+        for each in found["kinds"]
+    )
+    return Calibration(basis, kinds, found["other_versions"])
+
+
+def _others(basis: IntervalBasis, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the installed packages of another version than those that were measured.
+
+    A jaxlib of an unknown version is another one; a TPU's compiler need not be installed.
+    """
+    installed = {"jaxlib": "of an unknown version", **versions}
+    return {
+        name: installed[name]
+        for name, measured in basis.compilers.items()
+        if name in installed and installed[name] not in measured
+    }

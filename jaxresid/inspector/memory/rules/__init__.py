@@ -1,0 +1,1 @@
+"""The rules that profiles share: what a compiler materialises, and where."""

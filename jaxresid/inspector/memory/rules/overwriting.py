@@ -1,0 +1,78 @@
+"""Find what elementwise kernels may not write over, as a GPU's compiler makes more of them one.
+
+Only a kernel that reads each element where it writes one may write over what it reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from jaxresid.inspector.jaxpr.primitives import ELEMENTWISE, REDUCTIONS
+from jaxresid.inspector.program.ops import Op, Value
+
+# Longer rows are summed up by several blocks of threads, before the kernel that reads the sums.
+_LONGEST_ROW = 16384
+
+
+def kept_operands(kernels: Sequence[Op]) -> Mapping[Op, frozenset[Value]]:
+    """Return, for kernels that are one kernel with others, the operands not to be written over."""
+    siblings = _siblings(kernels)
+    readers = Counter(v for kernel in kernels for v in set(kernel.operands))
+    makers = {v: kernel for kernel in kernels for v in kernel.results}
+    found: dict[Op, frozenset[Value]] = {}
+    for kernel in kernels:
+        if kernel in siblings:
+            found[kernel] = frozenset(kernel.operands)
+        elif kernel.name in ELEMENTWISE:
+            summed = _summed(kernel, readers, makers)
+            if summed:
+                found[kernel] = frozenset(summed)
+    return found
+
+
+def _summed(kernel: Op, readers: Mapping[Value, int], makers: Mapping[Value, Op]) -> set[Value]:
+    """Return the arrays whose rows are summed up for a kernel alone, as for a softmax.
+
+    The kernel sums them up itself, and reads them again after that.
+    """
+    found: set[Value] = set()
+    for v in kernel.operands:
+        maker = makers.get(v)
+        if maker is not None and readers[v] == 1 and _sums_rows(maker):
+            found.update(maker.operands, _summed(maker, readers, makers))
+    return found
+
+
+def _sums_rows(op: Op) -> bool:
+    if op.name not in REDUCTIONS:
+        return False
+    shape = op.eqn.invars[0].aval.shape
+    return len(shape) - 1 in op.params["axes"] and shape[-1] <= _LONGEST_ROW
+
+
+def _siblings(kernels: Sequence[Op]) -> set[Op]:
+    """Return the elementwise kernels that read an array that another one of their size reads.
+
+    Neither needs the other, so that they become one kernel with several results.
+    """
+    found: set[Op] = set()
+    # Numbers of kernels as bits: those that a value needs.
+    needed_by: dict[Value, int] = {}
+    reading: dict[tuple[Value, int], list[tuple[int, Op]]] = {}
+    for i, kernel in enumerate(kernels):
+        needed = 0
+        for v in kernel.operands:
+            needed |= needed_by.get(v, 0)
+        needed_by.update(dict.fromkeys(kernel.results, needed | 1 << i))
+        if kernel.name not in ELEMENTWISE:
+            continue
+        size = kernel.results[0].size
+        for v in kernel.operands:
+            if v.size >= size:
+                others = reading.setdefault((v, size), [])
+                for j, other in others:
+                    if not needed >> j & 1:
+                        found |= {kernel, other}
+                others.append((i, kernel))
+    return found

@@ -1,1 +1,0 @@
-"""Model what a TPU's compiler materialises."""

@@ -1,0 +1,362 @@
+"""Plans that a compiler confirms, and what they learn where it says other than the estimate.
+
+The compiler is mostly one that is given, whose figures are the estimate times a factor; it is held
+against all variants of the plan's menus, tried one by one.
+"""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxresid
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram, program_as_written
+from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.plan import confirmation, plan
+from jaxresid.advice.plan.peaks import ESTIMATE, Peaks
+from jaxresid.advice.timing.chips import chip_of
+from jaxresid.errors import InputsError
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.subject.base import gc_paused
+from jaxresid.model import Compiled
+from jaxresid.xla.places import parse_place
+from jaxresid.xla.processes.cache import CompileCache, default_directory
+
+V5E = parse_place("tpu:v5e")
+CPU = parse_place("cpu")
+WIDTH, LAYERS = 64, 6
+
+
+def body(x, p):
+    h = jnp.sin(x @ p["a"])
+    g = jnp.tanh(h @ p["b"])
+    return x + g @ p["c"], None
+
+
+def scanned(stacked, x):
+    x, _ = jax.lax.scan(body, x, stacked)
+    return jnp.sum(x**2)
+
+
+def layer(x, p):
+    h = jnp.sin(x @ p["a"])
+    return x + (jnp.sin(h) * h) @ p["c"]
+
+
+def unrolled(layers, x):
+    for p in layers:
+        x = layer(x, p)
+    return jnp.sum(x**2)
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def scanned_inputs(batch=1024):
+    shapes = {"a": (WIDTH, 256), "b": (256, 256), "c": (256, WIDTH)}
+    return {name: f32(LAYERS, *shape) for name, shape in shapes.items()}, f32(batch, WIDTH)
+
+
+def unrolled_inputs(batch=1024):
+    return [{"a": f32(WIDTH, 256), "c": f32(256, WIDTH)} for _ in range(4)], f32(batch, WIDTH)
+
+
+@dataclass
+class GivenCompiler:
+    """In place of `LimitedCompiles`: says the estimate times a factor for each variant's name.
+
+    Attributes:
+      factor: returns the factor; None for a variant that the compiler fails at.
+      ends_after: how many variants there is time for.
+    """
+
+    factor: object
+    ends_after: float = math.inf
+    place: object = V5E
+    settings: object = CompileSettings()
+    asked: list = field(default_factory=list)
+    unconfirmed: tuple = ()
+
+    @property
+    def count(self):
+        return len(self.asked)
+
+    def compiled(self, programs):
+        return tuple(map(self._row, programs))
+
+    def _row(self, program):
+        assert program.policy not in self.asked, "asked twice"
+        if self.count >= self.ends_after:
+            self.unconfirmed += (program.policy,)
+            return None
+        self.asked.append(program.policy)
+        factor = self.factor(program.policy)
+        if factor is None:
+            self.unconfirmed += (program.policy,)
+            return Compiled(self.place.text, program.policy, error="it crashed")
+        nbytes = int(program.estimate_nbytes(self.place) * factor)
+        return Compiled(self.place.text, program.policy, peak_nbytes=nbytes)
+
+
+@pytest.fixture(
+    scope="module", params=[scanned, pytest.param(unrolled, marks=pytest.mark.integration)]
+)
+def found(request):
+    inputs = scanned_inputs() if request.param is scanned else unrolled_inputs()
+    return subject(Question(request.param, inputs, mode="function", on=V5E))
+
+
+@pytest.fixture(scope="module")
+def loop():
+    return subject(Question(scanned, scanned_inputs(), mode="function", on=V5E))
+
+
+def planning_of(found, budget):
+    return plan.Planning(found, budget, chip_of(found.place), False, lambda text: None)
+
+
+def asked(found, budget, compiler):
+    """The plan, and the true peak and the cost of each variant of the menus, by name."""
+    with gc_paused(), found.tracing():
+        planning = planning_of(found, budget)
+        made, _ = planning.planned(None, compiler)
+        for menu in planning.search.menus:
+            for option in menu.options:
+                planning.search.trial({menu.place: option})
+        known = {confirmation.description(t.combination): t for t in planning.search.tried}
+    return made, planning, known
+
+
+def range_of(found):
+    """The estimated peak without any checkpoint, and the lowest."""
+    low = plan.planned(found, 1)
+    return low.plain_nbytes, low.floor_nbytes
+
+
+def noise(seed, common, own):
+    """Factors of all variants and, besides, of each."""
+    shared = random.Random(seed).gauss(0, common)
+    return lambda name: math.exp(shared + random.Random(f"{seed} {name}").gauss(0, own))
+
+
+@pytest.mark.parametrize("factor", [1.3, 0.75])
+def test_what_all_variants_share_is_learnt_from_the_first(found, factor):
+    high, low = range_of(found)
+    budget = int((low + (high - low) * 0.4) * factor)
+    compiler = GivenCompiler(lambda name: factor)
+    made, planning, known = asked(found, budget, compiler)
+    best = min(t.cost for t in known.values() if int(t.peak * factor) <= budget)
+    assert made.answer == "fits" and made.confirmed and made.peak_nbytes <= budget
+    assert made.recompute_flops <= best + 0.01 * planning.plain.cost.flops
+    assert made.compiles == compiler.count <= 4
+    assert made.estimate_nbytes == pytest.approx(made.peak_nbytes / factor, abs=2)
+    assert (made.low_nbytes, made.high_nbytes) == (None, None)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_that_the_compiler_rejects_is_said_to_fit(found, seed):
+    high, low = range_of(found)
+    factor = noise(seed, 0.15, 0.06)
+    for share in (0.2, 0.6):
+        budget = int(low + (high - low) * share)
+        compiler = GivenCompiler(factor)
+        made, planning, known = asked(found, budget, compiler)
+        peaks = {name: int(t.peak * factor(name)) for name, t in known.items()}
+        fitting = [known[name] for name, peak in peaks.items() if peak <= budget]
+        assert made.confirmed and made.compiles <= confirmation.MOST_COMPILES
+        assert made.fits == (made.peak_nbytes <= budget)
+        assert made.peak_nbytes in {peaks[name] for name in compiler.asked}
+        if made.fits:
+            asked_fitting = [known[n] for n in compiler.asked if peaks[n] <= budget]
+            cheapest = min(t.cost for t in asked_fitting)
+            assert made.recompute_flops <= cheapest + planning.objective.slack
+        else:
+            assert made.peak_nbytes == min(peaks[name] for name in compiler.asked)
+            assert not fitting or made.compiles == confirmation.MOST_COMPILES
+
+
+def test_what_nothing_fits_says_the_lowest_that_xla_confirmed(loop):
+    _, low = range_of(loop)
+    compiler = GivenCompiler(lambda name: 1.5)
+    made, _, _ = asked(loop, low, compiler)
+    assert (made.answer, made.is_within, made.confirmed) == ("does not fit", False, True)
+    assert made.peak_nbytes == made.floor_nbytes == int(low * 1.5)
+    assert set(made.by_xla) >= {"peak_nbytes", "floor_nbytes"}
+    assert made.compiles == 1  # the others are higher still
+
+
+def test_without_time_the_answer_is_the_estimates(loop):
+    high, low = range_of(loop)
+    budget = (high + low) // 2
+    compiler = GivenCompiler(lambda name: 1.0, ends_after=0)
+    made, _, _ = asked(loop, budget, compiler)
+    as_estimated = plan.planned(loop, budget)
+    assert (made.confirmed, made.compiles, made.by_xla) == (False, 0, ())
+    assert made.answer == as_estimated.answer and made.sites == as_estimated.sites
+    assert made.peak_nbytes == made.estimate_nbytes == as_estimated.peak_nbytes
+    (late,) = made.unconfirmed
+    assert any("the time for compiling was up" in w and late in w for w in made.warnings)
+
+
+def test_what_was_rejected_is_not_proposed_where_time_is_up(loop):
+    high, low = range_of(loop)
+    budget = plan.planned(loop, (high + low) // 2).peak_nbytes
+    compiler = GivenCompiler(lambda name: 1.3, ends_after=1)
+    made, _, known = asked(loop, budget, compiler)
+    (rejected,) = compiler.asked
+    assert known[rejected].peak <= budget < known[rejected].peak * 1.3
+    assert not made.confirmed and made.peak_nbytes < known[rejected].peak
+    assert made.unconfirmed
+
+
+def test_what_fits_stays_where_time_is_up(loop):
+    high, low = range_of(loop)
+    compiler = GivenCompiler(lambda name: 0.7, ends_after=1)
+    made, _, _ = asked(loop, (high + low) // 2, compiler)
+    assert made.fits and made.confirmed and made.compiles == 1 and made.unconfirmed
+
+
+def test_a_compiler_that_fails_decides_nothing(loop):
+    high, low = range_of(loop)
+    budget = (high + low) // 2
+    compiler = GivenCompiler(lambda name: None)
+    made, _, _ = asked(loop, budget, compiler)
+    assert not made.confirmed and compiler.count == 1
+    assert "not compiled for tpu:v5e: it crashed" in made.warnings
+
+
+def test_a_peak_is_what_others_that_are_alike_tell(loop):
+    high, low = range_of(loop)
+    with gc_paused(), loop.tracing():
+        planning = planning_of(loop, (high + low) // 2)
+        planning.search.run()
+    tried = sorted(planning.search.tried, key=lambda t: t.peak)
+    lowest, near, highest = tried[0], tried[1], tried[-1]
+    peaks = Peaks(ESTIMATE)
+    assert peaks.of(near) == near.peak
+    peaks.learn(lowest, int(lowest.peak * 1.2))
+    assert peaks.of(lowest) == int(lowest.peak * 1.2)
+    factors = [peaks.of(t) / t.peak for t in (near, highest)]
+    assert 1.2 > factors[0] > factors[1] > 1.0
+    assert peaks.chance(lowest, lowest.peak) == 0
+    assert peaks.chance(near, int(near.peak * 1.05)) < peaks.chance(near, int(near.peak * 1.4))
+    before = peaks.of(near)
+    peaks.caution = 1.0
+    assert peaks.of(near) > before and peaks.of(lowest) == int(lowest.peak * 1.2)
+
+
+def test_descriptions_say_what_is_done(loop):
+    with gc_paused(), loop.tracing():
+        planning = planning_of(loop, 1)
+        planning.search.run()
+    names = [confirmation.description(t.combination) for t in planning.search.tried]
+    assert names[0] == "no checkpoint" and len(set(names)) == len(names)
+    assert any(name.endswith("(body): dots_saveable") for name in names)
+
+
+# A compiler that is there.
+
+
+@pytest.mark.integration
+def test_on_a_cpu_all_figures_are_those_of_its_compiler():
+    """Held against compiling every variant of the menus."""
+    found = subject(Question(scanned, scanned_inputs(256), mode="function", on=CPU))
+    settings = CompileSettings(workers=1, cache=CompileCache(default_directory()))
+    with gc_paused(), found.tracing():
+        planning = planning_of(found, 1)
+        planning.search.run()
+        tried = planning.search.tried
+        programs = [
+            PolicyProgram(str(i), t.variant.trace, t.variant.program) for i, t in enumerate(tried)
+        ]
+    rows = LimitedCompiles(CPU, settings).compiled(programs)
+    peaks = {id(t): row.peak_nbytes for t, row in zip(tried, rows, strict=True)}
+    lowest, highest = min(peaks.values()), max(peaks.values())
+    assert lowest < highest
+    for budget in (lowest - 1, lowest, (lowest + highest) // 2, highest):
+        best = min((t.cost for t in tried if peaks[id(t)] <= budget), default=None)
+        compiles = confirmation.compiles_for(CPU, settings)
+        made, _ = plan.drafted(found, budget, compiles=compiles)
+        assert made.confirmed and made.estimate_nbytes is None and len(made.by_xla) == 4
+        assert made.compiles <= confirmation.MOST_COMPILES_WITHOUT_ESTIMATE
+        assert made.fits == (best is not None) == (made.peak_nbytes <= budget)
+        assert made.plain_nbytes == peaks[id(tried[0])]
+        if best is not None:
+            assert made.recompute_flops <= best + 0.01 * planning.plain.cost.flops
+        else:
+            assert made.floor_nbytes == lowest
+
+
+@pytest.mark.integration
+def test_the_figure_is_that_of_the_code_when_it_is_written(tmp_path, monkeypatch):
+    """The variant is compiled, and the written code then needs as much."""
+    import importlib
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = """
+import jax, jax.numpy as jnp
+
+def body(x, p):
+    h = jnp.sin(x @ p)
+    return jnp.tanh(h @ p.T) * x, None
+
+def loss(stacked, x):
+    x, _ = jax.lax.scan(body, x, stacked)
+    return jnp.sum(x**2)
+"""
+    inputs = f32(LAYERS, 64, 256), f32(512, 64)
+    (tmp_path / "as_it_was.py").write_text(source)
+    module = importlib.import_module("as_it_was")
+    whole = jaxresid.plan(module.loss, budget="1GiB", on="cpu")(*inputs)
+    assert whole.fits and whole.peak_nbytes == whole.plain_nbytes and not whole.code
+    asked = Question(module.loss, inputs, on=CPU)
+    found = subject(asked)
+    compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1))
+    check = plan.in_process_check(found, asked)
+    made, edits = plan.drafted(found, whole.peak_nbytes * 2 // 3, check=check, compiles=compiles)
+    assert made.fits and made.verified and made.code
+    (tmp_path / "as_it_is.py").write_bytes(edits[0].new)
+    written = importlib.import_module("as_it_is")
+    found = subject(Question(written.loss, inputs, on=CPU))
+    (row,) = LimitedCompiles(CPU, CompileSettings(workers=1)).compiled([program_as_written(found)])
+    assert row.peak_nbytes == made.peak_nbytes
+
+
+def test_a_cpu_without_time_has_no_answer():
+    found = subject(Question(scanned, scanned_inputs(), mode="function", on=CPU))
+    compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1), limit_s=0.0)
+    with pytest.raises(InputsError, match=r"the time for compiling was up .* no checkpoint"):
+        plan.drafted(found, 1 << 30, compiles=compiles)
+
+
+def test_a_place_without_known_memory_needs_a_budget():
+    with pytest.raises(InputsError, match="how much memory cpu has is not known"):
+        jaxresid.plan(scanned, on="cpu")(*scanned_inputs())
+    made = jaxresid.plan(scanned, on="tpu:v5e")(*scanned_inputs())
+    assert made.budget_nbytes == V5E.memory_nbytes
+
+
+def test_no_budget_is_above_what_xla_takes(loop):
+    compiler = GivenCompiler(lambda name: 1.0)
+    made, _ = plan.drafted(loop, 1 << 50, compiles=compiler)
+    assert made.fits and made.budget_nbytes == V5E.memory_nbytes
+    assert any("planned for 15.75 GiB" in warning for warning in made.warnings)
+    assert plan.planned(loop, 1 << 50).budget_nbytes == 1 << 50
+
+
+@pytest.fixture(autouse=True)
+def any_compiler(monkeypatch):
+    monkeypatch.setattr(plan, "why_unavailable", lambda place: None)
+
+
+def test_a_compiler_that_is_not_installed_is_said(monkeypatch):
+    monkeypatch.setattr(plan, "why_unavailable", lambda place: "no compiler here")
+    with pytest.raises(InputsError, match="no compiler here"):
+        jaxresid.plan(scanned, budget="1GiB", on="tpu:v5e", compile=True)(*scanned_inputs())

@@ -3,12 +3,12 @@
     python -m tests.benchmarks.confirmed_plans --on gpu:h100 [--only TEXT] [--most 30] [--every]
 
 Plans for programs of `accuracy/corpus.py` (random models, the zoo, models of libraries) that have
-no checkpoint, three budgets each: a quarter, half and three quarters of the way from the lowest
-peak to that without any checkpoint, as estimated. The code of each plan is compiled as it would be
-written, apart from the variant that the plan was confirmed with. With `--every` all variants that
-the search traced are compiled too, and the recomputed FLOPs are held against the least of those
-that fit, in shares of the program's FLOPs; that takes minutes to hours. Needs the compiler of the
-place; nothing runs. Exits 1 if something that is said to fit does not.
+no checkpoint, without those of the test set, three budgets each: a quarter, half and three quarters
+of the way from the lowest peak to that without any checkpoint, as estimated. The code of each plan
+is compiled as it would be written, apart from the variant that the plan was confirmed with. With
+`--every` all variants that the search traced are compiled too, and the recomputed FLOPs are held
+against the least of those that fit, in shares of the program's FLOPs; that takes minutes to hours.
+Needs the compiler of the place; nothing runs. Exits 1 if something that is said to fit does not.
 """
 
 from __future__ import annotations
@@ -131,7 +131,11 @@ def main() -> None:
     options = parser.parse_args()
     if (reason := why_unavailable(parse_place(options.on))) is not None:
         sys.exit(reason)
-    programs = [p for p in corpus.PROGRAMS if not p.is_checkpointed and options.only in p.name]
+    programs = [
+        p
+        for p in corpus.PROGRAMS
+        if not p.is_checkpointed and p.set != "test" and options.only in p.name
+    ]
     print(f"on {options.on}")
     print(
         f"{'program':28} {'budget':>10}  {'answer':12} {'by XLA':>10} {'its code':>10}"

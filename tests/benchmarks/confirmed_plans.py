@@ -1,6 +1,6 @@
 """Plans that XLA confirmed, against XLA: does the code fit, and is nothing cheaper there?
 
-    python -m tests.benchmarks.confirmed_plans --on gpu:h100 [--only TEXT] [--most 30] [--every]
+    python -m tests.benchmarks.confirmed_plans --on gpu:h100 [--only REGEX] [--most 30] [--every]
 
 Plans for programs of `accuracy/corpus.py` (random models, the zoo, models of libraries) that have
 no checkpoint, without those of the test set, three budgets each: a quarter, half and three quarters
@@ -14,6 +14,7 @@ Needs the compiler of the place; nothing runs. Exits 1 if something that is said
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
@@ -124,7 +125,7 @@ def least_that_fits(found, budget: int, compiles: LimitedCompiles) -> float | No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--on", required=True, help="a place: gpu:h100, tpu:v5e")
-    parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs whose name has this")
     parser.add_argument("--most", type=int, default=30, help="how many programs")
     parser.add_argument("--every", action="store_true", help="compile every variant, too")
     parser.add_argument("--compile-time", type=float, default=120.0, help="seconds for one plan")
@@ -134,7 +135,7 @@ def main() -> None:
     programs = [
         p
         for p in corpus.PROGRAMS
-        if not p.is_checkpointed and p.set != "test" and options.only in p.name
+        if not p.is_checkpointed and p.set != "test" and re.search(options.only, p.name)
     ]
     print(f"on {options.on}")
     print(

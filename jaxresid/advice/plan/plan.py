@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -177,6 +178,7 @@ class Planning:
             self.menus.all,
             self.objective.cost,
             budget_nbytes,
+            nests=self.variants.nests(),
             peaks=self.peaks,
             slack=self.objective.slack,
             progress=progress,
@@ -192,9 +194,8 @@ class Planning:
           compiles: As for `drafted`.
           said: Warnings to add to the plan's.
         """
-        drafts = Drafts(
-            self.subject, self.variants, self.menus.places, self.plain, check, self.progress
-        )
+        places = [*(nest.place for nest in self.variants.nests()), *self.menus.places]
+        drafts = Drafts(self.subject, self.variants, places, self.plain, check, self.progress)
         decided: Draft | None = None
         if compiles is None:
             self.search.run()
@@ -259,6 +260,7 @@ class Planning:
             kept_nbytes=found.kept_nbytes,
             host_nbytes=found.host_nbytes,
             recompute_flops=found.recompute_flops,
+            plain_flops=plain.cost.flops,
             recompute_fraction=share,
             time_fraction=self.objective.time_fraction(shown.variant) if is_promised else None,
             sites=decided.sites,
@@ -314,6 +316,8 @@ class Planning:
             return False
         (only,) = searched
         if only.place.calls > 1 and only.place.can_split:
+            return False
+        if search.leaves_out_segments(math.inf if best is None else best.cost):
             return False
         return shown is best and all(
             search.known({only.place: option}) is not None

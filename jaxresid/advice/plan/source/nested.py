@@ -65,19 +65,24 @@ def scan_number(file: FileRewrite, location: Location, segments: Segments) -> in
     others = [loop.qualname for loop in file.facts.loops if id(loop.node) in around]
     by_hand = _by_hand(segments)
     for qualname in others:
-        by_hand = _other_by_hand(qualname, segments) or by_hand
+        by_hand = cut_by_hand(qualname, segments) or by_hand
     raise UnwritableError(file.where(location.line), f"{what}; by hand: {by_hand}")
 
 
-def _other_by_hand(qualname: str, segments: Segments) -> str | None:
-    """Return what to write for a loop that is no `jax.lax.scan`, as far as it is known."""
+def cut_by_hand(qualname: str, segments: Segments) -> str | None:
+    """Return what to write for a loop that is no `jax.lax.scan`, as far as it is known.
+
+    Args:
+      qualname: what makes the loop, or the library that does.
+      segments: how it is cut.
+    """
     size, count = segments.sizes[0], segments.counts[0]
     if qualname.endswith("fori_loop"):
         inner = f"jax.lax.fori_loop(0, {size}, lambda j, x: body({size} * i + j, x), x)"
         rest = segments.length - segments.covered
         more = f", and go on with the last {rest} iterations" if rest else ""
         return f"jax.lax.fori_loop(0, {count}, jax.checkpoint(lambda i, x: {inner}), init){more}"
-    if qualname.startswith("flax.linen"):
+    if qualname == "flax" or qualname.startswith("flax.linen"):
         lengths = ", ".join(map(str, segments.counts))
         return (
             f"flax.linen.remat_scan(Block, lengths=({lengths})), or flax.linen.scan with"

@@ -23,7 +23,7 @@ from jaxresid.advice.plan.source.file_edits import (
 )
 from jaxresid.advice.plan.source.libraries import by_hand
 from jaxresid.advice.plan.source.locate import last_name
-from jaxresid.advice.plan.source.nested import Segments, cut_scans, scan_number
+from jaxresid.advice.plan.source.nested import Segments, cut_by_hand, cut_scans, scan_number
 from jaxresid.advice.plan.source.new import (
     checkpoint_body,
     checkpoint_call,
@@ -204,7 +204,7 @@ def _change(
 
 def _problem(site: PlannedSite, error: UnwritableError) -> str:
     """Return the message for a place that cannot be written."""
-    if site.library is None or "library" in str(error):
+    if site.library is None or site.kind == "segments" or "library" in str(error):
         return str(error)
     what = "loop" if site.kind == "scan" else "function"
     return (
@@ -284,10 +284,14 @@ def _loops(
             (part,) = merged(site.parts)
             length = site.trips // site.calls
             segments = Segments(length, part.segments, part.policy)
+            hint = cut_by_hand(site.library, segments) if site.library else None
+            if hint is not None:
+                raise UnwritableError(
+                    _where(site), f"this loop is one of {site.library}; by hand: {hint}"
+                )
             file = files.at(site.location.file, site.location.line)
-            found.setdefault(file, []).append(
-                (scan_number(file, site.location, segments), segments)
-            )
+            number = scan_number(file, site.location, segments)
+            found.setdefault(file, []).append((number, segments))
         except UnwritableError as e:
             problems.append(_problem(site, e))
     return found

@@ -110,7 +110,7 @@ class Plan:
       offload: whether values may be moved to host memory.
       answer: whether it fits. An estimate is too close to the budget where the budget is inside its
         interval; XLA's figure never is.
-      floor_nbytes: the lowest peak of everything that was tried.
+      lowest_nbytes: the lowest peak of everything that was tried.
       written_nbytes: the peak of the code as it is; None on a CPU whose compiler had no time for
         it.
       plain_nbytes: the peak of the code without any checkpoint; None as `written_nbytes`.
@@ -134,7 +134,7 @@ class Plan:
       verified: whether the code, traced, gives the figures.
       doubt: why it is not verified; None where it is.
       confirmed: whether XLA compiled the plan, so that the peak is its figure.
-      by_xla: those of `peak_nbytes`, `floor_nbytes`, `written_nbytes` and `plain_nbytes` that are
+      by_xla: those of `peak_nbytes`, `lowest_nbytes`, `written_nbytes` and `plain_nbytes` that are
         XLA's figures.
       compiles: how many variants XLA was asked about.
       unconfirmed: those of them that it has no figures of, in words.
@@ -152,7 +152,7 @@ class Plan:
     budget_nbytes: int
     offload: bool
     answer: Answer
-    floor_nbytes: int
+    lowest_nbytes: int
     written_nbytes: int | None
     plain_nbytes: int | None
     peak_nbytes: int

@@ -157,7 +157,7 @@ def plan_json(plan: Plan) -> str:
             "offload": plan.offload,
             "answer": plan.answer,
             "fits": plan.fits,
-            "floor_nbytes": plan.floor_nbytes,
+            "lowest_nbytes": plan.lowest_nbytes,
             "written_nbytes": plan.written_nbytes,
             "plain_nbytes": plan.plain_nbytes,
             "peak_nbytes": plan.peak_nbytes,

@@ -152,7 +152,7 @@ PLAN = Plan(
     8 * GIB,
     offload=False,
     answer="fits",
-    floor_nbytes=2 * GIB,
+    lowest_nbytes=2 * GIB,
     written_nbytes=9 * GIB,
     plain_nbytes=14 * GIB,
     peak_nbytes=int(7.5 * GIB),
@@ -805,7 +805,7 @@ def test_a_plan_that_xla_confirmed():
     assert "Verified: tracing this code gives the figures of what XLA compiled.\n" in text
     assert "34 variants traced, 3 compiled, but not all choices" in text
     assert "No interval" in text  # the other peaks are estimates
-    figures = ("peak_nbytes", "floor_nbytes", "written_nbytes", "plain_nbytes")
+    figures = ("peak_nbytes", "lowest_nbytes", "written_nbytes", "plain_nbytes")
     text = printed(render_plan(dataclasses.replace(CONFIRMED, by_xla=figures)))
     assert "No interval" not in text and text.count("by XLA") == 1
     rejected = dataclasses.replace(
@@ -813,7 +813,7 @@ def test_a_plan_that_xla_confirmed():
         budget_nbytes=GIB,
         answer="does not fit",
         peak_nbytes=2 * GIB,
-        by_xla=("peak_nbytes", "floor_nbytes"),
+        by_xla=("peak_nbytes", "lowest_nbytes"),
     )
     assert verdict_text(rejected) == (
         "nothing fits 1.00 GiB: the lowest peak found is 2.00 GiB by XLA, 1.00 GiB too much"
@@ -848,7 +848,7 @@ def test_a_plan_that_changes_nothing():
         sites=SITES[2:],
         code=(),
         written_nbytes=PLAN.peak_nbytes,
-        floor_nbytes=PLAN.peak_nbytes,
+        lowest_nbytes=PLAN.peak_nbytes,
         recompute_flops=0,
         recompute_fraction=0.0,
     )
@@ -1244,7 +1244,7 @@ def test_plan_exits_by_whether_it_fits(planning, capsys):
     assert "fits 8.00 GiB" in capsys.readouterr().out
     code, done, text = planning(NO_FIT, "-f", "json")
     value = json.loads(capsys.readouterr().out)
-    assert code == 1 and value["fits"] is False and value["floor_nbytes"] == 2 * GIB
+    assert code == 1 and value["fits"] is False and value["lowest_nbytes"] == 2 * GIB
     assert (done, text) == ([ASKED], MODEL)
 
 

@@ -228,15 +228,15 @@ class Planning:
         confirmed = self.peaks.figures.get(shown) if is_promised else None
         peak_nbytes = found.peak_nbytes if confirmed is None else confirmed
         fits = peak_nbytes <= self.budget_nbytes
-        floor = self._floor(drafts)
+        lowest = self._lowest(drafts)
         if confirmed is not None and not fits:
-            floor = shown
+            lowest = shown
         around = None
         if confirmed is None:
             around = subject.interval(found.peak_nbytes, shown.variant.program)
         by_name = {
             "peak_nbytes": shown,
-            "floor_nbytes": floor,
+            "lowest_nbytes": lowest,
             "written_nbytes": search.as_written(),
             "plain_nbytes": search.trial({}),
         }
@@ -251,7 +251,7 @@ class Planning:
             answer=("fits" if fits else "does not fit")
             if confirmed is not None
             else answer(around, self.budget_nbytes),
-            floor_nbytes=min(self._shown(floor) or 0, peak_nbytes),
+            lowest_nbytes=min(self._shown(lowest) or 0, peak_nbytes),
             written_nbytes=self._shown(by_name["written_nbytes"]),
             plain_nbytes=self._shown(by_name["plain_nbytes"]),
             peak_nbytes=peak_nbytes,
@@ -284,7 +284,7 @@ class Planning:
             high_nbytes=around.high_nbytes if around else None,
         )
 
-    def _floor(self, drafts: Drafts) -> TracedVariant:
+    def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""
         wrong = drafts.wrong
         known = {t: n for t in self.search.tried if (n := self._shown(t)) is not None}

@@ -104,7 +104,7 @@ class Search:
         """Try whatever may be the cheapest."""
         plain = self.trial({})
         if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
-            self._try_policies([None])  # nothing is cheaper; the floor is shown all the same
+            self._try_policies([None])  # nothing is cheaper; the lowest is shown all the same
             return
         if self._fronts is not None:
             self.menus, self._fronts = tuple(self._fronts()), None

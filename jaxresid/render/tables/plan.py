@@ -32,7 +32,7 @@ _FIGURES = {
     "plain_nbytes": "without any checkpoint",
     "written_nbytes": "as it is written",
     "peak_nbytes": "with this plan",
-    "floor_nbytes": "the lowest found",
+    "lowest_nbytes": "the lowest found",
 }
 
 

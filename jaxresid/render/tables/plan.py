@@ -147,8 +147,12 @@ def search_text(plan: Plan) -> str:
         cheaper = "something cheaper may fit" if plan.is_within else "something may fit"
         return f"Stopped by Ctrl-C after {tried}: {cheaper}."
     if not plan.is_within:
-        rest = "all that they are" if plan.proven else "but not all combinations of them"
-        return f"Nothing among the choices tried fits ({tried}, {rest})."
+        if plan.proven:
+            return f"Nothing among the choices tried fits: each was traced ({tried})."
+        return (
+            f"Nothing among the choices tried fits ({tried}); not all combinations of them were, so"
+            " something may fit."
+        )
     if plan.proven and not plan.recompute_flops:
         return f"Nothing is cheaper: nothing is recomputed ({tried})."
     if plan.proven:

@@ -310,7 +310,8 @@ class Planning:
             recompute_fraction=share,
             time_fraction=self.objective.time_fraction(shown.variant) if is_promised else None,
             sites=decided.sites,
-            proven=is_proven(search, shown, self.peaks.figures) or is_out_of_reach,
+            proven=is_out_of_reach
+            or (not interrupted and is_proven(search, shown, self.peaks.figures)),
             tried=len(search.tried),
             code=code(decided.plan_edits.edits),
             unwritten=decided.plan_edits.problems,

@@ -148,7 +148,7 @@ class Reliefs:
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
                 made = self._variant(leaves).trace
-                if isinstance(made, StepTrace) and not _returns_as_given(made):
+                if not self._updates_as_before(made):
                     continue
                 change = f"{_listed(names)} in bfloat16 in place of float32"
                 yield from self._told("dtype", change, _program(made))
@@ -196,6 +196,12 @@ class Reliefs:
         if saved > _WORTH_SAYING * self._peak:
             around = self._subject.interval(nbytes, program)
             yield Relief(kind, change, nbytes, saved, answer(around, self._budget))
+
+    def _updates_as_before(self, made: Traced) -> bool:
+        """Return whether a step still returns what it updates in the dtypes that it is given."""
+        if not isinstance(made, StepTrace) or not isinstance(self._trace, StepTrace):
+            return True
+        return next_values(made).keys() == next_values(self._trace).keys()
 
     def _variant(self, leaves: Sequence[Any]) -> Variant:
         """Return the function traced with other leaves, with the plan's checkpoints.
@@ -269,16 +275,6 @@ def _same_places(
     if known != [(p.kind, p.function, p.location, p.calls) for p in others]:
         raise JaxresidError("with the change there are other places")
     return dict(zip(places, others, strict=True))
-
-
-def _returns_as_given(step: StepTrace) -> bool:
-    """Return whether a step returns what it updates with the dtypes that it was given."""
-    jaxpr = step.jaxpr
-    return all(
-        jaxpr.outvars[j].aval.dtype == jaxpr.invars[i].aval.dtype
-        for i, at in next_values(step).items()
-        for j in at
-    )
 
 
 def _split_call(

@@ -339,8 +339,7 @@ class Planning:
     def _floor(self, shown: TracedVariant, *, traces: bool, fits: bool) -> Floor:
         """Return the floor of what is shown, with what lowers it if `traces`.
 
-        What takes a trace of the function is looked for where memory is short: where something is
-        recomputed, or nothing fits.
+        Memory is short where something is recomputed, or nothing fits.
         """
         is_step = self.subject.target.mode == "step"
         parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
@@ -348,7 +347,7 @@ class Planning:
             return Floor(parts, (), without)
         self.progress("tracing what lowers the floor")
         reliefs = Reliefs(self.subject, self.variants, shown, self.budget_nbytes)
-        return Floor(parts, reliefs.found(retracing=not fits or shown.cost > 0), without)
+        return Floor(parts, reliefs.found(is_short=not fits or shown.cost > 0), without)
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""

@@ -8,6 +8,7 @@ again. What cannot be traced with a change is not told of.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,17 +75,17 @@ class Reliefs:
         self._roles = _roles(subject)
         self._batch = batch_of(subject)
 
-    def found(self, *, retracing: bool) -> tuple[Relief, ...]:
+    def found(self, *, is_short: bool) -> tuple[Relief, ...]:
         """Return what lowers the peak, the cheapest first; see `Floor.reliefs`.
 
         Args:
-          retracing: Whether to look for what needs the function traced again.
+          is_short: Whether memory is short. Where it is not, only donation is looked for, which
+            costs nothing, neither here nor where the program runs.
         """
-        made = [*self._donated()]
-        if retracing:
-            made += [*self._in_microbatches(), *self._narrowed()]
-        made += [*self._split()]
-        return tuple(made)
+        if not is_short:
+            return tuple(self._donated())
+        each = (self._donated(), self._in_microbatches(), self._narrowed(), self._split())
+        return tuple(itertools.chain.from_iterable(each))
 
     # -- each change -------------------------------------------------------------------------
 
@@ -130,28 +131,34 @@ class Reliefs:
                 yield from self._told("batch", change, _program(made))
 
     def _narrowed(self) -> Iterator[Relief]:
-        """Yield the parameters, and the batch, in bfloat16 in place of float32."""
+        """Yield the parameters or the batch in bfloat16 in place of float32.
+
+        It is the bigger of the two that can be traced so.
+        """
         batch = set(self._batch.leaves) if self._batch else set()
         parameters = {
             i
             for i, role in self._roles.items()
             if i not in batch and role in (PARAMETERS, "differentiated")
         }
-        for chosen in (parameters, batch):
-            wide = [i for i in sorted(chosen) if str(self._call.leaves[i].dtype) == "float32"]
-            nbytes = sum(_nbytes(self._call.leaves[i]) for i in wide)
+        each = [[i for i in sorted(chosen) if self._is_wide(i)] for chosen in (parameters, batch)]
+        sizes = [(sum(_nbytes(self._call.leaves[i]) for i in wide), wide) for wide in each]
+        for nbytes, wide in sorted(sizes, reverse=True):
             if nbytes <= _WORTH_SAYING * self._peak:
-                continue
+                return
             leaves = list(self._call.leaves)
             for i in wide:
                 leaves[i] = _like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
                 made = self._variant(leaves).trace
-                if not self._updates_as_before(made):
-                    continue
-                change = f"{_listed(names)} in bfloat16 in place of float32"
-                yield from self._told("dtype", change, _program(made))
+                if self._updates_as_before(made):
+                    change = f"{_listed(names)} in bfloat16 in place of float32"
+                    yield from self._told("dtype", change, _program(made))
+                    return
+
+    def _is_wide(self, leaf: int) -> bool:
+        return str(getattr(self._call.leaves[leaf], "dtype", "")) == "float32"
 
     def _split(self) -> Iterator[Relief]:
         """Yield the batch, and all that is updated with it, split over devices."""

@@ -301,6 +301,12 @@ def test_what_a_mesh_splits_already_is_left():
     assert "sharding" not in kinds
 
 
+def test_only_what_is_split_is_named():
+    params, x, y = inputs(ROWS + 4)  # no multiple of 8
+    found = relief(planned(traced(loss, (params, x, y), argnums=0), 1), "sharding")
+    assert found.change == "params split over 8 devices (FSDP)"
+
+
 def exact_loss(params, x, y):
     assert x.shape[0] == ROWS and params["head"].dtype == x.dtype
     return loss(params, x, y)

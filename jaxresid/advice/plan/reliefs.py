@@ -182,17 +182,18 @@ class Reliefs:
             for i, role in self._roles.items()
             if i not in batch and role in (PARAMETERS, OPTIMIZER_STATE, "differentiated")
         }
-        names = _listed(_names([self._call.paths[i] for i in sorted(batch)]))
-        both = _listed(_names([self._call.paths[i] for i in sorted(weights | batch)]))
-        for chosen, change in (
-            (batch, f"{names} split over {size} devices (data parallel)"),
-            (weights | batch, f"{both} split over {size} devices (FSDP)"),
-        ):
+        for chosen, way in ((batch, "data parallel"), (weights | batch, "FSDP")):
             with _ignoring_errors():
-                call = _split_call(self._call, mesh, axis, size, chosen, batch)
-                if call is not None:
-                    program = _program(replace(self._trace, arguments=call))
-                    yield from self._told("sharding", change, program)
+                split = _split_leaves(self._call, mesh, axis, size, chosen, batch)
+                if not split or (way == "FSDP" and not weights & split.keys()):
+                    continue
+                leaves = [split.get(i, leaf) for i, leaf in enumerate(self._call.leaves)]
+                call = replace(self._call, leaves=tuple(leaves), mesh=mesh)
+                names = _listed(_names([self._call.paths[i] for i in split]))
+                change = f"{names} split over {size} devices ({way})"
+                yield from self._told(
+                    "sharding", change, _program(replace(self._trace, arguments=call))
+                )
 
     # -- what they share ---------------------------------------------------------------------
 
@@ -284,31 +285,29 @@ def _same_places(
     return dict(zip(places, others, strict=True))
 
 
-def _split_call(
+def _split_leaves(
     call: Arguments, mesh: Any, axis: str, size: int, chosen: set[int], batch: set[int]
-) -> Arguments | None:
-    """Return the arguments with some leaves split over an axis; None where none is.
+) -> dict[int, Any]:
+    """Return those of the chosen leaves that can be split over an axis, by number, split.
 
-    A batch is split along its leading dim, another array along its largest that can be.
+    A batch is split along its leading dim, another array along its largest that can be. What is
+    split already is left.
     """
     jax = jax_compat.import_jax()
-    leaves = list(call.leaves)
-    is_any = False
-    for i in call.dynamic:
-        leaf = leaves[i]
-        if not is_array(leaf):
+    found = {}
+    for i in sorted(chosen):
+        leaf = call.leaves[i]
+        rank = len(leaf.shape)
+        before = jax_compat.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
+        dims = [d for d, n in enumerate(leaf.shape) if n >= size and n % size == 0]
+        dims = [d for d in dims if d == 0] if i in batch else dims
+        if any(before) or not dims:
             continue
-        before = jax_compat.split_of(getattr(leaf, "sharding", None), len(leaf.shape))
-        spec: list[Any] = [axes or None for axes in before or ((),) * len(leaf.shape)]
-        if i in chosen and not any(spec):
-            dims = [d for d, n in enumerate(leaf.shape) if n >= size and n % size == 0]
-            dims = [d for d in dims if d == 0] if i in batch else dims
-            if dims:
-                spec[max(dims, key=lambda d: (leaf.shape[d], -d))] = axis
-                is_any = True
-        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-        leaves[i] = _like(leaf, leaf.shape, leaf.dtype, sharding)
-    return replace(call, leaves=tuple(leaves), mesh=mesh) if is_any else None
+        most = max(dims, key=lambda d: (leaf.shape[d], -d))
+        spec = jax.sharding.PartitionSpec(*(axis if d == most else None for d in range(rank)))
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        found[i] = _like(leaf, leaf.shape, leaf.dtype, sharding)
+    return found
 
 
 def _program(traced: Traced) -> Program:

@@ -91,9 +91,11 @@ def _tried_text(tried: TriedPlace) -> str:
     if len(parts) > _MOST_NAMED:
         parts = [f"{len(parts)} policies"]
     if tried.selections:
-        of = tried.known_selections
-        every = f"all {of}" if of == tried.selections else f"{tried.selections} of {of}"
-        parts.append(f"{every if of is not None else tried.selections} selections of values")
+        of, count = tried.known_selections, str(tried.selections)
+        if of is not None and of > 1:
+            count = f"all {of}" if of == tried.selections else f"{count} of {of}"
+        many = (tried.selections if of is None else of) > 1
+        parts.append(f"{count} selection{'s' * many} of values")
     return ", ".join(parts)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from jaxresid.advice.plan import menus
 from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.reliefs import Reliefs, batch_of
 from jaxresid.inspector.call.question import Question
@@ -393,9 +394,10 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
 
 
 def test_a_budget_below_arguments_and_outputs_is_proven_to_be_out_of_reach():
-    found = traced(loss, inputs())
+    found = traced(loss, inputs(64))
     held = planned(found, 1).floor.held_nbytes
     plan = planned(found, held - 1)
+    assert plan.interval.low_nbytes < held - 1  # an estimate alone would be too close
     assert plan.proven and plan.is_out_of_reach and plan.answer == "does not fit"
     above = planned(found, held)
     assert not above.is_out_of_reach
@@ -408,9 +410,7 @@ def two_loops(params, x, y):
 
 
 def test_places_that_can_have_checkpoints_together_prove_nothing(monkeypatch):
-    """One of them has no front, so that only the other is searched."""
-    from jaxresid.advice.plan import menus
-
+    """One of the two of a step has no front, so that only the other is searched."""
     real = menus.graph
 
     def failing_once(body, *more):
@@ -419,11 +419,11 @@ def test_places_that_can_have_checkpoints_together_prove_nothing(monkeypatch):
         return real(body, *more)
 
     monkeypatch.setattr(menus, "graph", failing_once)
-    found = traced(two_loops, inputs())
+    found = traced(lambda *args: step(*args, of=two_loops), step_inputs())
     low, high = planned(found, 1).lowest_nbytes, found.peak.nbytes
     plan = planned(found, (low + high) // 2)
     assert plan.is_within and plan.recompute_flops and not plan.proven
-    assert len(plan.choices) >= 2
+    assert [each.selections > 0 for each in plan.choices] == [True, False]
 
 
 def test_what_was_tried_is_named():
@@ -450,11 +450,11 @@ def test_more_budget_never_gives_more_recompute():
 # --- Ctrl-C ------------------------------------------------------------------------------------
 
 
-def interrupting(after):
-    """A progress that is interrupted once so many variants are being traced."""
+def interrupting(at):
+    """A progress that is interrupted once it is told of something."""
 
     def progress(text):
-        if text == f"tracing variant {after}":
+        if text == at:
             raise KeyboardInterrupt
 
     return progress
@@ -467,22 +467,27 @@ def test_ctrl_c_keeps_the_best_plan_found():
     whole = planned(found, budget)
     results = []
     for after in (4, 8, whole.tried):
-        plan, _ = drafted(found, budget, progress=interrupting(after), keeps_interrupted=True)
+        progress = interrupting(f"tracing variant {after}")
+        plan, _ = drafted(found, budget, progress=progress, keeps_interrupted=True)
         assert plan.interrupted and plan.tried == after - 1 and not plan.proven
         assert plan.floor.parts == whole.floor.parts and plan.floor.reliefs == ()
         results.append((not plan.is_within, plan.recompute_flops))
     assert results == sorted(results, reverse=True)
     assert results[-1] >= (False, whole.recompute_flops)
     assert not whole.interrupted
+    # The plan itself may be there already.
+    progress = interrupting("tracing what lowers the floor")
+    last, _ = drafted(found, budget, progress=progress, keeps_interrupted=True)
+    assert last.interrupted and last.floor.reliefs == () and last.sites == whole.sites
 
 
 def test_ctrl_c_before_anything_was_traced_is_an_interrupt():
     found = traced(loss, inputs())
     with pytest.raises(KeyboardInterrupt):
-        drafted(found, 1, progress=interrupting(1), keeps_interrupted=True)
+        drafted(found, 1, progress=interrupting("tracing variant 1"), keeps_interrupted=True)
     # In Python it is one at any time.
     with pytest.raises(KeyboardInterrupt):
-        drafted(found, 1, progress=interrupting(4))
+        drafted(found, 1, progress=interrupting("tracing variant 4"))
 
 
 INTERRUPTED = """

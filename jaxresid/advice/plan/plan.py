@@ -205,19 +205,21 @@ class Planning:
           keeps_interrupted: As for `drafted`.
         """
         drafts, more = self._drafts(check), list(said)
-        interrupted = False
+        decided: Draft | None = None
         try:
             decided = self._decided(drafts, compiles, more)
+            made = self._plan(decided, drafts, compiles, more, interrupted=False)
         except KeyboardInterrupt:
             if not keeps_interrupted:
                 raise
-            # The code of what is shown now is not traced: that may be what takes long.
-            drafts, interrupted = self._drafts(None), True
-            found = self._best_so_far(drafts)
-            if found is None:
+            self.search.stop()
+            if decided is None:
+                # The code of what is shown now is not traced: that may be what takes long.
+                drafts = self._drafts(None)
+                decided = self._best_so_far(drafts)
+            if decided is None:
                 raise
-            decided = found
-        made = self._plan(decided, drafts, compiles, more, interrupted=interrupted)
+            made = self._plan(decided, drafts, compiles, more, interrupted=True)
         return made, decided.plan_edits.edits
 
     def _drafts(self, check: Check | None) -> Drafts:
@@ -249,7 +251,6 @@ class Planning:
 
     def _best_so_far(self, drafts: Drafts) -> Draft | None:
         """Return the best draft of what was traced; None where nothing with a figure was."""
-        self.search.stop()
         self.peaks.caution = 0.0
         unknown = [t for t in self.search.tried if self._shown(t) is None]
 

@@ -806,7 +806,9 @@ def test_one_of_many_devices(cache, capsys):
 )
 def test_the_decoder_does_not_fit(policy, low, high):
     code, value = jaxresid_json(
-        "compare", "fixtures/compile/decoder.py:loss", "--on", TPU, "--compile"
+        "compare",
+        "fixtures/compile/decoder.py:loss",
+        *("--on", TPU, "--compile", "--compile-time", "30m"),
     )
     rows = {r["policy"]: r["compiled"][0] for r in value["rows"]}
     assert code == 0

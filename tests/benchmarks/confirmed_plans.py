@@ -1,19 +1,20 @@
 """Plans that XLA confirmed, against XLA: does the code fit, and is nothing cheaper there?
 
-    python -m tests.benchmarks.confirmed_plans --on gpu:h100 [--only TEXT] [--most 30] [--every]
+    python -m tests.benchmarks.confirmed_plans --on gpu:h100 [--only REGEX] [--most 30] [--every]
 
 Plans for programs of `accuracy/corpus.py` (random models, the zoo, models of libraries) that have
-no checkpoint, three budgets each: a quarter, half and three quarters of the way from the lowest
-peak to that without any checkpoint, as estimated. The code of each plan is compiled as it would be
-written, apart from the variant that the plan was confirmed with. With `--every` all variants that
-the search traced are compiled too, and the recomputed FLOPs are held against the least of those
-that fit, in shares of the program's FLOPs; that takes minutes to hours. Needs the compiler of the
-place; nothing runs. Exits 1 if something that is said to fit does not.
+no checkpoint, without those of the test set, three budgets each: a quarter, half and three quarters
+of the way from the lowest peak to that without any checkpoint, as estimated. The code of each plan
+is compiled as it would be written, apart from the variant that the plan was confirmed with. With
+`--every` all variants that the search traced are compiled too, and the recomputed FLOPs are held
+against the least of those that fit, in shares of the program's FLOPs; that takes minutes to hours.
+Needs the compiler of the place; nothing runs. Exits 1 if something that is said to fit does not.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
@@ -51,7 +52,8 @@ class Case:
 
     Attributes:
       plan: the plan.
-      code_nbytes: what XLA says that its code needs; None where it cannot be traced here.
+      code_nbytes: what XLA says that its code needs; None where it cannot be traced here, or is
+        left to the user's hands.
       least: the least that a variant recomputes that fits by XLA, as a share; None: not asked, or
         none fits.
       seconds: what planning took.
@@ -86,15 +88,21 @@ def cases(program: corpus.Program, on: str, limit_s: float, *, every: bool) -> I
         least = None
         if every:
             least = least_that_fits(found, budget, LimitedCompiles(place, settings, limit_s=1e9))
-        code = None
-        try:
-            with patched(edits, question.fun) as new, intercept_bind({}):
-                written = subject(replace(question, fun=new, mode=found.target.mode))
-                (row,) = LimitedCompiles(place, settings).compiled([program_as_written(written)])
-                code = row.peak_nbytes if row is not None else None
-        except (UnpatchableError, JaxresidError):
-            pass
+        # What is left to the user's hands is not in the edits.
+        code = None if plan.unwritten else code_nbytes(found, question, edits, settings)
         yield Case(plan, code, least, seconds)
+
+
+def code_nbytes(found, question, edits, settings: CompileSettings) -> int | None:
+    """Return what XLA says that edited code needs; None where it cannot be traced here."""
+    try:
+        with patched(edits, question.fun) as new, intercept_bind({}):
+            written = subject(replace(question, fun=new, mode=found.target.mode))
+            compiles = LimitedCompiles(found.place, settings)
+            (row,) = compiles.compiled([program_as_written(written)])
+    except (UnpatchableError, JaxresidError):
+        return None
+    return row.peak_nbytes if row is not None else None
 
 
 def least_that_fits(found, budget: int, compiles: LimitedCompiles) -> float | None:
@@ -124,14 +132,18 @@ def least_that_fits(found, budget: int, compiles: LimitedCompiles) -> float | No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--on", required=True, help="a place: gpu:h100, tpu:v5e")
-    parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs whose name has this")
     parser.add_argument("--most", type=int, default=30, help="how many programs")
     parser.add_argument("--every", action="store_true", help="compile every variant, too")
     parser.add_argument("--compile-time", type=float, default=120.0, help="seconds for one plan")
     options = parser.parse_args()
     if (reason := why_unavailable(parse_place(options.on))) is not None:
         sys.exit(reason)
-    programs = [p for p in corpus.PROGRAMS if not p.is_checkpointed and options.only in p.name]
+    programs = [
+        p
+        for p in corpus.PROGRAMS
+        if not p.is_checkpointed and p.set != "test" and re.search(options.only, p.name)
+    ]
     print(f"on {options.on}")
     print(
         f"{'program':28} {'budget':>10}  {'answer':12} {'by XLA':>10} {'its code':>10}"
@@ -148,11 +160,13 @@ def main() -> None:
         estimates.forget()
     rejected = [case for case in made if case.is_rejected]
     held = [case for case in made if case.least is not None]
+    compiled = sum(case.code_nbytes is not None for case in made)
     worse = [case for case in held if excess(case) > 0.01]
     count = statistics.median([case.plan.compiles for case in made] or [0])
     print(
         f"{len(made)} plans: {sum(case.plan.fits for case in made)} fit,"
-        f" {sum(case.plan.confirmed for case in made)} confirmed, {len(rejected)} that XLA rejects"
+        f" {sum(case.plan.confirmed for case in made)} confirmed, the code of {compiled} compiled,"
+        f" {len(rejected)} that XLA rejects"
     )
     print(f"median number of compiles {count:g}")
     if held:

@@ -51,6 +51,7 @@ from jaxresid.render.report.text import render_report
 from jaxresid.render.report.totals import totals_lines
 from jaxresid.render.style.wrapping import FlowingParts
 
+RANGE = "Range: XLA's figure for nine of ten programs, measured on"
 MIB = 1024**2
 
 
@@ -424,9 +425,9 @@ class TestPeak:
         shown = block(report, "peak", 80)
         assert shown.startswith(f"peak about 100 MiB (80.0 to 110) · {said}\nat ")
         remark = (
-            "Interval 26 % wider for libtpu 0.0.40 (measured: 0.0.52)."
+            "Range 26 % wider for libtpu 0.0.40 (measured: 0.0.52)."
             if others
-            else "Nine of ten programs are inside: 98 with libtpu 0.0.52."
+            else f"{RANGE} 98 with libtpu 0.0.52."
         )
         assert shown.endswith(remark)
         plain = html.unescape(report_html(report))

@@ -52,11 +52,11 @@ def _remark(place: PlaceInfo) -> str:
             f"{name} {version} (measured: {', '.join(basis.compilers[name])})"
             for name, version in basis.others.items()
         )
-        return f"Interval {wider} % wider for {', '.join(versions)}."
+        return f"Range {wider} % wider for {', '.join(versions)}."
+    found = "Range: XLA's figure for nine of ten programs, measured on"
     if not any(f"{place.name}:".startswith(f"{measured}:") for measured in basis.places):
         chips = ", ".join(basis.places)
-        return f"Nine of ten programs are inside: {basis.programs} on {chips}, no other chip."
+        return f"{found} {basis.programs} for {chips}, not for this chip."
     # The last package is the one that compiles: libtpu beside jaxlib.
     name, measured_versions = list(basis.compilers.items())[-1]
-    compiler = f"{name} {', '.join(measured_versions)}"
-    return f"Nine of ten programs are inside: {basis.programs} with {compiler}."
+    return f"{found} {basis.programs} with {name} {', '.join(measured_versions)}."

@@ -452,4 +452,4 @@ def test_the_estimate_is_near_what_the_tpu_compiler_allocates(name, bound):
     (case,) = (c for c in zoo.CASES if c.name == name)
     fun, args = case.build("tpu")
     estimate = jaxresid.inspect(fun, on="tpu:v5p")(*args).peak.nbytes
-    assert estimate == pytest.approx(compiled_nbytes(fun, args, "accelerator"), rel=bound)
+    assert estimate == pytest.approx(compiled_nbytes(fun, args), rel=bound)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from jaxresid import jax_compat
 from jaxresid.inspector.memory.intervals import basis_of
-from jaxresid.inspector.memory.profile import GPU, TPU, Profile
+from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU, Profile
 from jaxresid.model import PlaceInfo
 from jaxresid.xla.places import Place
 
 
-def profile_of(place: Place) -> Profile:
+def profile_of(place: Place, jaxlib: str | None = None) -> Profile:
     """Return what the compiler of a place materialises.
 
     For a place without an estimate it is a guide to what may be worth asking the compiler about;
     none of its figures are shown.
+
+    Args:
+      place: the place.
+      jaxlib: the version of jaxlib, whose compiler a GPU's is; None: the installed one.
     """
-    return TPU if place.platform == "tpu" else GPU
+    if place.platform == "tpu":
+        return TPU
+    release = (jaxlib or jax_compat.jaxlib_version()).split(".")[:2]
+    return GPU_BEFORE_0_12 if [int(part) for part in release] < [0, 12] else GPU
 
 
 def has_estimate(place: Place) -> bool:

@@ -3,12 +3,12 @@
 The rules are in `rules/`: what is computed inside what reads it, what is materialised, and what is
 written over what. Those of a TPU were measured ahead of time with libtpu 0.0.52 and JAX 0.12.0.1
 for a v5p, those of a GPU with jaxlib 0.12.0.1 for an H100, ahead of time with cuBLAS, and 0.11.2 on
-one; all at gigabyte shapes.
+one; all at gigabyte shapes. Where jaxlib's versions differ there is a table for the older ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,12 @@ class Profile:
       narrows_factors: whether float32 that only dots of default precision read is stored as
         bfloat16.
       computes_factors: whether a dot or convolution computes what it reads. Otherwise it reads
-        arrays, their batch axes first, and slices of a stack are copied for it.
+        arrays, and slices of a stack are copied for it.
       epilogue: the elementwise ops that finish a dot before it is written; None: all.
-      finishes_random: whether elementwise ops finish random bits, so that a dropout keeps its mask.
       fuses_gathers: whether gathers, concatenations and a scatter's updates are computed inside
         what reads them; otherwise they are calls that read arrays.
-      repeats_sines: whether a sine and the like are computed again in each of their readers.
-      keeps_expensive_halves: whether these and tanh, of two bytes, are materialised for several
-        readers nevertheless, as they take longer than their bytes.
-      materializes_fills: whether what a loop reads of constants is materialised before it.
-      copies_to_stacks: whether what a trip stacks and other kernels read is an array besides.
-      writes_over_operands: whether an elementwise kernel may write over an array that it reads.
+      fills_stacks_at_once: whether the zeros that loops write their stacks over are made for all
+        stacks of one shape and type at once, before the first of these loops.
     """
 
     name: str
@@ -42,13 +37,8 @@ class Profile:
     narrows_factors: bool
     computes_factors: bool
     epilogue: frozenset[str] | None
-    finishes_random: bool
     fuses_gathers: bool
-    repeats_sines: bool
-    keeps_expensive_halves: bool
-    materializes_fills: bool
-    copies_to_stacks: bool
-    writes_over_operands: bool
+    fills_stacks_at_once: bool
 
 
 TPU = Profile(
@@ -58,13 +48,8 @@ TPU = Profile(
     narrows_factors=True,
     computes_factors=True,
     epilogue=None,
-    finishes_random=False,
     fuses_gathers=False,
-    repeats_sines=False,
-    keeps_expensive_halves=False,
-    materializes_fills=False,
-    copies_to_stacks=False,
-    writes_over_operands=False,
+    fills_stacks_at_once=False,
 )
 GPU = Profile(
     name="gpu",
@@ -73,11 +58,7 @@ GPU = Profile(
     narrows_factors=False,
     computes_factors=False,
     epilogue=frozenset({"add", "add_any"}),
-    finishes_random=True,
     fuses_gathers=True,
-    repeats_sines=True,
-    keeps_expensive_halves=True,
-    materializes_fills=True,
-    copies_to_stacks=True,
-    writes_over_operands=True,
+    fills_stacks_at_once=False,
 )
+GPU_BEFORE_0_12 = replace(GPU, fills_stacks_at_once=True)

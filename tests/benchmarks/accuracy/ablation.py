@@ -59,11 +59,11 @@ def main() -> None:
 
 def _print(found: Sequence[Row], estimated: dict[tuple[str, str], dict[str, int]]) -> None:
     print(f"{'':48} {'programs':>8} {'median':>7} {'90 %':>7} {'ranked alike':>14}")
-    for name in next(iter(estimated.values())):
+    for name in next(estimated[_key(row)] for row in found if _key(row) in estimated):
         scored = [
             replace(row, estimate_nbytes=nbytes)
             for row in found
-            if (nbytes := estimated.get((row.program, row.place), {}).get(name)) is not None
+            if (nbytes := estimated.get(_key(row), {}).get(name)) is not None
         ]
         if scored:
             result = score(scored)
@@ -73,24 +73,31 @@ def _print(found: Sequence[Row], estimated: dict[tuple[str, str], dict[str, int]
             )
 
 
-def _estimated(found: Sequence[Row]) -> dict[tuple[str, str], dict[str, int]]:
-    """Return all estimates by program and place; each program is traced once."""
+def _key(row: Row) -> tuple[str, str, str]:
+    return row.program, row.place, row.jaxlib
+
+
+def _estimated(found: Sequence[Row]) -> dict[tuple[str, str, str], dict[str, int]]:
+    """Return all estimates by program, place and jaxlib; each program is traced once."""
+    from jaxresid.inspector.memory.compilers import profile_of
+    from jaxresid.xla.places import parse_place
     from tests.benchmarks.accuracy import corpus, estimates
 
     programs = {program.name: program for program in corpus.PROGRAMS}
     wanted = defaultdict(set)
     for row in found:
         if row.program in programs:
-            wanted[row.program].add(row.place)
+            wanted[row.program].add((row.place, row.jaxlib))
     nbytes = {}
-    for number, (name, places) in enumerate(sorted(wanted.items()), 1):
-        written = estimates.traced(programs[name], min(places))
+    for number, (name, compilers) in enumerate(sorted(wanted.items()), 1):
+        written = estimates.traced(programs[name], min(compilers)[0])
         own = _by_jax(written)
-        for place in places:
-            nbytes[name, place] = {
-                "every operation writes an array": _plain(written, place),
+        for place, jaxlib in compilers:
+            profile = profile_of(parse_place(place), jaxlib)
+            nbytes[name, place, jaxlib] = {
+                "every operation writes an array": _plain(written, profile),
                 "jax.experimental.roofline": own,
-                **_variants(written, place),
+                **_variants(written, profile),
             }
         estimates.forget()
         print(f"\restimated {number} of {len(wanted)}", end="", file=sys.stderr, flush=True)
@@ -98,16 +105,13 @@ def _estimated(found: Sequence[Row]) -> dict[tuple[str, str], dict[str, int]]:
     return nbytes
 
 
-def _variants(written, place: str) -> dict[str, int]:
+def _variants(written, profile) -> dict[str, int]:
     """Return the estimate, and those with one decision less."""
-    from jaxresid.inspector.memory.compilers import profile_of
     from jaxresid.inspector.memory.lowered import lower
     from jaxresid.inspector.memory.peak import peak_nbytes
-    from jaxresid.inspector.memory.profile import GPU, TPU
-    from jaxresid.xla.places import parse_place
+    from jaxresid.inspector.memory.profile import GPU_BEFORE_0_12, TPU
 
-    profile = profile_of(parse_place(place))
-    other = TPU if profile is GPU else GPU
+    other = GPU_BEFORE_0_12 if profile is TPU else TPU
     found = {"the estimate": peak_nbytes(lower(written.program, profile))}
     for field in fields(profile):
         value = getattr(other, field.name)
@@ -122,14 +126,12 @@ def _text(value) -> str:
     return " ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
-def _plain(written, place: str) -> int:
+def _plain(written, profile) -> int:
     """Return the peak where every operation writes an array; a view is in its operand's."""
     from jaxresid.inspector.jaxpr.primitives import VIEWS
-    from jaxresid.inspector.memory.compilers import profile_of
     from jaxresid.inspector.memory.lowered import Lowered
     from jaxresid.inspector.memory.peak import peak_nbytes
     from jaxresid.inspector.memory.rules.kernels import Kernels
-    from jaxresid.xla.places import parse_place
 
     def arrays(block):
         ops = []
@@ -138,7 +140,6 @@ def _plain(written, place: str) -> int:
             ops.append(replace(op, bodies=bodies, name="barrier" if op.name in VIEWS else op.name))
         return Kernels(block.inputs, tuple(ops), block.outputs)
 
-    profile = profile_of(parse_place(place))
     return peak_nbytes(Lowered(written.program, profile, arrays(written.program.block)))
 
 

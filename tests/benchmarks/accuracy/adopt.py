@@ -58,7 +58,7 @@ def adopted(program: corpus.Program, found: dict, place: str) -> Row:
         f"jaxlib {found['jax']}, {found['device']}",
         estimates.has_loop(written),
         program.is_checkpointed,
-        written.estimate_nbytes(where),
+        estimates.estimate_nbytes(written, place, found["jax"]),
         nbytes,
         where.memory_nbytes is None or nbytes <= where.memory_nbytes,
         found["compile_s"],

@@ -138,7 +138,6 @@ def as_collected(found: Iterable[Row]) -> list[Residual]:
 
 def estimated_now(found: Sequence[Row]) -> list[Residual]:
     """Return the residuals of the estimates of this code, and the kinds that it sees."""
-    from jaxresid.xla.places import parse_place
     from tests.benchmarks.accuracy import corpus, estimates
 
     programs = {program.name: program for program in corpus.PROGRAMS}
@@ -151,13 +150,10 @@ def estimated_now(found: Sequence[Row]) -> list[Residual]:
             sys.exit(f"{name}: the library that it is around is not installed")
         written = estimates.traced(programs[name], of_program[0].place)
         kind = kind_of(written.program)
-        nbytes = {
-            place: written.estimate_nbytes(parse_place(place))
-            for place in {row.place for row in of_program}
-        }
         for row in of_program:
             seen = replace(row, has_loop=kind.has_loop, is_checkpointed=kind.is_checkpointed)
-            residuals.append(Residual(seen, nbytes[row.place]))
+            nbytes = estimates.estimate_nbytes(written, row.place, row.jaxlib)
+            residuals.append(Residual(seen, nbytes))
         estimates.forget()
         print(f"\restimated {number} of {len(by_program)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram, program_as_written
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.memory.compilers import profile_of
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.report import subject
 from jaxresid.xla.places import parse_place
@@ -34,9 +37,14 @@ def forget() -> None:
     gc.collect()
 
 
-def estimated(program: Program, places: Sequence[str]) -> dict[str, int]:
-    """Return the estimates of a program's peak by place, in bytes."""
-    written = traced(program, places[0])
-    found = {place: written.estimate_nbytes(parse_place(place)) for place in places}
+def estimate_nbytes(written: PolicyProgram, place: str, jaxlib: str) -> int:
+    """Return the estimate of a program's peak for a version of jaxlib, which need not be here."""
+    return peak_nbytes(lower(written.program, profile_of(parse_place(place), jaxlib)))
+
+
+def estimated(program: Program, compilers: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Return the estimates of a program's peak by place and jaxlib, in bytes."""
+    written = traced(program, compilers[0][0])
+    found = {each: estimate_nbytes(written, *each) for each in compilers}
     forget()
     return found

@@ -8,10 +8,10 @@ For each set, place, jaxlib and kind of program: how many, the median, 90th perc
 than 5 % apart the share that the estimate ranks as XLA does. The largest misses are named of the
 fit set alone. The test set is only scored with `--test`, last.
 
-The estimates are those of the code that collected the rows; `--now` makes them anew, which traces
-each program with the JAX at hand (a few seconds each). Programs that do not fit their place are
-left out, since a compiler that runs out of memory says no exact figure, and so are those outside
-of 0.5 to 40 GiB: how many is printed.
+The estimates are those of the code that collected the rows; `--now` makes them anew for each row's
+jaxlib, which traces each program with the JAX at hand (a few seconds each). Programs that do not
+fit their place are left out, since a compiler that runs out of memory says no exact figure, and so
+are those outside of 0.5 to 40 GiB: how many is printed.
 """
 
 from __future__ import annotations
@@ -177,22 +177,25 @@ def print_misses(found: Sequence[Row], count: int) -> None:
 
 
 def estimated_now(found: Sequence[Row]) -> list[Row]:
-    """Return the rows with the estimates of this code and of the JAX at hand."""
+    """Return the rows with the estimates of this code, as the JAX at hand traces the programs."""
     from tests.benchmarks.accuracy import corpus, estimates
 
     programs = {program.name: program for program in corpus.PROGRAMS}
     wanted = defaultdict(set)
     for row in found:
         if is_scored(row):
-            wanted[row.program].add(row.place)
+            wanted[row.program].add((row.place, row.jaxlib))
     nbytes = {}
-    for number, (name, places) in enumerate(sorted(wanted.items()), 1):
+    for number, (name, compilers) in enumerate(sorted(wanted.items()), 1):
         if name in programs:
-            for place, n in estimates.estimated(programs[name], sorted(places)).items():
-                nbytes[name, place] = n
+            for each, n in estimates.estimated(programs[name], sorted(compilers)).items():
+                nbytes[name, *each] = n
         print(f"\restimated {number} of {len(wanted)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return [replace(row, estimate_nbytes=nbytes.get((row.program, row.place))) for row in found]
+    return [
+        replace(row, estimate_nbytes=nbytes.get((row.program, row.place, row.jaxlib)))
+        for row in found
+    ]
 
 
 if __name__ == "__main__":

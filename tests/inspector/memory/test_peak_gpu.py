@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.profile import GPU, TPU
+from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU
 from jaxresid.inspector.memory.rules.kernels import Kernel, kernels
-from jaxresid.inspector.memory.rules.strides import AS_IT_IS, read_order, row_major, viewed
 from jaxresid.inspector.program.ops import Op
-from tests.inspector.memory.test_peak_tpu import BF16, F32, I32, bodies, program
+from jaxresid.xla.places import parse_place
+from tests.inspector.memory.test_peak_tpu import F32, I32, bodies, program
 
 ROWS, WIDTH, LAYERS = 4096, 1024, 5
 X, W = ((ROWS, WIDTH), F32), ((WIDTH, WIDTH), F32)
@@ -52,23 +53,6 @@ def test_nothing_is_padded_and_float32_stays():
     assert block.nbytes == {}
 
 
-def test_elementwise_values_are_computed_again_in_their_readers():
-    def loss(x, w):
-        return jnp.sum(jnp.cos(jnp.sin(x @ w)) * jnp.sin(x @ w))
-
-    assert large(made(loss, X, W)).count("sin") == 0
-
-
-@pytest.mark.parametrize(("dtype", "count"), [(F32, 0), (BF16, 1)])
-def test_tanh_of_two_bytes_is_kept(dtype, count):
-    def loss(x, w):
-        h = jnp.tanh(x @ w)
-        return jnp.sum(h * (h + x))
-
-    names = [op.name for op in made(loss, (X[0], dtype), (W[0], dtype)).ops]
-    assert names.count("tanh") == count
-
-
 def test_a_residual_connection_finishes_a_dot_but_an_activation_does_not():
     def connected(x, w):
         return jnp.sum((x + x @ w) ** 2)
@@ -78,63 +62,6 @@ def test_a_residual_connection_finishes_a_dot_but_an_activation_does_not():
 
     assert "add" not in large(made(connected, X, W))
     assert "exp" in large(made(activated, X, W))
-
-
-HEADS = ((4, 256, 8, 128), F32)
-
-
-def test_heads_are_copied_to_the_front_once_for_all_dots():
-    def loss(q, k):
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
-        return jnp.sum(scores**2)
-
-    block = made(loss, HEADS, HEADS)
-    assert sum(op.name == "copy" for op in block.ops) == 2
-
-
-def _op(name, before, after, **params):
-    return next(
-        op
-        for op in program(lambda x: jnp.sum(after(x) * 1.0), (before, F32)).block.ops
-        if op.name == name
-    )
-
-
-@pytest.mark.parametrize(
-    ("view", "name", "expected"),
-    [
-        (lambda x: x.reshape(2, 3, 20), "reshape", (60, 20, 1)),
-        (lambda x: x.reshape(24, 5), "reshape", (5, 1)),
-        (lambda x: x.reshape(1, 120), "reshape", (1, 1)),
-        (lambda x: x.transpose(1, 0, 2), "transpose", (20, 60, 1)),
-    ],
-)
-def test_views_have_the_strides_of_their_array(view, name, expected):
-    op = _op(name, (2, 3, 20) if name == "transpose" else (6, 4, 5), view)
-    assert viewed(op, row_major(op.operands[0].shape)) == expected
-
-
-def test_a_reshape_across_a_transpose_is_no_view():
-    op = _op("reshape", (6, 4), lambda x: x.reshape(24))
-    assert viewed(op, (1, 6)) is None
-
-
-def test_a_dot_reads_either_order_of_rows_and_columns_where_they_lie():
-    block = program(lambda x, w: jnp.sum(x @ w), ((8, 16), F32), ((16, 32), F32)).block
-    dot = next(op for op in block.ops if op.name == "dot_general")
-    assert read_order(dot, 0, (16, 1)) == read_order(dot, 0, (1, 8)) == AS_IT_IS
-    assert read_order(dot, 0, None) != AS_IT_IS
-
-
-def test_a_dropout_keeps_its_mask_and_not_its_bits():
-    def loss(x, w, key):
-        h = x @ w
-        keep = jax.random.bernoulli(jax.random.wrap_key_data(key), 0.5, h.shape)
-        return jnp.sum(jnp.where(keep, h, 0.0) ** 2)
-
-    block = made(loss, X, W, ((2,), jnp.uint32))
-    bits = next(op for op in block.ops if op.name == "random_bits")
-    assert bits.results[0].dtype == "bool"
 
 
 def test_gathers_are_computed_inside_what_reads_them():
@@ -178,19 +105,51 @@ def test_slices_of_a_stack_are_copied_for_dots_at_the_start_of_a_trip():
     assert [op.name for op in body.ops[:1]] == ["copy"]
 
 
-def test_what_a_trip_stacks_and_reads_is_an_array_besides():
-    body = bodies(made(scanned, X, STACK))[0]
-    stacked = [op for op in body.ops if op.name == "copy" and op.results[0] in body.outputs]
-    assert stacked
+def recurrent(x, w):
+    """Stack its states in the forward pass, and the cotangents of what it reads in the backward."""
+    return jnp.sum(lax.scan(lambda h, u: (jnp.tanh(h + u),) * 2, x[0] @ w, x @ w)[1] ** 2)
 
 
-def test_constants_that_a_loop_reads_are_arrays():
-    def loss(x, stack):
-        fill = jnp.full(x.shape, 3.0)
-        body = lambda h, w: (jnp.where(h > 0, h @ w, fill), None)
-        return jnp.sum(lax.scan(body, x, stack)[0])
+def test_the_zeros_of_all_stacks_alike_are_made_before_the_first_loop():
+    block = kernels(program(recurrent, X, W).block, None, GPU_BEFORE_0_12)
+    first, last = (i for i, op in enumerate(block.ops) if op.bodies)
+    fill = block.ops[first - 1]
+    (zeros,) = fill.results
+    assert (fill.name, fill.operands, zeros.nbytes) == ("broadcast_in_dim", (), ACTIVATION)
+    assert zeros in block.ops[last].overwrites
+    (cotangents,) = (v for v in block.ops[last].results if v.nbytes == ACTIVATION)
+    assert cotangents.shape == zeros.shape
 
-    assert "broadcast_in_dim" in large(made(loss, X, STACK))
+
+def test_zeros_take_the_place_of_the_stack_from_the_first_loop_on():
+    def loss(x, w):
+        scan = lambda a: lax.scan(lambda h, u: (jnp.tanh(h + u),) * 2, a[0], a)[1]
+        return jnp.sum(jnp.sin(scan(jnp.sin(scan(x @ w)) @ w)))
+
+    found = [temporaries(loss, X, W, profile=each) for each in (GPU_BEFORE_0_12, GPU)]
+    assert found[0] - found[1] == pytest.approx(2 * ACTIVATION, rel=0.01)
+
+
+def test_stacks_of_another_shape_have_no_zeros_before_their_loop():
+    block = kernels(program(scanned, X, STACK).block, None, GPU_BEFORE_0_12)
+    loops = [op for op in block.ops if op.bodies]
+    assert len(loops) == 2
+    assert not any(v.shape[:1] == (LAYERS,) for op in loops for v in op.overwrites)
+
+
+@pytest.mark.parametrize(
+    ("jaxlib", "profile"),
+    [
+        ("0.9.2", GPU_BEFORE_0_12),
+        ("0.11.2", GPU_BEFORE_0_12),
+        ("0.12.0.1", GPU),
+        ("0.12.0.dev20260901", GPU),
+        ("1.0", GPU),
+    ],
+)
+def test_the_profile_is_that_of_jaxlibs_version(jaxlib, profile):
+    assert profile_of(parse_place("gpu:h100"), jaxlib) is profile
+    assert profile_of(parse_place("tpu:v5e"), jaxlib) is TPU
 
 
 def test_a_donated_arguments_buffer_is_not_lent():

@@ -334,20 +334,6 @@ def test_an_inner_scan_has_a_stack_of_its_own():
     assert len(copies) == len([v for v in inner.results if v.shape[:1] == (LAYERS,)])
 
 
-def test_a_mask_that_a_scan_reads_is_made_in_it():
-    def loss(x, ws):
-        def step(x, w):
-            wide = jnp.broadcast_to(x[:, :1], (ROWS, WIDTH))
-            return jnp.where(wide > 0, x @ w, jnp.full((ROWS, WIDTH), -1e9)), None
-
-        return jnp.sum(lax.scan(step, x, ws)[0])
-
-    block = lowered(loss, X, STACK)
-    made = [v.shape for op in block.ops if op.name == "broadcast_in_dim" for v in op.results]
-    # The cotangent that the backward scan starts with; without the rule the -1e9 as well.
-    assert made == [(ROWS, WIDTH)]
-
-
 def test_a_sum_over_trips_stays_in_its_buffer():
     """The gradient of a weight that all trips share."""
 

@@ -36,8 +36,6 @@ _UNMEASURED = frozenset(
 )
 # Too expensive to be computed twice.
 _EXPENSIVE = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
-# Longer to compute than two bytes take to write and to read.
-_LONG = _EXPENSIVE | {"tanh"}
 _ELEMENTWISE = (ELEMENTWISE | CASTS | {"copy"}) - _EXPENSIVE - _UNMEASURED
 _MOVES = FILLS | PARTS | {"pad", "rev", "device_put"}
 MULTIPLIED = CONTRACTIONS - _UNMEASURED
@@ -46,7 +44,6 @@ _REDUCTIONS = REDUCTIONS | ARG_REDUCTIONS
 _READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
 # Computed inside what reads them, by some compilers.
 _FUSIBLE_MOVES = frozenset({"gather", "concatenate"})
-_RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 # Calls into a library, which read arrays and write the type that they are asked for.
 LIBRARY = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve"})
 # No fusion has more ops than this between two ends.
@@ -116,7 +113,7 @@ def fusions(block: Block, profile: Profile) -> Fusions:
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers)
         materialized = _materialized_to_save_traffic(
-            profile, made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
+            made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
         )
         if materialized == made.materialized:
             break
@@ -185,7 +182,7 @@ def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]], profile: Pr
         elif op.name in _EXPENSIVE:
             reading = readers.get(op.results[0], ())
             is_single = len(reading) == 1 and reading[0].name in _READING
-            kind = Elementwise if profile.repeats_sines or is_single else None
+            kind = Elementwise if is_single else None
         ops.append(op if kind is None else kind(*(getattr(op, f.name) for f in fields(op))))
     return replace(block, ops=tuple(ops))
 
@@ -210,21 +207,13 @@ def _is_one_per_row(op: Op) -> bool:
 
 def _always_materialized(block: Block, profile: Profile) -> set[Value]:
     held = set(block.outputs)
-    makers = {v: op for op in block.ops for v in op.results}
     for op in block.ops:
         if op.name == "barrier":
             held.update(op.operands)
         elif is_multiplied(op) and not profile.computes_factors:
             held.update(op.operands[:2])
         elif op.bodies:
-            nest = op.nest
-            carried = {nest.operands[i] for i in nest.carries} if nest else set()
-            for i, v in enumerate(op.operands):
-                maker = makers.get(v)
-                # What a loop reads of these it makes itself, each trip.
-                is_fill = maker is not None and nest and maker.name in FILLS
-                if profile.materializes_fills or not (is_fill and i not in carried):
-                    held.add(v)
+            held.update(op.operands)
     for op in reversed(block.ops):
         if is_view(op) and op.results[0] in held:
             held.update(op.operands[:1])
@@ -288,8 +277,7 @@ def _epilogues(
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
     for i, op in enumerate(block.ops):
-        is_random = profile.finishes_random and op.name in _RANDOM
-        if not (is_multiplied(op) or is_random) or op.results[0] in held:
+        if not is_multiplied(op) or op.results[0] in held:
             continue
         (v,) = op.results
         end, after = v, post_dominators.get(op)
@@ -301,7 +289,7 @@ def _epilogues(
             if is_cast:
                 end = more if more.itemsize < end.itemsize else end
             elif is_elementwise(after) or after.name in _EXPENSIVE:
-                if not (profile.epilogue is None or is_random or after.name in profile.epilogue):
+                if profile.epilogue is not None and after.name not in profile.epilogue:
                     break
                 end = more
             elif not is_view(after):
@@ -336,7 +324,7 @@ def _consumer_kernels(
 
 
 def _materialized_to_save_traffic(
-    profile: Profile, fusions: Fusions, consumer_kernels: Mapping[Op, frozenset[Op]]
+    fusions: Fusions, consumer_kernels: Mapping[Op, frozenset[Op]]
 ) -> set[Value]:
     """Return the elementwise values for which less is read and written if they are materialised.
 
@@ -362,8 +350,7 @@ def _materialized_to_save_traffic(
         consumers = consumer_kernels.get(op, frozenset())
         if len(consumers) > 1 and is_elementwise(op) and op.results[0] not in fusions.fused:
             (v,) = op.results
-            is_long = profile.keeps_expensive_halves and v.itemsize == 2 and op.name in _LONG
-            if "float" in v.dtype and (is_long or _saves_traffic(v, read, consumers)):
+            if "float" in v.dtype and _saves_traffic(v, read, consumers):
                 found.add(v)
                 read = (v,)
         roots.update((v, read) for v in op.results)

@@ -19,14 +19,12 @@ from jaxresid.inspector.memory.rules.fusion import (
     Move,
     fusions,
     is_elementwise,
-    is_fusible,
     is_multiplied,
     is_view,
 )
 from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.memory.rules.precision import narrowed
-from jaxresid.inspector.memory.rules.strides import AS_IT_IS, Strides, read_order, row_major, viewed
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # These write over their first operand.
@@ -80,6 +78,19 @@ def writes_over(op: Op, value: Value) -> bool:
     return isinstance(op, Kernel) and value in op.overwrites
 
 
+def _array_type(value: Value) -> tuple[tuple[int, ...], str, str]:
+    return value.shape, value.dtype, value.memory
+
+
+def _stacks_alike(block: Block) -> dict[tuple[tuple[int, ...], str, str], list[Value]]:
+    """Return the stacks of the loops in a block by shape and type."""
+    found: dict[tuple[tuple[int, ...], str, str], list[Value]] = {}
+    for op in block.ops:
+        for i in sorted(op.nest.stacked) if op.nest else ():
+            found.setdefault(_array_type(op.results[i]), []).append(op.results[i])
+    return found
+
+
 class _Compiler:
     """What is decided for a whole program."""
 
@@ -118,15 +129,15 @@ class _KernelWriter:
         self._casts: dict[Value, Value] = {}
         self._nbytes: dict[Value, int] = {}
         self._looped: set[Value] = set()
-        # How a view reads its array; None if it cannot, and dots read a copy.
-        self._strides: dict[Value, Strides | None] = {}
-        # In which order dots read an array; None until one does, if it is made in any order.
-        self._orders: dict[Value, Strides | None] = {}
-        self._reordered: dict[tuple[Value, Strides], Value] = {}
-        # Copies of a stack's slices, which start with the trip.
+        # A stack's slices -> the copies that dots read, which start with the trip.
+        self._copied: dict[Value, Value] = {}
         self._first: list[Kernel] = []
         # Of a value that is computed where it is read: the arrays that are read where it is.
         self._aligned: dict[Value, frozenset[Value]] = {}
+        # Loops' stacks of one shape and type, of several loops.
+        self._alike = _stacks_alike(self._block) if compiler.profile.fills_stacks_at_once else {}
+        # Stacks -> the zeros that they are written over.
+        self._zeros: dict[Value, Value] = {}
 
     def write(self) -> Kernels:
         for op in self._block.ops:
@@ -142,14 +153,13 @@ class _KernelWriter:
                 self._inside(op)
         outputs = self._outputs()
         ops = self._ordered(outputs)
-        if self._compiler.profile.writes_over_operands:
-            kept = kept_operands(ops)
-            ops = tuple(
-                replace(op, overwrites=tuple(v for v in op.overwrites if v not in kept[op]))
-                if op in kept
-                else op
-                for op in ops
-            )
+        kept = kept_operands(ops)
+        ops = tuple(
+            replace(op, overwrites=tuple(v for v in op.overwrites if v not in kept[op]))
+            if op in kept
+            else op
+            for op in ops
+        )
         made = Kernels(self._block.inputs, ops, outputs, self._nbytes)
         self._carry(made, ops)
         return made
@@ -157,27 +167,13 @@ class _KernelWriter:
     def _outputs(self) -> tuple[Value, ...]:
         outputs = []
         stacked = self._nest.stacked if self._nest else frozenset()
-        carried = self._nest.carries.values() if self._nest else ()
-        read = {v for kernel in self._kernels for v in kernel.operands}
-        read.update(*(self._roots.get(self._block.outputs[i], ()) for i in carried))
         for i, v in enumerate(self._block.outputs):
             out = v if v.literal is not None else self._roots[v][0]
             if i in stacked and out in self._looped:
                 # The inner loop has an array of its own, copied to the outer stack after it.
                 out = self._copy(self._kernels[-1], out)
-            elif i in stacked and out in read and self._compiler.profile.copies_to_stacks:
-                out = self._copied_to_stack(out)
             outputs.append(out)
         return tuple(outputs)
-
-    def _copied_to_stack(self, array: Value) -> Value:
-        """Return a copy of an array that is made just after it; an input of the block as it is."""
-        for i, kernel in enumerate(self._kernels):
-            if array in kernel.results:
-                made = self._copy(kernel, array)
-                self._kernels.insert(i + 1, self._kernels.pop())
-                return made
-        return array
 
     def _ordered(self, outputs: Sequence[Value]) -> tuple[Kernel, ...]:
         """Return the kernels; in a loop, those dots last whose results go straight into a stack.
@@ -204,8 +200,6 @@ class _KernelWriter:
     def _view(self, op: Op) -> None:
         result, operand = op.results[0], op.operands[0]
         self._alias(result, operand)
-        before = self._strides.get(operand, row_major(operand.shape))
-        self._strides[result] = None if before is None else viewed(op, before)
         self._aligned[result] = frozenset() if op.name == "transpose" else self._in_place(operand)
 
     def _in_place(self, value: Value) -> frozenset[Value]:
@@ -214,33 +208,17 @@ class _KernelWriter:
         return self._aligned.get(value, frozenset([value]) if is_array else frozenset())
 
     def _factor(self, op: Op, which: int) -> Value:
-        """Return the array that a dot or convolution reads as its first or second factor.
-
-        An array that no dot can read as it lies is copied, once for all that read it so.
-        """
+        """Return the array that a dot or convolution reads as its first or second factor."""
         value = op.operands[which]
         if value not in self._arrays or not self._roots[value]:
             return value
         (array,) = self._roots[value]
-        if array in self._slices:
-            array = self._copied(op, array, AS_IT_IS, None)
-            if self._kernels and self._kernels[-1].results == (array,):
-                self._first.append(self._kernels.pop())
-        order = AS_IT_IS
-        if op.name == "dot_general":
-            order = read_order(op, which, self._strides.get(value, row_major(value.shape)))
-        if self._orders.get(array, AS_IT_IS) is None:
-            self._orders[array] = order
-        elif order != self._orders.get(array, AS_IT_IS):
-            array = self._copied(op, array, order, order)
-        return array
-
-    def _copied(self, op: Op, array: Value, order: Strides, known: Strides | None) -> Value:
-        made = self._reordered.get((array, order))
-        if made is None:
-            made = self._reordered[array, order] = self._copy(op, array)
-            self._orders[made] = known
-        return made
+        if array not in self._slices:
+            return array
+        if array not in self._copied:
+            self._copied[array] = self._copy(op, array)
+            self._first.append(self._kernels.pop())
+        return self._copied[array]
 
     def _read(self, operands: Sequence[Value]) -> tuple[Value, ...]:
         found: dict[Value, None] = {}
@@ -296,10 +274,8 @@ class _KernelWriter:
             op = replace(
                 op, name=start.name, eqn=start.eqn, context=start.context, phase=start.phase
             )
-        elif profile.writes_over_operands:
+        else:
             overwrites = tuple(self._read_in_place(op))
-        if start is None and op.results and is_fusible(op):
-            self._orders[op.results[0]] = None
         self._emit(op, roots, overwrites)
 
     def _array(self, op: Op, value: Value) -> Value:
@@ -335,7 +311,6 @@ class _KernelWriter:
         for v in op.results:
             self._roots[v] = (v,)
             self._aligned.pop(v, None)
-            self._strides.pop(v, None)
             self._arrays.add(v)
             width = self._fusions.widths.get(v, v.itemsize)
             if v in self._compiler.narrow:
@@ -381,8 +356,22 @@ class _KernelWriter:
                 elif v in self._slices:
                     roots = (self._copy(op, v),)
             operands.update(dict.fromkeys(roots))
-        self._emit(replace(op, bodies=bodies), tuple(operands), overwrites)
+        self._fill(op)
+        zeros = [self._zeros[v] for v in op.results if v in self._zeros]
+        operands.update(dict.fromkeys(zeros))
+        self._emit(replace(op, bodies=bodies), tuple(operands), [*overwrites, *zeros])
         self._looped.update(op.results)
+
+    def _fill(self, op: Op) -> None:
+        """Make the zeros that later loops write stacks over that are like those of this loop."""
+        for v in op.results:
+            later = [w for w in self._alike.pop(_array_type(v), ()) if w not in op.results]
+            if later:
+                made = {w: replace(w) for w in later}
+                self._zeros.update(made)
+                results = tuple(made.values())
+                fill = Op("broadcast_in_dim", (), results, op.eqn, op.context, op.phase)
+                self._emit(fill, (), ())
 
     def _cast(self, op: Op, value: Value) -> Value:
         """Return what a loop multiplies, cast before the loop, once and all of it."""

@@ -1,4 +1,4 @@
-"""Find what elementwise kernels may not write over, as a GPU's compiler makes more of them one.
+"""Find what elementwise kernels may not write over, as a compiler makes more of them one.
 
 Only a kernel that reads each element where it writes one may write over what it reads.
 """

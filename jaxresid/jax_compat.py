@@ -488,6 +488,17 @@ def bound_params(bound: Mapping[str, Any]) -> Mapping[str, Any]:
     return getattr(bound["_prim"], "params", {}) if "_prim" in bound else bound
 
 
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many operands of a scan of these params are constants, and how many its carry.
+
+    Since 0.12 they are the lengths of the trees in `ft_in`.
+    """
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def has_own_rules(eqn: Eqn) -> bool:
     """Return whether an eqn's primitive is a class of its own with its own rules.
 

@@ -46,7 +46,7 @@ def with_second_process(check: Check, options: TargetOptions) -> Check:
             found = check(edits, promised)
             if found == promised:
                 return found
-        answer = _figures_from_process(edits, options)
+        answer = _figures_from_process(edits, options, promised.plain_flops)
         if "error" in answer:
             raise UnverifiedError(str(answer["error"]))
         return PlanFigures(**answer)
@@ -60,7 +60,7 @@ def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> Non
     Raises:
       InputsError: It cannot be traced, or a figure differs.
     """
-    found = _figures_from_process(edits, options)
+    found = _figures_from_process(edits, options, plan.plain_flops)
     if "error" in found:
         raise InputsError(
             f"the edited code cannot be traced; nothing was written: {found['error']}"
@@ -87,12 +87,15 @@ def _shown(name: str, figure: int) -> str:
     return f"{text} ({figure})"
 
 
-def _figures_from_process(edits: Sequence[FileEdit], options: TargetOptions) -> Mapping[str, Any]:
+def _figures_from_process(
+    edits: Sequence[FileEdit], options: TargetOptions, plain_flops: int
+) -> Mapping[str, Any]:
     """Return the figures of the target after the edits, or what went wrong as `error`."""
     given = {
         "path": sys.path,
         "argv": sys.argv,
         "options": dataclasses.asdict(options),
+        "plain_flops": plain_flops,
         "sources": {os.path.realpath(e.path): base64.b64encode(e.new).decode() for e in edits},
     }
     done = subprocess.run(
@@ -134,4 +137,5 @@ def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
         for name, value in request["options"].items()
     }
-    return dataclasses.asdict(figures_of(subject_of(TargetOptions(**options))[0]))
+    edited = subject_of(TargetOptions(**options))[0]
+    return dataclasses.asdict(figures_of(edited, request["plain_flops"]))

@@ -62,12 +62,15 @@ class PlannedPart:
       policy: as written after `jax.checkpoint_policies.`, `save_only_these_names('qkv')`; None: no
         policy (or no checkpoint).
       values: the values that the policy saves and offloads, where the plan chose by value.
+      segments: how many iterations the segments have that a loop is cut into, each in a checkpoint,
+        by level, the outermost first; what is left of the loop follows as it is.
     """
 
     calls: int
     checkpointed: bool
     policy: str | None = None
     values: tuple[PlannedValue, ...] = ()
+    segments: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class PlannedSite:
 
     Attributes:
       kind: `checkpoint` for one that is in the code, `scan` for the body of a loop, `call` for
-        calls of a function, `whole` for the target itself.
+        calls of a function, `whole` for the target itself, `segments` for stretches of a loop's
+        iterations.
       function: the function that is (to be) checkpointed.
       location: where it is called.
       calls: how many times the program holds it, unrolled; `parts` add up to it.
@@ -87,7 +91,7 @@ class PlannedSite:
       defined: where the function is defined; None where it is not known.
     """
 
-    kind: OneOf["checkpoint", "scan", "call", "whole"]
+    kind: OneOf["checkpoint", "scan", "call", "whole", "segments"]
     function: str
     location: Location | None
     calls: int
@@ -123,7 +127,8 @@ class Plan:
       kept_nbytes: bytes of computed residuals in device memory.
       host_nbytes: bytes of computed residuals in host memory.
       recompute_flops: FLOPs that the checkpoints add.
-      recompute_fraction: that as a share of the FLOPs without any checkpoint.
+      plain_flops: FLOPs without any checkpoint.
+      recompute_fraction: the added FLOPs as a share of those.
       time_fraction: estimated time over that without any checkpoint; None where it is not known.
       sites: the places that it treats.
       proven: whether nothing cheaper among `choices` fits, by the figures that there are: each that
@@ -164,6 +169,7 @@ class Plan:
     kept_nbytes: int
     host_nbytes: int
     recompute_flops: int
+    plain_flops: int
     recompute_fraction: float
     time_fraction: float | None
     sites: tuple[PlannedSite, ...]

@@ -169,6 +169,7 @@ def plan_json(plan: Plan) -> str:
             "kept_nbytes": plan.kept_nbytes,
             "host_nbytes": plan.host_nbytes,
             "recompute_flops": plan.recompute_flops,
+            "plain_flops": plan.plain_flops,
             "recompute_fraction": plan.recompute_fraction,
             "time_fraction": plan.time_fraction,
             "proven": plan.proven,
@@ -652,6 +653,7 @@ def _part(part: PlannedPart) -> dict[str, Any]:
         "checkpointed": part.checkpointed,
         "policy": part.policy,
         "values": [_planned_value(value) for value in part.values],
+        "segments": list(part.segments),
     }
 
 

@@ -435,7 +435,8 @@ def test_what_was_tried_is_named():
     assert scan.selections == scan.known_selections > 1
     assert scan.policies[0] == "no policy" and "dots_saveable" in scan.policies
     nothing_fits = planned(found, low - 1)
-    assert nothing_fits.proven and not nothing_fits.is_out_of_reach
+    # Not every size of segments was traced.
+    assert not nothing_fits.proven and not nothing_fits.is_out_of_reach
 
 
 def test_more_budget_never_gives_more_recompute():

@@ -165,6 +165,7 @@ PLAN = Plan(
     kept_nbytes=5 * GIB,
     host_nbytes=0,
     recompute_flops=1_200_000_000_000,
+    plain_flops=8_700_000_000_000,
     recompute_fraction=0.138,
     time_fraction=0.11,
     low_nbytes=int(6.8 * GIB),
@@ -1113,6 +1114,7 @@ def test_json_of_a_plan():
         "checkpointed": False,
         "policy": None,
         "values": [],
+        "segments": [],
     }
     qkv, _, ctx = sites[0]["parts"][0]["values"]
     assert qkv == {

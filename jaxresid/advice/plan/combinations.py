@@ -36,14 +36,15 @@ class TracedVariant:
     def effort(self) -> int:
         """The effort of writing it, as a count.
 
-        It counts the names that have to be written, the calls to tell apart, and the checkpoints
-        that save everything, which have to be explained: what those win is within what the estimate
-        of the peak can tell.
+        It counts the names that have to be written, the calls to tell apart, the levels of
+        segments twice, and the checkpoints that save everything, which have to be explained: what
+        those win is within what the estimate of the peak can tell.
         """
         each = self.combination.values()
         options = [option for runs in each for option, _ in runs]
         odd = sum(option.policy == "everything_saveable" for option in options)
-        return sum(o.names for o in options) + sum(len(runs) - 1 for runs in each) + odd
+        levels = sum(2 * len(option.segments) for option in options)
+        return sum(o.names for o in options) + sum(len(runs) - 1 for runs in each) + levels + odd
 
     @property
     def changes(self) -> int:

@@ -234,7 +234,12 @@ def description(combination: Combination) -> str:
 
 
 def _option_text(option: Option) -> str:
-    return "no checkpoint" if option.choice is None else option.policy or "checkpoint"
+    if option.choice is None:
+        return "no checkpoint"
+    made = option.policy or "checkpoint"
+    if option.segments:
+        return f"{made} around segments of {' of '.join(map(str, option.segments))}"
+    return made
 
 
 def _never(figures: PlanFigures) -> bool:

@@ -215,7 +215,9 @@ def _site(place: CheckpointPlace, runs: Runs, variants: Variants) -> PlannedSite
         calls=place.calls,
         trips=place.trips,
         parts=tuple(
-            PlannedPart(count, option.choice is not None, option.policy, option.values)
+            PlannedPart(
+                count, option.choice is not None, option.policy, option.values, option.segments
+            )
             for option, count in runs
         ),
         changed=any(option.changed for option, _ in runs),

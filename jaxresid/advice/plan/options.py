@@ -45,6 +45,15 @@ class Option:
         """The number of new names that have to be written."""
         return sum(value.expression is not None for value in self.values)
 
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The iterations of each segment that a loop is cut into, by level; else none."""
+        return () if self.choice is None else self.choice.segments
+
+
+# No checkpoint where none is written.
+UNTOUCHED = Option(None, changed=False, cost=0.0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Menu:

@@ -133,8 +133,10 @@ def _difference(a: Mapping[CheckpointPlace, Runs], b: Mapping[CheckpointPlace, R
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def _treatments(runs: Runs) -> Sequence[tuple[bool, str | None]]:
-    """Return for each call whether it is checkpointed, and the policy."""
+def _treatments(runs: Runs) -> Sequence[tuple[bool, tuple[str | None, tuple[int, ...]]]]:
+    """Return for each call whether it is checkpointed, and the policy with the segments."""
     return [
-        (option.choice is not None, option.policy) for option, count in runs for _ in range(count)
+        (option.choice is not None, (option.policy, option.segments))
+        for option, count in runs
+        for _ in range(count)
     ]

@@ -183,6 +183,7 @@ class Planning:
             self.menus.all,
             self.objective.cost,
             budget_nbytes,
+            nests=self.variants.nests(),
             peaks=self.peaks,
             slack=self.objective.slack,
             progress=progress,
@@ -223,9 +224,8 @@ class Planning:
         return made, decided.plan_edits.edits
 
     def _drafts(self, check: Check | None) -> Drafts:
-        return Drafts(
-            self.subject, self.variants, self.menus.places, self.plain, check, self.progress
-        )
+        places = [*(nest.place for nest in self.variants.nests()), *self.menus.places]
+        return Drafts(self.subject, self.variants, places, self.plain, check, self.progress)
 
     def _decided(self, drafts: Drafts, compiles: LimitedCompiles | None, said: list[str]) -> Draft:
         """Search, and return the draft to show; what is to be said of it is added to `said`."""
@@ -308,6 +308,7 @@ class Planning:
             kept_nbytes=found.kept_nbytes,
             host_nbytes=found.host_nbytes,
             recompute_flops=found.recompute_flops,
+            plain_flops=plain.cost.flops,
             recompute_fraction=share,
             time_fraction=self.objective.time_fraction(shown.variant) if is_promised else None,
             sites=decided.sites,

@@ -12,12 +12,13 @@ import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 
 from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
-from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.advice.plan.nesting import NestSearch
+from jaxresid.advice.plan.options import UNTOUCHED, Menu, Option
 from jaxresid.advice.plan.peaks import Peaks
 from jaxresid.advice.plan.solver import combine_options
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.ops import Block
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Nest, Variant, Variants
 
 # Fronts up to so many options are tried one by one, longer ones by bisection: 0.05 s each for a
 # program of few ops, as loops are, a second for dozens of unrolled layers. With several places each
@@ -40,6 +41,7 @@ class Search:
       fronts: Makes all options of each place, for where something has to be recomputed.
       cost: Returns the cost of a variant.
       budget: Bytes of peak memory.
+      nests: The loops that may be cut into segments.
       peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
       progress: Called with a text that says what is being done.
@@ -53,16 +55,19 @@ class Search:
         cost: Callable[[Variant], float],
         budget: int,
         *,
+        nests: Sequence[Nest],
         peaks: Peaks,
         slack: float,
         progress: Callable[[str], None],
     ) -> None:
         self._variants = variants
+        self._nests = [NestSearch(self, nest) for nest in nests]
+        self._nested = [nest.place for nest in nests]
         self.menus = tuple(menus)
         self._fronts: Callable[[], Sequence[Menu]] | None = fronts
         self._cost = cost
         self._peaks = peaks
-        self._budget = budget
+        self.budget = budget
         self.slack = slack
         self._progress = progress
         self.transfers = any("offload" in (o.policy or "") for m in menus for o in m.known)
@@ -101,6 +106,10 @@ class Search:
         """Return what the peak of a variant is taken to be, in bytes."""
         return self._peaks.of(tried)
 
+    def leaves_out_segments(self, cost: float) -> bool:
+        """Return whether loops in segments that may cost less than this were not traced."""
+        return any(nest.leaves_out(cost) for nest in self._nests)
+
     def run(self) -> None:
         """Try whatever may be the cheapest."""
         plain = self.trial({})
@@ -119,6 +128,8 @@ class Search:
         elif fronts:
             self._try_combinations()
         self._try_splits()
+        for nest in self._nests:
+            nest.run()
         self._simplify()
 
     def _simplify(self) -> None:
@@ -161,18 +172,21 @@ class Search:
 
     def may_combine(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
         """Return whether two places can both have a checkpoint: neither is inside the other."""
-        return not self._overlap(one, other)
+        return not self.overlap(one, other)
 
     def _runs(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> dict[CheckpointPlace, Runs]:
         runs: dict[CheckpointPlace, Runs] = {}
         for menu in self.menus:
             made = chosen.get(menu.place, menu.plain)
             runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
+        for place in self._nested:
+            made = chosen.get(place, UNTOUCHED)
+            runs[place] = ((made, place.calls),) if isinstance(made, Option) else made
         return runs
 
     def _traced(self, runs: Combination) -> TracedVariant | None:
         active = [p for p, each in runs.items() if any(o.choice is not None for o, _ in each)]
-        if any(self._overlap(a, b) for a, b in itertools.combinations(active, 2)):
+        if any(self.overlap(a, b) for a, b in itertools.combinations(active, 2)):
             return None
         self._progress(f"tracing variant {len(self.tried) + 1}")
         try:
@@ -183,7 +197,8 @@ class Search:
         self.tried.append(tried)
         return tried
 
-    def _overlap(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
+    def overlap(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
+        """Return whether one of two places is (partly) inside the other."""
         return (one, other) in self._overlaps or (other, one) in self._overlaps
 
     def _other_choices(
@@ -193,11 +208,11 @@ class Search:
         return {
             other: runs
             for other, runs in tried.combination.items()
-            if other is not place and not self._overlap(place, other)
+            if other is not place and not self.overlap(place, other)
         }
 
     def _fits(self, tried: TracedVariant | None) -> bool:
-        return tried is not None and self.peak(tried) <= self._budget
+        return tried is not None and self.peak(tried) <= self.budget
 
     @property
     def _exhaustive_limit(self) -> int:
@@ -242,7 +257,7 @@ class Search:
             chosen: dict[CheckpointPlace, Option] = {}
             for menu in parts:
                 same = [o for o in menu.known if o.policy == policy]
-                if same and not any(self._overlap(place, menu.place) for place in chosen):
+                if same and not any(self.overlap(place, menu.place) for place in chosen):
                     chosen[menu.place] = same[0]
             self.trial(chosen)
         self.as_written()
@@ -382,14 +397,21 @@ class Search:
     def _guess(self, heavy: TracedVariant, light: TracedVariant) -> float:
         """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
         most, least = self.peak(light), self.peak(heavy)
-        share = (most - self._budget) / max(most - least, 1)
+        share = (most - self.budget) / max(most - least, 1)
         return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)
 
 
 def _key(runs: Combination) -> Hashable:
     """Return a key for a combination, the same for options that are written alike."""
     return tuple(
-        (option.choice is None, option.changed, option.policy, option.values, count)
+        (
+            option.segments,
+            option.choice is None,
+            option.changed,
+            option.policy,
+            option.values,
+            count,
+        )
         for each in runs.values()
         for option, count in each
     )

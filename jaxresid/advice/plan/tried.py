@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable
 
 from jaxresid.advice.plan.combinations import TracedVariant
@@ -54,6 +55,8 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
     if only.place.calls > 1 and only.place.can_split:
         return False
     if any(search.may_combine(only.place, m.place) for m in search.menus if m is not only):
+        return False
+    if search.leaves_out_segments(math.inf if best is None else best.cost):
         return False
     return (best is None or shown is best) and all(
         search.known({only.place: option}) is not None

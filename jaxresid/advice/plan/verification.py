@@ -27,28 +27,47 @@ class UnverifiedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlanFigures:
-    """The figures that a plan promises, in bytes and FLOPs."""
+    """The figures that a plan promises, in bytes and FLOPs.
+
+    Attributes:
+      peak_nbytes: The estimated peak.
+      kept_nbytes: The computed residuals in device memory.
+      host_nbytes: The computed residuals in host memory.
+      recompute_flops: What runs on top of the code without any checkpoint.
+      plain_flops: What that runs.
+    """
 
     peak_nbytes: int
     kept_nbytes: int
     host_nbytes: int
     recompute_flops: int
+    plain_flops: int
 
 
 def figures(variant: Variant, plain: Variant) -> PlanFigures:
     """Return the figures of a variant; `plain` is the same program without any checkpoint."""
+    return _figures(variant, plain.cost.flops)
+
+
+def _figures(variant: Variant, plain_flops: int) -> PlanFigures:
     return PlanFigures(
         variant.peak_nbytes,
         variant.kept_nbytes,
         variant.host_nbytes,
-        max((variant.cost - plain.cost).flops, 0),
+        max(variant.cost.flops - plain_flops, 0),
+        plain_flops,
     )
 
 
-def figures_of(subject: Subject) -> PlanFigures:
-    """Return the figures of the code as it is written."""
-    variants = subject.variants()
-    return figures(variants.variant({}), without_checkpoints(variants))
+def figures_of(subject: Subject, plain_flops: int) -> PlanFigures:
+    """Return the figures of edited code.
+
+    Args:
+      subject: The edited code, traced.
+      plain_flops: The FLOPs of the original without any checkpoint. Segments of a loop leave some
+        that they bring when their checkpoints are taken away.
+    """
+    return _figures(subject.variants().variant({}), plain_flops)
 
 
 def without_checkpoints(variants: Variants) -> Variant:
@@ -68,7 +87,8 @@ def in_process_check(original: Subject, question: Question) -> Check:
     def check(edits: Sequence[FileEdit], promised: PlanFigures) -> PlanFigures:
         try:
             with patched(edits, question.fun) as fun, intercept_bind({}):
-                return figures_of(subject(replace(question, fun=fun, mode=original.target.mode)))
+                edited = subject(replace(question, fun=fun, mode=original.target.mode))
+                return figures_of(edited, promised.plain_flops)
         except UnpatchableError as e:
             raise UnverifiedError(str(e)) from e
         except JaxresidError as e:

@@ -20,7 +20,8 @@ class CheckpointPlace:
 
     Attributes:
       kind: `checkpoint` for one that is there; where one could be, `scan` (around a loop's body),
-        `call` (around calls of a function) or `whole` (around everything).
+        `call` (around calls of a function), `whole` (around everything) or `segments` (around
+        stretches of a loop's iterations).
       function: the function that is (or would be) checkpointed.
       location: where it is called; None where no line is known.
       calls: how many times the program holds it, unrolled.
@@ -56,10 +57,32 @@ class Choice:
     Attributes:
       policy: its policy; None: nothing is saveable.
       names: expressions of its body whose values are given a name first, with the names.
+      segments: for a loop that is cut into checkpointed segments: how many iterations each has, by
+        level, the outermost first.
     """
 
     policy: Any = None
     names: tuple[tuple[Expression, str], ...] = ()
+    segments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nest:
+    """A loop that may be cut into segments.
+
+    Attributes:
+      place: the place; its choices have `segments`.
+      inside: the places whose checkpoints are in, or around, the body.
+      length: how many iterations each of its loops has.
+      carry_nbytes: the bytes of what one iteration hands to the next.
+      xs_nbytes: the bytes of what all iterations of one loop take in.
+    """
+
+    place: CheckpointPlace
+    inside: tuple[CheckpointPlace, ...]
+    length: int
+    carry_nbytes: int
+    xs_nbytes: int
 
 
 # For each place what becomes of its calls, in program order: a checkpoint, or none (None). Places
@@ -102,6 +125,13 @@ class Variants(Protocol):
 
     def places(self) -> tuple[CheckpointPlace, ...]:
         """Return everywhere that a checkpoint is or could be, in program order."""
+        ...
+
+    def nests(self) -> tuple[Nest, ...]:
+        """Return the loops that may be cut into segments, in program order.
+
+        Their places are none of `places`: a checkpoint inside, or around the body, is chosen apart.
+        """
         ...
 
     def unchangeable(self) -> tuple[str, ...]:

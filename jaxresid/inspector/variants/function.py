@@ -30,8 +30,9 @@ from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
 from jaxresid.inspector.variants.naming import expressed, named
+from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
 from jaxresid.inspector.variants.regions import regions
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
@@ -59,6 +60,7 @@ class FunctionVariants:
         self._bodies: dict[CheckpointPlace, Jaxpr] = {}
         self._sites = functools.cache(lambda: Removed(traced).sites)
         self.places = functools.cache(self._places)
+        self.nests = functools.cache(self._nests)
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
 
@@ -84,13 +86,16 @@ class FunctionVariants:
 
     def _loops(self, top: Level) -> list[CheckpointPlace]:
         """Return the outermost scans, those of one line as one place."""
+        return self._loop_places("scan", self._scans(top))
+
+    def _loop_places(self, kind: str, found: Sequence[_Loop]) -> list[CheckpointPlace]:
         groups: dict[Hashable, list[_Loop]] = {}
-        for loop in self._scans(top):
+        for loop in found:
             key = (loop.function, loop.location and (loop.location.file, loop.location.line))
             groups.setdefault(key, []).append(loop)
         return [
             CheckpointPlace(
-                "scan",
+                kind,
                 loops[0].function,
                 loops[0].location,
                 len(loops),
@@ -100,6 +105,31 @@ class FunctionVariants:
             )
             for loops in groups.values()
         ]
+
+    def _nests(self) -> tuple[Nest, ...]:
+        loops = [
+            loop
+            for loop in self._scans(Level(self._jaxpr))
+            if carries(jax_compat.params(loop.eqn)) and not loop.jaxpr.effects
+        ]
+        found = []
+        for place in self._loop_places("segments", loops):
+            lengths = {loop.trips for loop in place.handle}
+            sizes = [sizes_of(jax_compat.params(loop.eqn)) for loop in place.handle]
+            if len(lengths) == 1:
+                carry, xs = (sum(each) for each in zip(*sizes, strict=True))
+                found.append(Nest(place, self._inside(place), lengths.pop(), carry, xs))
+        return tuple(found)
+
+    def _inside(self, nest: CheckpointPlace) -> tuple[CheckpointPlace, ...]:
+        """Return the checkpoints in the bodies of loops; without any, the bodies themselves."""
+        own, inside = _extent(nest, self._jaxpr)
+        sites = [p for p in self.places() if p.kind == "checkpoint"]
+        held = tuple(p for p in sites if _extent(p, self._jaxpr)[0] <= inside)
+        if held:
+            return held
+        scans = [p for p in self.places() if p.kind == "scan"]
+        return tuple(p for p in scans if _extent(p, self._jaxpr)[0] == own)
 
     def _scans(self, level: Level) -> list[_Loop]:
         found = []
@@ -135,7 +165,7 @@ class FunctionVariants:
         match place.kind:
             case "checkpoint":
                 return place.handle.calls[0].jaxpr
-            case "scan":
+            case "scan" | "segments":
                 return place.handle[0].jaxpr
             case "call":
                 run = place.handle.runs[0]
@@ -194,6 +224,7 @@ class FunctionVariants:
         inline, remake = Inlining(), Checkpointing(self._traced.frames)
         whole: Choice | None = None
         cuts: dict[int, list[tuple[int, int, Choice]]] = {}
+        nests: dict[int, Replace] = {}
         for place, made in choices.items():
             if place.kind == "whole":
                 whole = made[0]
@@ -206,18 +237,24 @@ class FunctionVariants:
                 for loop, choice in zip(place.handle, made, strict=True):
                     if choice is not None:
                         _put(eqns, loop.eqn, remake.loop(choice), place)
+            elif place.kind == "segments":
+                for loop, choice in zip(place.handle, made, strict=True):
+                    if choice is not None:
+                        _put(nests, loop.eqn, remake.nest(choice), place)
             else:
                 for call, choice in zip(place.handle.calls, made, strict=True):
                     what = inline if choice is None else remake.remat(choice)
                     _put(eqns, call.eqn, what, place)
         regroups = {key: _regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()}
+        for key, nest in nests.items():
+            eqns[key] = _after(eqns[key], nest) if key in eqns else nest
         done = rewritten(self._jaxpr, eqns, regroups)
         if whole is not None:
             done = remake.wrapped(done, whole, prevent_cse=True)
         elsewhere = self._names_outside(choices)
         if elsewhere:
             done = named(done, elsewhere, self._traced.frames, loops=True)
-        return flattened(done)
+        return flattened(done, everywhere=bool(nests))
 
     def _names_outside(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
         """Return the names that a place's code also gives to values outside the place.
@@ -247,9 +284,13 @@ class FunctionVariants:
         return found
 
 
-def _key(choice: Choice) -> tuple[int, Hashable]:
+def _key(choice: Choice) -> Hashable:
     """Return a key that equal choices share; a policy may be an object that has no hash."""
-    return id(choice.policy), choice.names
+    return id(choice.policy), choice.names, choice.segments
+
+
+def _after(first: Replace, then: Replace) -> Replace:
+    return lambda eqn: then(first(eqn))
 
 
 def _put(eqns: dict[int, Replace], eqn: Eqn, what: Replace, place: CheckpointPlace) -> None:
@@ -279,6 +320,17 @@ class Checkpointing:
     def loop(self, choice: Choice) -> Replace:
         """Return a function from a scan to the same scan with its body checkpointed."""
         return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
+
+    def nest(self, choice: Choice) -> Replace:
+        """Return a function from a scan to the same scan in segments."""
+
+        def replace(eqn: Eqn) -> Eqn:
+            held = jax_compat.params(eqn)["jaxpr"]
+            body = self.named(jax_compat.open_jaxpr(held), choice)
+            made = jax_compat.with_params(eqn, {"jaxpr": jax_compat.with_jaxpr(held, body)})
+            return nested_eqn(made, choice.segments, choice.policy)
+
+        return self._replaces.setdefault(("nest", _key(choice)), replace)
 
     def _remat(self, choice: Choice) -> Replace:
         def replace(eqn: Eqn) -> Eqn:
@@ -383,7 +435,7 @@ def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
     match place.kind:
         case "checkpoint":
             eqns = [call.eqn for call in place.handle.calls]
-        case "scan":
+        case "scan" | "segments":
             eqns = [loop.eqn for loop in place.handle]
         case "call":
             eqns = [e for run in place.handle.runs for e in run.jaxpr.eqns[run.start : run.stop]]

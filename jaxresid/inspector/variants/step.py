@@ -33,8 +33,9 @@ from jaxresid.inspector.residuals.offloading import kept_of
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
 from jaxresid.inspector.variants.function import Checkpointing
+from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
 
@@ -49,6 +50,7 @@ class _Binding:
       policy: the policy of a checkpoint.
       prevent_cse: whether a checkpoint prevents CSE.
       location: the user's line, for a scan.
+      params: what a scan is bound with.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class _Binding:
     policy: Any = None
     prevent_cse: bool = False
     location: Location | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def function(self) -> str:
@@ -109,6 +112,7 @@ class StepVariants:
         self._profile = profile
         self._bound: list[_Binding] = []
         self.places = functools.cache(self._places)
+        self.nests = functools.cache(self._nests)
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
 
@@ -194,6 +198,45 @@ class StepVariants:
             for key, numbers in groups.items()
         )
 
+    def _nests(self) -> tuple[Nest, ...]:
+        """Return the loops that may be cut into segments; see `choices.Variants`.
+
+        They are those in no other whose bodies the backward pass runs again.
+        """
+        places = self.places()
+        groups: dict[tuple[str, Location | None, int], list[int]] = {}
+        inside: dict[int, set[int]] = {}
+        known: set[int] = set()
+        for number in range(len(self._bound) - 1, -1, -1):
+            made = self._bound[number]
+            if made.kind != "scan":
+                continue
+            marks = {m for e in eqns_in(made.body) if (m := _mark_of(e)) is not None}
+            held = {m for m in marks if self._bound[m].kind == "checkpoint"} & self._around.keys()
+            own = held or {number} & self._around.keys()
+            is_inner = number in known or (held and held <= known)
+            known |= marks
+            if own and not is_inner and carries(made.params) and not made.body.effects:
+                inside[number] = own
+                where = made.location
+                groups.setdefault((made.function, where, made.params["length"]), []).append(number)
+        found = []
+        for (function, where, length), numbers in groups.items():
+            sizes = [sizes_of(self._bound[number].params) for number in numbers]
+            carry, xs = (sum(each) for each in zip(*sizes, strict=True))
+            own = set().union(*(inside[number] for number in numbers))
+            within = tuple(p for p in places if own & set(p.handle))
+            place = CheckpointPlace(
+                "segments",
+                function,
+                where,
+                len(numbers),
+                length * len(numbers),
+                handle=tuple(sorted(numbers)),
+            )
+            found.append(Nest(place, within, length, carry, xs))
+        return tuple(reversed(found))
+
     def _holds_checkpoint(self, body: Jaxpr) -> bool:
         """Return whether a jaxpr holds a checkpoint that a user wrote; it may hold one of ours."""
         marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
@@ -239,16 +282,21 @@ class StepVariants:
         if not choices:
             return self._step
         chosen: dict[int, Choice | None] = {}
+        nested: dict[int, Choice | None] = {}
         for place, made in choices.items():
             self._check_policies(place, made)
-            chosen.update(zip(place.handle, made, strict=True))
+            which = nested if place.kind == "segments" else chosen
+            which.update(zip(place.handle, made, strict=True))
         remake = Checkpointing(self._step.frames)
         expected = [(made.kind, made.function) for made in self._bound]
         found: list[tuple[str, str]] = []
+        is_nesting = False
 
         def checkpoint(
             params: Mapping[str, Any], _: FrameType
         ) -> Mapping[str, Any] | Callable[..., Any]:
+            if is_nesting:
+                return params
             number = len(found)
             made = _checkpoint(params)
             found.append((made.kind, made.function))
@@ -263,11 +311,31 @@ class StepVariants:
                 params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
 
-        def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
-            choice = chosen.get(len(found))
+        def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any] | Callable[..., Any]:
+            if is_nesting:
+                return params
+            choice, nest = chosen.get(len(found)), nested.get(len(found))
             made = _scan(params, self._step.frames)
             found.append((made.kind, made.function))
-            return params if choice is None else _wrapped(params, choice, remake)
+            made_params = params if choice is None else _wrapped(params, choice, remake)
+            if nest is None:
+                return made_params
+            body = remake.named(jax_compat.open_jaxpr(made_params["jaxpr"]), nest)
+            held = jax_compat.with_jaxpr(made_params["jaxpr"], body)
+            made_params = jax_compat.with_bound_params(made_params, {"jaxpr": held})
+            run = nested_scan(scan_primitive, made_params, nest.segments, nest.policy)
+
+            def in_segments(*args: Any) -> Any:
+                nonlocal is_nesting
+                is_nesting = True
+                try:
+                    return run(*args)
+                finally:
+                    is_nesting = False
+
+            return in_segments
+
+        scan_primitive = scan_binding().primitive
 
         traced = self._traced(checkpoint, scan)
         if found != expected:
@@ -325,7 +393,8 @@ def _checkpoint(bound: Mapping[str, Any]) -> _Binding:
 
 
 def _scan(bound: Mapping[str, Any], frames: Frames) -> _Binding:
-    return _Binding("scan", jax_compat.open_jaxpr(bound["jaxpr"]), location=user_line(frames))
+    body = jax_compat.open_jaxpr(bound["jaxpr"])
+    return _Binding("scan", body, location=user_line(frames), params=bound)
 
 
 def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) -> Mapping[str, Any]:
@@ -338,6 +407,10 @@ def _wrapped(bound: Mapping[str, Any], choice: Choice, remake: Checkpointing) ->
 def _mark(remat: Eqn) -> int | None:
     policy = jax_compat.params(remat).get("policy")
     return policy.number if isinstance(policy, _Marking) else None
+
+
+def _mark_of(eqn: Eqn) -> int | None:
+    return _mark(eqn) if jax_compat.primitive_name(eqn) == "remat" else None
 
 
 def _marks(remats: Iterable[Eqn]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
@@ -26,6 +27,7 @@ _KINDS = {
     "scan": "loop body",
     "call": "called",
     "whole": "whole function",
+    "segments": "loop",
 }
 
 
@@ -115,7 +117,8 @@ def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
     for part in site.parts:
         last = first + part.calls - 1
         which = f"call{'s' * (last > first)} {first}{f'-{last}' * (last > first)}: "
-        texts.append((which * (len(site.parts) > 1) + _treatment(part), part))
+        length = site.trips // site.calls
+        texts.append((which * (len(site.parts) > 1) + _treatment(part, length), part))
         first = last + 1
     return tuple(texts)
 
@@ -235,12 +238,27 @@ def _peaks(plan: Plan) -> Table:
     return table
 
 
-def _treatment(part: PlannedPart) -> str:
+def _treatment(part: PlannedPart, length: int) -> str:
+    """Return what to do with calls of a function, or with loops of so many iterations."""
     if not part.checkpointed:
         return "no checkpoint"
+    if part.segments:
+        return _segments(part, length)
     if part.policy is None:
         return "checkpoint without a policy: everything is recomputed"
     return f"checkpoint, policy {part.policy}"
+
+
+def _segments(part: PlannedPart, length: int) -> str:
+    """Return how a loop is cut: `7 segments of 9 iterations, each in a checkpoint; 1 more`."""
+    count, rest = divmod(length, part.segments[0])
+    text = f"{count} segments of {part.segments[0]} iterations"
+    for outer, inner in itertools.pairwise(part.segments):
+        text += f", each in {outer // inner} segments of {inner}"
+    each = "each" if len(part.segments) == 1 else "all"
+    policy = f", policy {part.policy}" if part.policy else ""
+    more = f"; the {rest} left over follow{'s' * (rest == 1)}" if rest else ""
+    return f"{text}, {each} in a checkpoint{policy}{more}"
 
 
 def _place(expression: Expression) -> str:

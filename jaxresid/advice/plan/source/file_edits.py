@@ -54,7 +54,7 @@ class FileEdit:
     new: bytes
 
 
-@dataclass
+@dataclass(eq=False)
 class FileRewrite:
     """One file and what changes in it.
 
@@ -244,6 +244,17 @@ class FileRewrites:
             raw = Path(path).read_bytes()
         except OSError as e:
             raise UnwritableError(where, f"cannot be read: {e.strerror or e}") from e
+        return self._parsed(path, shown, raw, where)
+
+    def again(self, file: FileRewrite, content: bytes) -> FileRewrite:
+        """Return a file as it is with other content, to be edited further.
+
+        Raises:
+          UnwritableError: That cannot be parsed.
+        """
+        return self._parsed(str(file.path), file.display_path, content, file.display_path)
+
+    def _parsed(self, path: str, shown: str, raw: bytes, where: str) -> FileRewrite:
         document = read(raw, shown)
         if isinstance(document, Violation):
             raise UnwritableError(where, f"cannot be read: {document.message}")

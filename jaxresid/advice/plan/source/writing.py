@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxresid.advice.check.source_lines import definition
@@ -23,6 +23,7 @@ from jaxresid.advice.plan.source.file_edits import (
 )
 from jaxresid.advice.plan.source.libraries import by_hand
 from jaxresid.advice.plan.source.locate import last_name
+from jaxresid.advice.plan.source.nested import Segments, cut_by_hand, cut_scans, scan_number
 from jaxresid.advice.plan.source.new import (
     checkpoint_body,
     checkpoint_call,
@@ -90,7 +91,7 @@ def plan_edits(
         try:
             if site.kind == "checkpoint":
                 _gather(files, site, checkpoints)
-            elif site.changed:
+            elif site.changed and site.kind != "segments":
                 _write_new(files, site, subject, seen or ObservedCalls())
         except UnwritableError as e:
             problems.append(_problem(site, e))
@@ -104,10 +105,12 @@ def plan_edits(
             _name(files, expression, name)
         except UnwritableError as e:
             problems.append(str(e))
+    loops = _loops(files, sites, problems)
     made = []
-    for file in files.changed():
+    for file in dict.fromkeys([*files.changed(), *loops]):
         try:
-            made.append(FileEdit(file.path, file.display_path, file.old, file.new()))
+            new = cut_scans(files, file, file.new(), loops.get(file, ()))
+            made.append(FileEdit(file.path, file.display_path, file.old, new))
         except UnwritableError as e:
             problems.append(str(e))
     changed = sorted((e for e in made if e.new != e.old), key=lambda e: e.display_path)
@@ -201,7 +204,7 @@ def _change(
 
 def _problem(site: PlannedSite, error: UnwritableError) -> str:
     """Return the message for a place that cannot be written."""
-    if site.library is None or "library" in str(error):
+    if site.library is None or site.kind == "segments" or "library" in str(error):
         return str(error)
     what = "loop" if site.kind == "scan" else "function"
     return (
@@ -259,6 +262,39 @@ def _alike(site: PlannedSite) -> list[Part]:
 
 def _where(site: PlannedSite) -> str:
     return f"{site.location.file}:{site.location.line}" if site.location else site.function
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+
+def _loops(
+    files: FileRewrites, sites: Sequence[PlannedSite], problems: list[str]
+) -> Mapping[FileRewrite, Sequence[tuple[int, Segments]]]:
+    """Return the loops to cut, by file: the number of each among its scans, and how it is cut.
+
+    What cannot be found is added to the problems.
+    """
+    found: dict[FileRewrite, list[tuple[int, Segments]]] = {}
+    for site in sites:
+        if site.kind != "segments" or not site.changed:
+            continue
+        try:
+            if site.location is None:
+                raise UnwritableError(site.function, "the line of this loop is not known")
+            (part,) = merged(site.parts)
+            length = site.trips // site.calls
+            segments = Segments(length, part.segments, part.policy)
+            hint = cut_by_hand(site.library, segments) if site.library else None
+            if hint is not None:
+                raise UnwritableError(
+                    _where(site), f"this loop is one of {site.library}; by hand: {hint}"
+                )
+            file = files.at(site.location.file, site.location.line)
+            number = scan_number(file, site.location, segments)
+            found.setdefault(file, []).append((number, segments))
+        except UnwritableError as e:
+            problems.append(_problem(site, e))
+    return found
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -1,0 +1,351 @@
+"""Search for loops cut into segments: which sizes, under which policy, around which bodies.
+
+A segment keeps what enters it, and runs once more in the backward pass. Of a loop of L iterations
+in segments of s there are L // s of them, and what is left over follows as it is; with another
+level the segments are cut likewise. What such a program keeps, and what it costs, goes evenly with
+the counts, so that a few traced variants of a family (one body under one policy) tell the others
+well enough to say which are worth a trace; what decides is the trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
+from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
+
+# How many variants in segments are traced for one loop, and of these to find the lowest peak.
+_MOST_TRACES = 48
+_MOST_FOR_THE_LOWEST = 8
+# How far above the budget a predicted peak may be that is worth a trace, as a share of it: of a
+# family of which nothing was traced, of one of which one shape was, two, and more.
+_ABOVE = (0.25, 0.12, 0.06, 0.03)
+# What a policy recomputes in segments, as a share of what it does without, at the least: JAX keeps
+# some of what it makes on the way to what is saved.
+_SAVED_ONCE = 0.4
+# Longer loops are cut at the divisors of their length and at so many other sizes.
+_EVERY_SIZE, _SIZES = 256, 64
+# A peak that is predicted to be a smaller share of the lowest is worth a trace.
+_LOWER = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a loop is cut.
+
+    Attributes:
+      sizes: how many iterations a segment has, by level, the outermost first.
+      segments: what is kept besides a segment's iterations: how many segments of all levels.
+      rest: how many iterations follow the segments.
+    """
+
+    sizes: tuple[int, ...]
+    segments: int
+    rest: int
+
+
+def shapes(length: int) -> Iterator[Shape]:
+    """Yield the ways to cut a loop into segments, on one level of segments and on two.
+
+    There are at least two segments on each level, of at least two iterations. Segments of segments
+    are all alike; only the outermost level may leave iterations over.
+    """
+    for size in _sizes(length):
+        count, rest = divmod(length, size)
+        yield Shape((size,), count, rest)
+        for inner in _sizes(size):
+            if size % inner == 0:
+                yield Shape((size, inner), count + size // inner, rest)
+
+
+def _sizes(length: int) -> list[int]:
+    """Return the sizes of segments to cut so many iterations into, the smallest first."""
+    most = length // 2
+    if length <= _EVERY_SIZE:
+        return list(range(2, most + 1))
+    spread = {round(2 * (most / 2) ** (i / (_SIZES - 1))) for i in range(_SIZES)}
+    divisors = {i for i in range(2, math.isqrt(length) + 1) if length % i == 0}
+    divisors |= {length // i for i in divisors}
+    return sorted((spread | divisors) & set(range(2, most + 1)))
+
+
+@dataclass(slots=True, eq=False)
+class _Family:
+    """One treatment of the iterations, under one policy of the segments, at every shape.
+
+    Attributes:
+      policy: the option whose policy and names the segments have; None: they keep nothing inside.
+      others: what is done at all places but the loop.
+      levels: how many levels of segments.
+      has_rest: whether iterations are left over.
+      cost: what the treatment costs in a loop without segments.
+      again: what the segments cost, where they cover the whole loop.
+      room: the bytes of what does not go with the shape.
+      inside: the bytes that an iteration keeps besides what the policy saves.
+      more: what was traced of it was so much higher than predicted: the cost, and the bytes.
+      traced: the shapes that were.
+    """
+
+    policy: Option | None
+    others: Combination
+    levels: int
+    has_rest: bool
+    cost: float
+    again: float
+    room: float
+    inside: float
+    more: tuple[float, float] = (0.0, 0.0)
+    traced: set[Shape] = field(default_factory=set)
+
+
+class Trials(Protocol):
+    """The search that segments are a part of; see `search.Search`."""
+
+    menus: tuple[Menu, ...]
+    tried: list[TracedVariant]
+    budget: int
+    slack: float
+    transfers: bool
+
+    def best(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
+        """Return the cheapest variant that fits, or None."""
+        ...
+
+    def lowest(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
+        """Return the variant with the lowest peak."""
+        ...
+
+    def peak(self, tried: TracedVariant) -> float:
+        """Return what the peak of a variant is taken to be, in bytes."""
+        ...
+
+    def trial(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
+        """Trace a combination and return the result; None if it fails."""
+        ...
+
+    def overlap(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
+        """Return whether one of two places is (partly) inside the other."""
+        ...
+
+
+class NestSearch:
+    """Tries segments of one loop on top of what was tried without.
+
+    Args:
+      search: the search, which has tried what there is without segments.
+      nest: the loop.
+    """
+
+    def __init__(self, search: Trials, nest: Nest) -> None:
+        self._search, self._nest = search, nest
+        self._shapes = {
+            (levels, has_rest): [
+                s for s in shapes(nest.length) if (len(s.sizes), s.rest > 0) == (levels, has_rest)
+            ]
+            for levels in (1, 2)
+            for has_rest in (False, True)
+        }
+        self._left = _MOST_TRACES
+        # How much higher a peak is taken to be than it is estimated.
+        self._factor = 1.0
+        self._made: list[_Family] = []
+
+    def leaves_out(self, cost: float) -> bool:
+        """Return whether segments that may cost less than this were not traced."""
+        return not self._made or any(
+            each < cost - self._search.slack
+            for family in self._made
+            for _, each, _ in self._predicted(family)
+        )
+
+    def run(self) -> None:
+        """Try whatever may be cheaper than the best that fits; else what may have a lower peak."""
+        search = self._search
+        best = search.best()
+        if best is not None and best.cost <= search.slack and not search.transfers:
+            return
+        self._made = families = self._families()
+        while self._left > 0:
+            best = search.best()
+            limit = math.inf if best is None else best.cost - search.slack
+            room = search.budget / self._factor
+            found = [
+                (cost, shape.rest > 0, len(shape.sizes), peak, n, shape)
+                for n, family in enumerate(families)
+                for shape, cost, peak in self._predicted(family)
+                if cost < limit
+                and peak <= room * (1 + _ABOVE[min(len(family.traced), len(_ABOVE) - 1)])
+            ]
+            if not found:
+                break
+            *_, n, shape = min(found, key=lambda f: f[:5])
+            self._try(families[n], shape)
+        for _ in range(min(_MOST_FOR_THE_LOWEST, self._left)):
+            lowest = search.lowest()
+            if lowest is None or search.best() is not None:
+                return
+            least = [
+                (peak, cost, n, shape)
+                for n, family in enumerate(families)
+                for shape, cost, peak in self._predicted(family)
+                if peak < _LOWER * lowest.peak
+            ]
+            if not least:
+                return
+            *_, n, shape = min(least, key=lambda f: f[:3])
+            self._try(families[n], shape)
+
+    def _try(self, family: _Family, shape: Shape) -> TracedVariant | None:
+        predicted = self._of(family, shape)
+        family.traced.add(shape)
+        tried = self._trial(family.policy, family.others, shape)
+        if tried is None:
+            family.more = math.inf, math.inf
+            return None
+        cost, peak = tried.cost - predicted[0], tried.peak - predicted[1]
+        family.more = family.more[0] + cost, family.more[1] + peak
+        self._factor = self._search.peak(tried) / max(tried.peak, 1)
+        return tried
+
+    def _trial(
+        self, policy: Option | None, others: Combination, shape: Shape
+    ) -> TracedVariant | None:
+        option = segmented(policy, shape)
+        self._left -= 1
+        return self._search.trial({**others, self._nest.place: option})
+
+    def _predicted(self, family: _Family) -> Iterator[tuple[Shape, float, float]]:
+        """Yield the shapes that were not traced, each with its cost and its peak."""
+        for shape in self._shapes[family.levels, family.has_rest]:
+            if shape not in family.traced:
+                yield shape, *self._of(family, shape)
+
+    def _of(self, family: _Family, shape: Shape) -> tuple[float, float]:
+        length = self._nest.length
+        covered = (length - shape.rest) / length
+        cost = family.cost + family.again * family.levels * covered
+        ends = shape.segments * self._nest.carry_nbytes + shape.sizes[-1] * family.inside
+        at_end = length // shape.sizes[0] * self._nest.carry_nbytes + shape.rest * family.inside
+        peak = family.room + max(ends, at_end)
+        return cost + family.more[0], peak + family.more[1]
+
+    def _families(self) -> list[_Family]:
+        """Return all families, those that cost least first."""
+        search, nest = self._search, self._nest
+        length, carry = nest.length, nest.carry_nbytes
+        plain, bare = search.trial({}), search.trial(self._bare())
+        if plain is None or bare is None or not nest.inside:
+            return []
+        near = round(math.sqrt(length))
+        first = min(
+            self._shapes[1, False] or self._shapes[1, True],
+            key=lambda s: abs(s.sizes[0] - near),
+        )
+        one = self._trial(None, bare.combination, first)
+        if one is None:
+            return []
+        # What is kept outside of the loop, and what one run of the loop costs.
+        kept = one.variant.kept_nbytes - length // first.sizes[0] * carry
+        kept -= first.rest * carry
+        kept = min(kept, bare.variant.kept_nbytes - length * carry)
+        again = (one.cost - bare.cost) * length / (length - first.rest)
+
+        def per_iteration(tried: TracedVariant) -> float:
+            return max((tried.variant.kept_nbytes - kept) / length, carry)
+
+        made: list[_Family] = []
+        for tried in _worthwhile(self._without_segments(), per_iteration):
+            each = per_iteration(tried)
+            base = tried.peak - tried.variant.kept_nbytes + kept
+            made += self._at_every_level(None, tried.combination, tried.cost, again, base, each)
+        for option in self._policies():
+            flat = search.trial({**bare.combination, nest.inside[0]: option})
+            if flat is None:
+                continue
+            saved = per_iteration(flat) - carry
+            room = bare.peak - bare.variant.kept_nbytes + kept + saved * length
+            cost = _SAVED_ONCE * flat.cost
+            made += self._at_every_level(option, flat.combination, cost, 0.0, room, carry)
+        return made
+
+    def _at_every_level(
+        self,
+        policy: Option | None,
+        others: Combination,
+        cost: float,
+        again: float,
+        room: float,
+        inside: float,
+    ) -> Iterator[_Family]:
+        for levels in (1, 2) if policy is None else (1,):
+            for has_rest in (False, True):
+                more = 2.0 * self._nest.xs_nbytes if has_rest else 0.0
+                yield _Family(policy, others, levels, has_rest, cost, again, room + more, inside)
+
+    def _bare(self) -> dict[CheckpointPlace, Option]:
+        """Return the treatment that keeps nothing of an iteration but what enters it."""
+        chosen = {}
+        for menu in self._search.menus:
+            if menu.place in self._nest.inside:
+                chosen[menu.place] = next(
+                    o for o in menu.known if o.choice is not None and o.choice.policy is None
+                )
+        return chosen
+
+    def _without_segments(self) -> list[TracedVariant]:
+        """Return what was tried with this loop as it is, and with no checkpoint around it."""
+        around = [m.place for m in self._search.menus if self._is_around(m.place)]
+        return [
+            t
+            for t in self._search.tried
+            if all(
+                option.choice is None
+                for place in (self._nest.place, *around)
+                for option, _ in t.combination[place]
+            )
+        ]
+
+    def _is_around(self, place: CheckpointPlace) -> bool:
+        is_within = place in self._nest.inside
+        return not is_within and any(self._search.overlap(place, p) for p in self._nest.inside)
+
+    def _policies(self) -> list[Option]:
+        """Return the options whose policies segments may have: those of the only place inside."""
+        if len(self._nest.inside) != 1:
+            return []
+        (place,) = self._nest.inside
+        return [
+            option
+            for menu in self._search.menus
+            if menu.place is place
+            for option in (*menu.known, *menu.front)
+            if option.choice is not None
+            and option.choice.policy is not None
+            and "offload" not in (option.policy or "")
+            and option.policy != "everything_saveable"
+        ]
+
+
+def segmented(policy: Option | None, shape: Shape) -> Option:
+    """Return the option of cutting a loop into segments, under the policy of another option."""
+    if policy is None or policy.choice is None:
+        return Option(Choice(segments=shape.sizes))
+    choice = Choice(policy.choice.policy, policy.choice.names, shape.sizes)
+    return Option(choice, policy.policy, policy.values)
+
+
+def _worthwhile(
+    tried: Sequence[TracedVariant], kept: Callable[[TracedVariant], float]
+) -> list[TracedVariant]:
+    """Return the variants that no other beats in both cost and what an iteration keeps."""
+    found: list[TracedVariant] = []
+    least = math.inf
+    for each in sorted(tried, key=lambda t: (t.cost, kept(t), t.effort)):
+        if kept(each) < least:
+            found.append(each)
+            least = kept(each)
+    return found

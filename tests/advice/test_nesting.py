@@ -1,0 +1,311 @@
+"""Loops in segments: against brute force, and the written code against the original's gradients."""
+
+import dataclasses
+import importlib
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxresid.advice.plan.drafts import Drafts
+from jaxresid.advice.plan.nesting import NestSearch, Shape, segmented, shapes
+from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.verification import in_process_check
+from jaxresid.advice.timing.chips import chip_of
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.variants.nesting import split
+from jaxresid.model import PlannedPart
+from tests.advice.test_writing import edited, refused, site
+
+ON = "gpu:h100"
+FOLLOWED = 1.01  # times the recompute of the best by enumeration
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def layer(x, w):
+    return x + jnp.tanh(jnp.tanh(x @ w) @ w), None
+
+
+def loss(ws, x):
+    x, _ = jax.lax.scan(layer, x, ws)
+    return jnp.mean(x**2)
+
+
+def checkpointed(ws, x):
+    x, _ = jax.lax.scan(jax.checkpoint(layer), x, ws)
+    return jnp.mean(x**2)
+
+
+def inputs(length):
+    return f32(length, 32, 32), f32(2048, 32)
+
+
+def traced(fun, args, **options):
+    return subject(Question(fun, on=ON, **options).of(args, {}))
+
+
+def searched(fun, args, budget, **options):
+    found = traced(fun, args, **options)
+    with found.tracing():
+        made = Planning(found, budget, chip_of(found.place), False, lambda _: None)
+        made.search.run()
+    return found, made
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+def test_shapes_cover_the_loop():
+    for length in range(1, 40):
+        found = list(shapes(length))
+        assert len(set(found)) == len(found)
+        for shape in found:
+            counts = split(length, shape.sizes)
+            assert min(counts) >= 2
+            assert np.prod(counts) + shape.rest == length
+            assert 0 <= shape.rest < shape.sizes[0]
+            assert shape.segments == sum(counts[:-1])
+    assert list(shapes(3)) == []
+    assert list(shapes(8)) == [
+        Shape((2,), 4, 0),
+        Shape((3,), 2, 2),
+        Shape((4,), 2, 0),
+        Shape((4, 2), 4, 0),
+    ]
+
+
+def test_long_loops_have_every_divisor_and_not_every_size():
+    sizes = {shape.sizes[0] for shape in shapes(5000)}
+    assert {2, 50, 100, 2500} <= sizes
+    assert len(sizes) < 200
+
+
+# -- the search ------------------------------------------------------------------------------------
+
+
+def everything(planning):
+    """All bodies under all policies at all shapes, traced."""
+    search = planning.search
+    (nest,) = planning.variants.nests()
+    (place,) = nest.inside
+    (menu,) = [m for m in search.menus if m.place is place]
+    policies = [None, *NestSearch(search, nest)._policies()]
+    found = [search.trial({place: option}) for option in menu.options]
+    for shape, option in itertools.product(shapes(nest.length), menu.options):
+        found.append(search.trial({place: option, nest.place: segmented(None, shape)}))
+    for shape, policy in itertools.product(shapes(nest.length), policies[1:]):
+        if len(shape.sizes) == 1:
+            found.append(search.trial({place: policy, nest.place: segmented(policy, shape)}))
+    return [t for t in found if t is not None]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("fun", [loss, checkpointed], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("length", [8, 13])
+def test_no_more_recompute_than_the_best_by_enumeration(fun, length):
+    found, planning = searched(fun, inputs(length), 1)
+    with found.tracing():
+        tried = everything(planning)
+    low, high = min(t.peak for t in tried), max(t.peak for t in tried)
+    assert planning.search.lowest().peak <= 1.01 * low
+    before = None
+    for share in np.linspace(0.02, 0.9, 7):
+        budget = int(low * (high / low) ** share)
+        best = min(t.cost for t in tried if t.peak <= budget)
+        search = searched(fun, inputs(length), budget)[1].search
+        cost = search.best().cost
+        assert cost <= max(FOLLOWED * best, best + search.slack)
+        assert len(search.tried) < len(tried) / 2 or length < 13
+        assert before is None or cost <= before + search.slack  # more budget, no more recompute
+        before = cost
+
+
+@pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])
+def test_64_layers_of_which_one_in_eight_is_kept(on):
+    def deep(ws, x):
+        body = lambda x, w: (x + jnp.tanh(x @ w[0]) @ w[1], None)
+        x, _ = jax.lax.scan(body, x, ws)
+        return jnp.mean(x**2)
+
+    half = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    args = (half(64, 512, 2048), half(64, 2048, 512)), half(65536, 512)
+    found = subject(Question(deep, on=on).of(args, {}))
+    made = drafted(found, int(2.4 * 2**30))[0]
+    assert made.is_within
+    assert made.sites[0].parts[0].segments == (8,)
+    assert drafted(found, 3 * 2**30)[0].recompute_flops < made.recompute_flops
+
+
+# -- the code --------------------------------------------------------------------------------------
+
+HEAD = "import jax\nimport jax.numpy as jnp\nfrom jax import lax\n\n\n"
+LAYER = """\
+def layer(x, w):
+    h = jnp.tanh(x @ w)
+    return x + h, {result}
+
+
+"""
+PROGRAMS = {
+    "names": (
+        LAYER.format(result="None"),
+        "    x, _ = jax.lax.scan(layer, x, ws)\n    return jnp.mean(x**2)\n",
+    ),
+    "outputs": (
+        LAYER.format(result='{"mean": jnp.mean(h), "all": h}'),
+        "    x, ys = lax.scan(layer, x, ws)\n"
+        '    weights = jnp.arange(1.0, ys["mean"].shape[0] + 1)\n'
+        '    return jnp.mean(x**2) + ys["mean"] @ weights + jnp.sum(ys["all"][3])\n',
+    ),
+    "reverse": (
+        LAYER.format(result="jnp.mean(h)"),
+        "    x, ys = jax.lax.scan(layer, x, xs=ws, reverse=True, unroll=2)\n"
+        "    return jnp.mean(x**2) + ys @ jnp.arange(1.0, ys.shape[0] + 1)\n",
+    ),
+    "returned": (
+        LAYER.format(result="None"),
+        "    return jnp.mean(jax.lax.scan(layer, x, ws)[0] ** 2)\n",
+    ),
+    "checkpointed": (
+        LAYER.format(result="jnp.mean(h)"),
+        "    x, ys = jax.lax.scan(jax.checkpoint(layer), x, ws)\n"
+        "    return jnp.mean(x**2) + jnp.sum(ys**2)\n",
+    ),
+    "over the weights": (
+        LAYER.format(result="None"),
+        "    ws, _ = jax.lax.scan(lambda c, w: (c + jnp.sin(c @ w), None), x, ws)\n"
+        "    return jnp.mean(ws**2)\n",
+    ),
+    "time": (
+        "",
+        "    def step(state, _):\n"
+        "        h, t = state\n"
+        "        return (h + 0.1 * jnp.tanh(h @ ws[0]), t + 1.0), jnp.sum(h) * t\n\n"
+        "    (x, _), ys = jax.lax.scan(step, (x, 0.0), None, length=LENGTH)\n"
+        "    return jnp.mean(x**2) + ys @ jnp.arange(1.0, ys.shape[0] + 1)\n",
+    ),
+}
+LOSS = "def loss(ws, x):\n"
+numbers = itertools.count()
+
+
+def module(folder, text):
+    name = f"nested_{next(numbers)}"
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def gradients(fun, length):
+    keys = jax.random.split(jax.random.key(0), 2)
+    ws = 0.3 * jax.random.normal(keys[0], (length, 8, 8))
+    return jax.jit(jax.value_and_grad(fun, argnums=(0, 1)))(ws, jax.random.normal(keys[1], (4, 8)))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("sizes", [(5,), (6, 3)], ids=str)
+def test_the_code_gives_what_is_promised_and_the_same_gradients(name, sizes, folder):
+    length = 12
+    before, body = PROGRAMS[name]
+    text = HEAD + before + LOSS + body.replace("LENGTH", str(length))
+    original = module(folder, text)
+    asked = Question(original.loss, on=ON).of((f32(length, 8, 8), f32(4, 8)), {})
+    found = subject(asked)
+    with found.tracing():
+        planning = Planning(found, 1, chip_of(found.place), False, lambda _: None)
+        search = planning.search
+        (nest,) = planning.variants.nests()
+        (place,) = nest.inside
+        (menu,) = [m for m in search.menus if m.place is place]
+        bare = next(o for o in menu.known if o.choice and o.choice.policy is None)
+        shape = Shape(sizes, 0, 0)
+        for inside in [bare] if len(sizes) > 1 else [menu.plain]:
+            tried = search.trial({place: inside, nest.place: segmented(None, shape)})
+            draft = drafts(planning, in_process_check(found, asked))._draft(tried)
+            assert draft.plan_edits.problems == ()
+            assert draft.doubt is None
+            assert draft.figures.plain_flops == planning.plain.cost.flops
+            assert draft.figures.peak_nbytes == tried.peak
+            assert draft.figures.recompute_flops == tried.cost
+            (edit,) = draft.plan_edits.edits
+            again = module(folder, edit.new.decode())
+            want, got = gradients(original.loss, length), gradients(again.loss, length)
+            for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def drafts(planning, check):
+    places = [*(nest.place for nest in planning.variants.nests()), *planning.menus.places]
+    return Drafts(
+        planning.subject, planning.variants, places, planning.plain, check, lambda _: None
+    )
+
+
+def cut(text, call, *sizes, length=12, policy=None, function="layer"):
+    made = site("segments", text, call, function, PlannedPart(1, True, policy, (), sizes))
+    return dataclasses.replace(made, trips=length)
+
+
+def test_the_code_is_as_a_person_writes_it(folder):
+    before, body = PROGRAMS["names"]
+    text = HEAD + before + LOSS + body
+    call = "jax.lax.scan(layer, x, ws)"
+    assert (
+        edited(text, cut(text, call, 4))
+        == HEAD
+        + before
+        + LOSS
+        + """\
+    def segment(carry, xs):
+        return jax.lax.scan(layer, carry, xs)
+
+    cut = jax.tree.map(lambda a: a.reshape(3, 4, *a.shape[1:]), ws)
+    x, _ = jax.lax.scan(jax.checkpoint(segment, prevent_cse=False), x, cut)
+    return jnp.mean(x**2)
+"""
+    )
+    body_too = site("scan", text, call, "layer", PlannedPart(1, True, "dots_saveable"))
+    assert "jax.lax.scan(jax.checkpoint(layer, prevent_cse=False, policy=" in edited(
+        text, cut(text, call, 4), body_too
+    )
+
+
+def test_what_cannot_be_written_is_said_with_what_to_write(folder):
+    before, _ = PROGRAMS["names"]
+    call = "jax.lax.scan(layer, x, ws)"
+    inside = f"{HEAD}{before}loss = lambda ws, x: jnp.mean({call}[0])\n"
+    (reason,) = refused(inside, cut(inside, call, 4))
+    assert "by hand" in reason
+    assert "jax.lax.scan(body, carry, xs)" in reason
+    spread = f"{HEAD}{before}{LOSS}    x, _ = jax.lax.scan(layer, *args)\n    return x\n"
+    (reason,) = refused(spread, cut(spread, "jax.lax.scan(layer, *args)", 4))
+    assert "not all arguments" in reason
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "says"),
+    [
+        ("", "jax.lax.fori_loop(0, 12, body, x)", "lambda j, x: body(4 * i + j, x)"),
+        ("import flax.linen as nn\n", "nn.scan(layer)(x, ws)", "lengths=(3, 4)"),
+        ("from flax import nnx\n", "nnx.scan(layer)(x, ws)", "nnx.remat"),
+        ("", "body(x, ws)", "no jax.lax.scan"),
+    ],
+)
+def test_other_loops_are_said_how_to_cut_by_hand(imports, call, says, folder):
+    text = f"{imports}import jax\n\n\n{LOSS}    return {call}\n"
+    (reason,) = refused(text, cut(text, call, 4))
+    assert says in reason

@@ -20,6 +20,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.xla import places, stderr
+from jaxresid.xla.autotuning import has_triton_matmul
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
 from jaxresid.xla.hlo.memory import memory_stats
@@ -53,11 +54,6 @@ func.func public @main(%x: tensor<1099511627776xi8>) -> tensor<1099511627776xi8>
 _COMPILERS = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin",)}
 _NOT_COUNTED = (
     "not counted: what CUDA's context, NCCL, autotuning and fragmentation take besides the program"
-)
-# Seven programs of the zoo for an H100, jaxlib 0.11.2: on the chip sine/unroll/none took 10.25 GiB,
-# where the compiler without one said 6.12; sine/scan/nothing 3.89 and 2.91; the others -33 to +4 %.
-_NOT_TIMED = (
-    "not known without that GPU: which kernels XLA chooses by timing them; others may take more"
 )
 _LOOK_EVERY_S = 0.02
 
@@ -113,6 +109,7 @@ def compilation(job: Job) -> Compilation:
         notes=(*live.notes, *_notes(place, devices)),
         # A TPU's executable numbers stack frames anew; the dumped module does not.
         messages=_messages(said, dumped[0] or b"".join(protos[:1])),
+        has_triton_matmul=bool(place.target_config) and any(map(has_triton_matmul, protos)),
     )
 
 
@@ -157,7 +154,7 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
 
 def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
     if place.target_config:
-        return (_NOT_COUNTED, _NOT_TIMED)
+        return (_NOT_COUNTED,)
     if place.platform == "cpu" and len(devices) > 1:
         return (f"the memory is this machine's, shared by {len(devices)} CPU devices",)
     return ()

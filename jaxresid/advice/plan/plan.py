@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxresid.advice.compare.policy_targets import remarks
@@ -196,6 +197,7 @@ class Planning:
             self.subject, self.variants, self.menus.places, self.plain, check, self.progress
         )
         decided: Draft | None = None
+        triton_nbytes: Mapping[TracedVariant, int] = {}
         if compiles is None:
             self.search.run()
         else:
@@ -203,6 +205,7 @@ class Planning:
                 self.search, self.peaks, drafts, compiles, self.budget_nbytes
             )
             decided = confirmation.run()
+            triton_nbytes = confirmation.triton_nbytes
             said = (*said, *confirmation.remarks(), *warnings_of(compiles.settings))
             if decided is None and not self.has_estimate:
                 raise InputsError("; ".join(said))
@@ -213,7 +216,10 @@ class Planning:
         if decided is None:
             decided = drafts.first(self.search.lowest, lambda found: True)
         assert decided is not None  # the code as it is written was tried
-        return self._plan(decided, drafts, compiles, said), decided.plan_edits.edits
+        found = self._plan(decided, drafts, compiles, said)
+        if found.confirmed:
+            found = replace(found, triton_peak_nbytes=triton_nbytes.get(decided.tried))
+        return found, decided.plan_edits.edits
 
     def _plan(
         self,

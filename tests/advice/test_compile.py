@@ -264,7 +264,7 @@ BOTH = dataclasses.replace(FITS, capacity_nbytes=None, cublas_nbytes=16 * GIB)
         (
             {"cublas_nbytes": 20 * GIB},
             *(False, True, 20 * GIB),
-            "may not fit: 12.00 GiB of 19.78 GiB, but 227.56 MiB too much if the GPU takes cuBLAS's"
+            "may not fit: 12.00 GiB of 19.78 GiB, but 228.02 MiB too much if the GPU takes cuBLAS's"
             " matmuls (20.00 GiB)",
         ),
         (
@@ -280,7 +280,7 @@ BOTH = dataclasses.replace(FITS, capacity_nbytes=None, cublas_nbytes=16 * GIB)
         (
             {"cublas_nbytes": None, "stats": {**STATS, "peak_nbytes": 20 * GIB}},
             *(False, False, 20 * GIB),
-            "does not fit: needs 20.00 GiB of 19.78 GiB, 227.56 MiB too much",
+            "does not fit: needs 20.00 GiB of 19.78 GiB, 228.02 MiB too much",
         ),
     ],
 )

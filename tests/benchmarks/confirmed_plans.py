@@ -52,7 +52,8 @@ class Case:
 
     Attributes:
       plan: the plan.
-      code_nbytes: what XLA says that its code needs; None where it cannot be traced here.
+      code_nbytes: what XLA says that its code needs; None where it cannot be traced here, or is
+        left to the user's hands.
       least: the least that a variant recomputes that fits by XLA, as a share; None: not asked, or
         none fits.
       seconds: what planning took.
@@ -87,15 +88,21 @@ def cases(program: corpus.Program, on: str, limit_s: float, *, every: bool) -> I
         least = None
         if every:
             least = least_that_fits(found, budget, LimitedCompiles(place, settings, limit_s=1e9))
-        code = None
-        try:
-            with patched(edits, question.fun) as new, intercept_bind({}):
-                written = subject(replace(question, fun=new, mode=found.target.mode))
-                (row,) = LimitedCompiles(place, settings).compiled([program_as_written(written)])
-                code = row.peak_nbytes if row is not None else None
-        except (UnpatchableError, JaxresidError):
-            pass
+        # What is left to the user's hands is not in the edits.
+        code = None if plan.unwritten else code_nbytes(found, question, edits, settings)
         yield Case(plan, code, least, seconds)
+
+
+def code_nbytes(found, question, edits, settings: CompileSettings) -> int | None:
+    """Return what XLA says that edited code needs; None where it cannot be traced here."""
+    try:
+        with patched(edits, question.fun) as new, intercept_bind({}):
+            written = subject(replace(question, fun=new, mode=found.target.mode))
+            compiles = LimitedCompiles(found.place, settings)
+            (row,) = compiles.compiled([program_as_written(written)])
+    except (UnpatchableError, JaxresidError):
+        return None
+    return row.peak_nbytes if row is not None else None
 
 
 def least_that_fits(found, budget: int, compiles: LimitedCompiles) -> float | None:
@@ -153,11 +160,13 @@ def main() -> None:
         estimates.forget()
     rejected = [case for case in made if case.is_rejected]
     held = [case for case in made if case.least is not None]
+    compiled = sum(case.code_nbytes is not None for case in made)
     worse = [case for case in held if excess(case) > 0.01]
     count = statistics.median([case.plan.compiles for case in made] or [0])
     print(
         f"{len(made)} plans: {sum(case.plan.fits for case in made)} fit,"
-        f" {sum(case.plan.confirmed for case in made)} confirmed, {len(rejected)} that XLA rejects"
+        f" {sum(case.plan.confirmed for case in made)} confirmed, the code of {compiled} compiled,"
+        f" {len(rejected)} that XLA rejects"
     )
     print(f"median number of compiles {count:g}")
     if held:

@@ -55,6 +55,7 @@ _COMPILERS = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin",)}
 _NOT_COUNTED = (
     "not counted: what CUDA's context, NCCL, autotuning and fragmentation take besides the program"
 )
+_AUTOTUNING = "xla_gpu_autotune_level"
 _LOOK_EVERY_S = 0.02
 
 
@@ -74,10 +75,9 @@ def compilation(job: Job) -> Compilation:
         if place.target_config and (toolkit := places.cuda_toolkit()):
             flags["xla_gpu_cuda_data_dir"] = toolkit
         options = {**flags, **{name: _option(value) for name, value in job.flags}}
-        compile = partial(jax_compat.compiled, job.module.code, devices, options)
         started, log = time.perf_counter(), stderr.length()
         try:
-            executable = _until_assigned(compile, folder) if place.target_config else compile()
+            executable = _compiled(job, devices, options, folder)
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
@@ -115,6 +115,25 @@ def compilation(job: Job) -> Compilation:
 
 def _messages(log: str, module: bytes) -> tuple[CompilerMessage, ...]:
     return messages(log, module, numbers_frames=jax_compat.numbers_frames())
+
+
+def _compiled(
+    job: Job, devices: Sequence[Any], options: Mapping[str, str | bool], folder: str
+) -> Any | None:
+    """Return an executable, or None where the buffer assignment that is dumped says all.
+
+    Raises:
+      Exception: what the compiler says against the program.
+    """
+    compile = partial(jax_compat.compiled, job.module.code, devices)
+    if not job.place.target_config:
+        return compile(options)
+    if _AUTOTUNING not in options:
+        # Without a GPU XLA makes some kernels for each matmul all the same, and takes the first
+        # that it can make: 40 % of the work. To take the first untried mostly does.
+        with suppress(Exception):
+            return _until_assigned(partial(compile, {**options, _AUTOTUNING: "0"}), folder)
+    return _until_assigned(partial(compile, options), folder)
 
 
 def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:

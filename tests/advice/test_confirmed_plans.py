@@ -211,7 +211,9 @@ def test_what_fits_fits_with_cublas_matmuls_too(loop):
     assert (same.peak_nbytes, same.triton_peak_nbytes) == (alone.peak_nbytes, None)
 
 
-@pytest.mark.parametrize(("left_s", "said"), [(60.0, "it crashed"), (0.0, "the time for compiling")])
+@pytest.mark.parametrize(
+    ("left_s", "said"), [(60.0, "it crashed"), (0.0, "the time for compiling")]
+)
 def test_what_was_not_compiled_with_cublas_matmuls_is_not_confirmed(loop, left_s, said):
     high, low = range_of(loop)
     compiler = GivenCompiler(lambda name: 1.0, lambda name: "it crashed", left_s=left_s)

@@ -7,8 +7,8 @@ With a GPU XLA times kernels for each matmul and takes the fastest; without one 
 takes the programs of the sets `fit` and `conform` that were compiled on an H100 (`on_gpu.py`,
 `adopt.py`), by name, every Nth of them, and compiles each without a GPU as XLA chooses then, which
 is Triton's matmuls, and with those of cuBLAS alone. Run it in an environment with the jaxlib of
-that H100. What is in `data/autotuned/` is not compiled again, but for what failed. `judge` prints what the chip needed
-over what either says, and over the larger.
+that H100. What is in `data/autotuned/` is not compiled again, but for what failed. `judge` prints
+what the chip needed over what either says, and over the larger.
 """
 
 from __future__ import annotations

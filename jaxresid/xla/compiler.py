@@ -57,6 +57,10 @@ _NOT_COUNTED = (
 )
 _AUTOTUNING = "xla_gpu_autotune_level"
 _LOOK_EVERY_S = 0.02
+# Of what a TPU has: a program that takes less than this fits by its buffers alone.
+_SURE_TO_FIT = 0.95
+# What Pallas kernels for a TPU are in HLO.
+_PALLAS = b"tpu_custom_call"
 
 
 class _UnavailableError(Exception):
@@ -75,19 +79,20 @@ def compilation(job: Job) -> Compilation:
         if place.target_config and (toolkit := places.cuda_toolkit()):
             flags["xla_gpu_cuda_data_dir"] = toolkit
         options = {**flags, **{name: _option(value) for name, value in job.flags}}
+        capacity = _capacity(place, devices)
         started, log = time.perf_counter(), stderr.length()
         try:
-            executable = _compiled(job, devices, options, folder)
+            executable = _compiled(job, devices, options, folder, capacity)
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
             dumped, said = dump.read(folder), stderr.since(log)
-            failure = _failure(e, place, devices, dumped)
+            failure = _failure(e, place, capacity, dumped)
             failure = replace(failure, messages=_messages(said, dumped[0]))
             return replace(failure, seconds=seconds, compiler=_version(place))
         dumped, said = dump.read(folder), stderr.since(log)
     if executable is None:
-        stats: Mapping[str, int] = memory_stats(dumped[1])
+        stats: Mapping[str, int] = memory_stats(dumped[1], place.platform)
         protos = [dumped[0]]
     else:
         memory = executable.get_compiled_memory_stats()
@@ -99,7 +104,7 @@ def compilation(job: Job) -> Compilation:
     live = buffers(*dumped, place.platform)
     return Compilation(
         stats=_with_peak(stats),
-        capacity_nbytes=_capacity(place, devices),
+        capacity_nbytes=capacity,
         buffers=live.buffers,
         live_nbytes=live.nbytes,
         collectives=tuple(op for proto in protos for op in collectives(proto)),
@@ -118,7 +123,11 @@ def _messages(log: str, module: bytes) -> tuple[CompilerMessage, ...]:
 
 
 def _compiled(
-    job: Job, devices: Sequence[Any], options: Mapping[str, str | bool], folder: str
+    job: Job,
+    devices: Sequence[Any],
+    options: Mapping[str, str | bool],
+    folder: str,
+    capacity: int | None,
 ) -> Any | None:
     """Return an executable, or None where the buffer assignment that is dumped says all.
 
@@ -126,6 +135,9 @@ def _compiled(
       Exception: what the compiler says against the program.
     """
     compile = partial(jax_compat.compiled, job.module.code, devices)
+    if job.place.platform == "tpu" and capacity is not None:
+        most = int(_SURE_TO_FIT * capacity)
+        return _until_assigned(partial(compile, options), folder, partial(_is_sure, most))
     if not job.place.target_config:
         return compile(options)
     if _AUTOTUNING not in options:
@@ -136,7 +148,21 @@ def _compiled(
     return _until_assigned(partial(compile, options), folder)
 
 
-def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
+def _is_sure(most: int, module: bytes, assignment: bytes) -> bool:
+    """Return whether libtpu can say no more against a program once it has assigned its buffers.
+
+    It can where the program takes nearly all that there is, and where the code of a Pallas kernel
+    may not fit on the chip.
+    """
+    peak = _with_peak(memory_stats(assignment, "tpu")).get("peak_nbytes", 0)
+    return peak <= most and _PALLAS not in module
+
+
+def _until_assigned(
+    compile: Callable[[], Any],
+    folder: str,
+    is_enough: Callable[[bytes, bytes], bool] = lambda module, assignment: True,
+) -> Any | None:
     """Return what a compile returns, or None as soon as its buffer assignment is dumped.
 
     Memory is settled by then, and what follows, the code of each kernel, takes most of the time.
@@ -145,6 +171,7 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
     Args:
       compile: compiles one program, without holding the interpreter's lock.
       folder: where it dumps.
+      is_enough: whether a module and its buffer assignment say all; else the compile is awaited.
 
     Raises:
       Exception: what the compiler says against the program.
@@ -158,12 +185,15 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
             outcomes.put((None, e))
 
     threading.Thread(target=run, daemon=True).start()
+    wait_s: float | None = _LOOK_EVERY_S
     while True:
         outcome = None
         with suppress(queue.Empty):
-            outcome = outcomes.get(timeout=_LOOK_EVERY_S)
-        if dump.read(folder)[1]:
-            return None
+            outcome = outcomes.get(timeout=wait_s)
+        if wait_s is not None and (dumped := dump.read(folder))[1]:
+            if is_enough(*dumped):
+                return None
+            wait_s = None
         if outcome is not None:
             executable, error = outcome
             if error is not None:
@@ -218,11 +248,17 @@ def _option(value: str) -> str | bool:
 
 
 def _failure(
-    error: Exception, place: places.Place, devices: Sequence[Any], dumped: tuple[bytes, bytes]
+    error: Exception, place: places.Place, known: int | None, dumped: tuple[bytes, bytes]
 ) -> Compilation:
     """Return the result for an exception of the compiler.
 
     A lack of memory is a result; everything else that the compiler raises is an error.
+
+    Args:
+      error: the exception.
+      place: what was compiled for.
+      known: the bytes that a program can have there; None where they are not known.
+      dumped: the module and the buffer assignment that were dumped.
     """
     found = parse_out_of_memory(str(error))
     if found is None or found.required_nbytes is None:
@@ -232,7 +268,7 @@ def _failure(
     capacity = found.capacity_nbytes
     return Compilation(
         required_nbytes=found.required_nbytes,
-        capacity_nbytes=_capacity(place, devices) if capacity is None else capacity,
+        capacity_nbytes=known if capacity is None else capacity,
         buffers=found.buffers,
         live_nbytes=live.nbytes,
         collectives=collectives(dumped[0]),

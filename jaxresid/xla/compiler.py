@@ -59,7 +59,7 @@ _AUTOTUNING = "xla_gpu_autotune_level"
 _LOOK_EVERY_S = 0.02
 # Of what a TPU has: a program that takes less than this fits by its buffers alone.
 _SURE_TO_FIT = 0.95
-# What Pallas kernels for a TPU are in HLO.
+# What Pallas kernels for a TPU are in StableHLO. libtpu makes such calls in HLO by itself.
 _PALLAS = b"tpu_custom_call"
 
 
@@ -135,7 +135,8 @@ def _compiled(
       Exception: what the compiler says against the program.
     """
     compile = partial(jax_compat.compiled, job.module.code, devices)
-    if job.place.platform == "tpu" and capacity is not None:
+    has_pallas = _PALLAS in job.module.code  # whose code may not fit on the chip
+    if job.place.platform == "tpu" and capacity is not None and not has_pallas:
         most = int(_SURE_TO_FIT * capacity)
         return _until_assigned(partial(compile, options), folder, partial(_is_sure, most))
     if not job.place.target_config:
@@ -151,11 +152,10 @@ def _compiled(
 def _is_sure(most: int, module: bytes, assignment: bytes) -> bool:
     """Return whether libtpu can say no more against a program once it has assigned its buffers.
 
-    It can where the program takes nearly all that there is, and where the code of a Pallas kernel
-    may not fit on the chip.
+    It can where the program takes nearly all that there is.
     """
     peak = _with_peak(memory_stats(assignment, "tpu")).get("peak_nbytes", 0)
-    return peak <= most and _PALLAS not in module
+    return peak <= most
 
 
 def _until_assigned(

@@ -2,6 +2,7 @@
 platform other than the CPU is meant."""
 
 import threading
+import time
 from dataclasses import replace
 
 import jax
@@ -202,12 +203,25 @@ def test_what_a_tpu_has_on_the_chip_is_not_its_memory():
     assert memory_stats(assignment, "cuda")["temp_nbytes"] == 14
 
 
+@pytest.mark.parametrize(("nbytes", "sure"), [(95, True), (96, False)])
+def test_when_libtpu_can_say_no_more(nbytes, sure):
+    assert compiler._is_sure(95, b"", allocation(nbytes, 0)) is sure
+
+
 @pytest.mark.parametrize(
-    ("nbytes", "module", "sure"),
-    [(95, b"dot", True), (96, b"dot", False), (95, b"a tpu_custom_call", False)],
+    ("code", "capacity", "is_whole"),
+    [(b"dot", 100, False), (b"tpu_custom_call", 100, True), (b"dot", None, True)],
 )
-def test_when_libtpu_can_say_no_more(nbytes, module, sure):
-    assert compiler._is_sure(95, module, allocation(nbytes, 0)) is sure
+def test_which_compiles_for_a_tpu_may_end_early(code, capacity, is_whole, monkeypatch):
+    def compiled(code, devices, options):
+        time.sleep(0.3)
+        return "executable"
+
+    monkeypatch.setattr(compiler.jax_compat, "compiled", compiled)
+    monkeypatch.setattr(compiler.dump, "read", lambda folder: (b"", allocation(95, 0)))
+    job = Job(LoweredModule(code, "tpu"), parse_place("tpu:v5e"))
+    found = compiler._compiled(job, (), {}, "", capacity)
+    assert found == ("executable" if is_whole else None)
 
 
 def test_a_compile_ends_when_its_buffers_say_all(monkeypatch):
@@ -234,7 +248,7 @@ def test_kernels_are_tried_only_where_one_that_is_not_fails(monkeypatch):
 
     def compiled(code, devices, options):
         asked.append(options)
-        if "a" in code and options.get("xla_gpu_autotune_level") == "0":
+        if code == b"a" and options.get("xla_gpu_autotune_level") == "0":
             raise ValueError("no supported config")
         return code
 
@@ -247,7 +261,7 @@ def test_kernels_are_tried_only_where_one_that_is_not_fails(monkeypatch):
         assert compiler._compiled(job, (), options, "", None) == code
         return [each.get("xla_gpu_autotune_level") for each in asked]
 
-    assert levels("b") == ["0"]
-    assert levels("a") == ["0", None]
-    assert levels("b", xla_gpu_autotune_level="4") == ["4"]
-    assert levels("b", on="gpu") == levels("b", on="tpu:v5e") == [None]
+    assert levels(b"b") == ["0"]
+    assert levels(b"a") == ["0", None]
+    assert levels(b"b", xla_gpu_autotune_level="4") == ["4"]
+    assert levels(b"b", on="gpu") == levels(b"b", on="tpu:v5e") == [None]

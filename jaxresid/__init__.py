@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from jaxresid.model import EstimatedVerdict as EstimatedVerdict
     from jaxresid.model import Expression as Expression
     from jaxresid.model import Finding as Finding
+    from jaxresid.model import Floor as Floor
+    from jaxresid.model import FloorPart as FloorPart
     from jaxresid.model import Interval as Interval
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from jaxresid.model import PlannedPart as PlannedPart
     from jaxresid.model import PlannedSite as PlannedSite
     from jaxresid.model import PlannedValue as PlannedValue
+    from jaxresid.model import Relief as Relief
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
     from jaxresid.model import Source as Source
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Timing as Timing
     from jaxresid.model import Totals as Totals
     from jaxresid.model import Transfers as Transfers
+    from jaxresid.model import TriedPlace as TriedPlace
     from jaxresid.model import Verdict as Verdict
     from jaxresid.option_types import GroupBy as GroupBy
     from jaxresid.option_types import Mode as Mode
@@ -103,9 +107,10 @@ _PUBLIC = {
     "jaxresid.model": (
         "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
         "CompiledReport CompilerWarning Computed Constant Consumer Cost EstimatedVerdict "
-        "Expression Finding Interval IntervalBasis JaxInfo Literal LiveValue Location Mark Mesh "
-        "Offloading Origin Peak Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue Report "
-        "Residual Source Sweep SweepRow Target Timing Totals Transfers Verdict"
+        "Expression Finding Floor FloorPart Interval IntervalBasis JaxInfo Literal LiveValue "
+        "Location Mark Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart PlannedSite "
+        "PlannedValue Relief Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
+        "TriedPlace Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

@@ -763,6 +763,13 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
     return jax.sharding.Mesh(shaped, tuple(axes), axis_types=(kind,) * len(axes))
 
 
+def new_abstract_mesh(axes: Mapping[str, int]) -> Any:
+    """Return an AbstractMesh of automatic axes with these sizes, which takes no devices."""
+    sharding = import_jax().sharding
+    kinds = (sharding.AxisType.Auto,) * len(axes)
+    return sharding.AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
+
+
 def in_mesh(mesh: Any) -> contextlib.AbstractContextManager[Any]:
     """Return the context in which PartitionSpecs refer to a mesh.
 

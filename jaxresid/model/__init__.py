@@ -20,6 +20,10 @@ from jaxresid.model.compiled import CompiledReport as CompiledReport
 from jaxresid.model.compiled import CompilerWarning as CompilerWarning
 from jaxresid.model.cost import Cost as Cost
 from jaxresid.model.cost import Phases as Phases
+from jaxresid.model.floor import Floor as Floor
+from jaxresid.model.floor import FloorPart as FloorPart
+from jaxresid.model.floor import Relief as Relief
+from jaxresid.model.floor import TriedPlace as TriedPlace
 from jaxresid.model.interval import Answer as Answer
 from jaxresid.model.interval import Interval as Interval
 from jaxresid.model.interval import IntervalBasis as IntervalBasis

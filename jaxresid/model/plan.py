@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import show, to_json
+from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.interval import Answer, Interval, interval_between
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
@@ -109,10 +110,10 @@ class Plan:
       budget_nbytes: the budget.
       offload: whether values may be moved to host memory.
       answer: whether it fits. An estimate is too close to the budget where the budget is inside its
-        interval; XLA's figure never is.
-      floor_nbytes: the lowest peak of everything that was tried.
+        interval, unless arguments and outputs alone are more; XLA's figure never is.
+      lowest_nbytes: the lowest peak of everything that was tried.
       written_nbytes: the peak of the code as it is; None on a CPU whose compiler had no time for
-        it.
+        it, and where it was not yet traced when the search was interrupted.
       plain_nbytes: the peak of the code without any checkpoint; None as `written_nbytes`.
       peak_nbytes: the peak of the function with the plan applied: XLA's figure where the plan is
         confirmed, else an estimate. Where it is above the budget, the figures and sites are those
@@ -128,8 +129,8 @@ class Plan:
       recompute_fraction: that as a share of the FLOPs without any checkpoint.
       time_fraction: estimated time over that without any checkpoint; None where it is not known.
       sites: the places that it treats.
-      proven: whether nothing cheaper among the plan's choices fits, by the figures that there are:
-        all that could be were traced.
+      proven: whether nothing cheaper among `choices` fits, by the figures that there are: each that
+        may be cheaper was traced, or what no checkpoint can remove is already too much.
       tried: how many variants were traced.
       code: the code to write, one block for each stretch of lines that changes.
       unwritten: what of the plan cannot be written as an edit, each with the reason and what to do
@@ -137,7 +138,7 @@ class Plan:
       verified: whether the code, traced, gives the figures.
       doubt: why it is not verified; None where it is.
       confirmed: whether XLA compiled the plan, so that the peak is its figure.
-      by_xla: those of `peak_nbytes`, `floor_nbytes`, `written_nbytes` and `plain_nbytes` that are
+      by_xla: those of `peak_nbytes`, `lowest_nbytes`, `written_nbytes` and `plain_nbytes` that are
         XLA's figures.
       compiles: how many variants XLA was asked about.
       unconfirmed: those of them that it has no figures of, in words.
@@ -146,6 +147,9 @@ class Plan:
       low_nbytes: the lower end of the interval around `peak_nbytes`, as in `Peak`; None where that
         is XLA's figure.
       high_nbytes: the upper end.
+      choices: what was tried at each place.
+      floor: what no checkpoint can remove, and what would lower it.
+      interrupted: whether the search was stopped by Ctrl-C; this is the best it had found.
     """
 
     target: Target
@@ -155,7 +159,7 @@ class Plan:
     budget_nbytes: int
     offload: bool
     answer: Answer
-    floor_nbytes: int
+    lowest_nbytes: int
     written_nbytes: int | None
     plain_nbytes: int | None
     peak_nbytes: int
@@ -181,6 +185,9 @@ class Plan:
     low_nbytes: int | None = None
     high_nbytes: int | None = None
     triton_peak_nbytes: int | None = None
+    choices: tuple[TriedPlace, ...] = ()
+    floor: Floor = NO_FLOOR
+    interrupted: bool = False
 
     @property
     def interval(self) -> Interval | None:
@@ -196,6 +203,14 @@ class Plan:
     def is_within(self) -> bool:
         """Whether its peak is within the budget, however sure that is."""
         return self.peak_nbytes <= self.budget_nbytes
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether what no checkpoint can remove is more than the budget by itself.
+
+        Arguments and outputs are counted, not estimated.
+        """
+        return not self.is_within and self.floor.held_nbytes > self.budget_nbytes
 
     @property
     def is_untraced(self) -> bool:

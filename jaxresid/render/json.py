@@ -27,6 +27,7 @@ from jaxresid.model import (
     EstimatedVerdict,
     Expression,
     Finding,
+    Floor,
     IntervalBasis,
     JaxInfo,
     Listing,
@@ -49,6 +50,7 @@ from jaxresid.model import (
     SweepRow,
     Target,
     Timing,
+    TriedPlace,
     Variable,
 )
 from jaxresid.safe_text import json_text
@@ -157,7 +159,7 @@ def plan_json(plan: Plan) -> str:
             "offload": plan.offload,
             "answer": plan.answer,
             "fits": plan.fits,
-            "floor_nbytes": plan.floor_nbytes,
+            "lowest_nbytes": plan.lowest_nbytes,
             "written_nbytes": plan.written_nbytes,
             "plain_nbytes": plan.plain_nbytes,
             "peak_nbytes": plan.peak_nbytes,
@@ -172,6 +174,9 @@ def plan_json(plan: Plan) -> str:
             "time_fraction": plan.time_fraction,
             "proven": plan.proven,
             "tried": plan.tried,
+            "choices": [_tried_place(each) for each in plan.choices],
+            "interrupted": plan.interrupted,
+            "floor": _floor(plan.floor),
             "sites": [_site(site) for site in plan.sites],
             "code": list(plan.code),
             "unwritten": list(plan.unwritten),
@@ -592,6 +597,42 @@ def _timing(timing: Timing) -> dict[str, Any]:
         "gradient_error": error if error is None or math.isfinite(error) else None,
         "tolerance": timing.tolerance,
         "agrees": timing.agrees,
+    }
+
+
+def _tried_place(tried: TriedPlace) -> dict[str, Any]:
+    return {
+        "place": tried.place,
+        "policies": list(tried.policies),
+        "selections": tried.selections,
+        "known_selections": tried.known_selections,
+    }
+
+
+def _floor(floor: Floor) -> dict[str, Any]:
+    return {
+        "nbytes": floor.nbytes,
+        "held_nbytes": floor.held_nbytes,
+        "parts": [
+            {
+                "kind": part.kind,
+                "nbytes": part.nbytes,
+                "arguments": list(part.arguments),
+                "until_update": part.until_update,
+            }
+            for part in floor.parts
+        ],
+        "reliefs": [
+            {
+                "kind": relief.kind,
+                "change": relief.change,
+                "peak_nbytes": relief.peak_nbytes,
+                "saved_nbytes": relief.saved_nbytes,
+                "answer": relief.answer,
+            }
+            for relief in floor.reliefs
+        ],
+        "without": list(floor.without),
     }
 
 

@@ -489,4 +489,4 @@ def test_exit_codes_of_a_plan():
     assert none.returncode == 1
     data = json.loads(none.stdout)
     assert not data["fits"]
-    assert data["floor_nbytes"] == data["peak_nbytes"]
+    assert data["lowest_nbytes"] == data["peak_nbytes"]

@@ -148,7 +148,7 @@ def asked(found, budget, compiler):
 def range_of(found):
     """The estimated peak without any checkpoint, and the lowest."""
     low = plan.planned(found, 1)
-    return low.plain_nbytes, low.floor_nbytes
+    return low.plain_nbytes, low.lowest_nbytes
 
 
 def noise(seed, common, own):
@@ -227,8 +227,8 @@ def test_what_nothing_fits_says_the_lowest_that_xla_confirmed(loop):
     compiler = GivenCompiler(lambda name: 1.5)
     made, _, _ = asked(loop, low, compiler)
     assert (made.answer, made.is_within, made.confirmed) == ("does not fit", False, True)
-    assert made.peak_nbytes == made.floor_nbytes == int(low * 1.5)
-    assert set(made.by_xla) >= {"peak_nbytes", "floor_nbytes"}
+    assert made.peak_nbytes == made.lowest_nbytes == int(low * 1.5)
+    assert set(made.by_xla) >= {"peak_nbytes", "lowest_nbytes"}
     assert made.compiles == 1  # the others are higher still
 
 
@@ -331,7 +331,7 @@ def test_on_a_cpu_all_figures_are_those_of_its_compiler():
         if best is not None:
             assert made.recompute_flops <= best + 0.01 * planning.plain.cost.flops
         else:
-            assert made.floor_nbytes == lowest
+            assert made.lowest_nbytes == lowest
 
 
 @pytest.mark.integration

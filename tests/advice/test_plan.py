@@ -210,8 +210,8 @@ def _flops(plan):
 @pytest.mark.integration
 def test_the_promise_is_what_the_written_code_gives():
     """The plan applied by hand, to the code, as a user would write it."""
-    floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
-    plans = (jaxresid.plan(scanned, budget=floor + i * 2**18)(*scanned_inputs()) for i in range(8))
+    lowest = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).lowest_nbytes
+    plans = (jaxresid.plan(scanned, budget=lowest + i * 2**18)(*scanned_inputs()) for i in range(8))
     plan = next(plan for plan in plans if plan.sites[0].parts[0].values)
     (site,) = plan.sites
     (part,) = site.parts
@@ -241,8 +241,8 @@ def test_the_promise_is_what_the_written_code_gives():
 def test_nothing_fits():
     plan = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs())
     assert not plan.is_within
-    assert plan.peak_nbytes == plan.floor_nbytes > plan.budget_nbytes
-    assert plan.floor_nbytes < plan.plain_nbytes
+    assert plan.peak_nbytes == plan.lowest_nbytes > plan.budget_nbytes
+    assert plan.lowest_nbytes < plan.plain_nbytes
 
 
 def test_what_fits_as_it_is_stays():
@@ -287,9 +287,9 @@ def test_what_has_no_source_is_not_verified():
         "    return jnp.sum(x**2)\n",
         space,
     )
-    floor = jaxresid.plan(space["typed"], budget=1)(f32(8, 8), f32(512, 8))
-    assert floor.floor_nbytes < floor.written_nbytes
-    plan = jaxresid.plan(space["typed"], budget=floor.floor_nbytes)(f32(8, 8), f32(512, 8))
+    lowest = jaxresid.plan(space["typed"], budget=1)(f32(8, 8), f32(512, 8))
+    assert lowest.lowest_nbytes < lowest.written_nbytes
+    plan = jaxresid.plan(space["typed"], budget=lowest.lowest_nbytes)(f32(8, 8), f32(512, 8))
     assert plan.is_within
     assert not plan.verified
     assert plan.doubt
@@ -319,19 +319,19 @@ def switched_flat(w, x, train):
 )
 def test_what_is_no_array_stays_out_of_the_checkpoint(fun, static, written):
     args = (f32(8, 8), f32(512, 8), *static)
-    floor = jaxresid.plan(fun, budget=1)(*args).floor_nbytes
-    plan = jaxresid.plan(fun, budget=floor)(*args)
+    lowest = jaxresid.plan(fun, budget=1)(*args).lowest_nbytes
+    plan = jaxresid.plan(fun, budget=lowest)(*args)
     assert plan.is_within
     assert plan.verified, plan.doubt
     assert any(written in block for block in plan.code)
 
 
 @pytest.mark.integration
-def test_offloading_reaches_below_the_floor():
-    floor = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs()).floor_nbytes
+def test_offloading_reaches_below_the_lowest_peak():
+    lowest = jaxresid.plan(scanned, budget="1KiB")(*scanned_inputs()).lowest_nbytes
     plan = jaxresid.plan(scanned, budget="1KiB", offload=True)(*scanned_inputs())
-    assert plan.floor_nbytes <= floor
-    fits = jaxresid.plan(scanned, budget=floor, offload=True)(*scanned_inputs())
+    assert plan.lowest_nbytes <= lowest
+    fits = jaxresid.plan(scanned, budget=lowest, offload=True)(*scanned_inputs())
     assert fits.is_within
 
 
@@ -457,8 +457,8 @@ def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
         raise TypeError("no derivative")
 
     monkeypatch.setattr("jaxresid.advice.plan.menus.graph", failing)
-    floor = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).floor_nbytes
-    plan = jaxresid.plan(scanned, budget=floor)(*scanned_inputs())
+    lowest = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).lowest_nbytes
+    plan = jaxresid.plan(scanned, budget=lowest)(*scanned_inputs())
     assert plan.is_within
     assert not plan.proven
     assert [w for w in plan.warnings if "only JAX's policies were tried" in w]

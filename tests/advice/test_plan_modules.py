@@ -108,8 +108,8 @@ def checkpointed_units(params, x):
 
 
 def lowest(fun, *args):
-    floor = jaxresid.plan(fun, budget=1, mode="function")(*args).floor_nbytes
-    return jaxresid.plan(fun, budget=floor, mode="function")(*args)
+    lowest = jaxresid.plan(fun, budget=1, mode="function")(*args).lowest_nbytes
+    return jaxresid.plan(fun, budget=lowest, mode="function")(*args)
 
 
 @pytest.mark.integration

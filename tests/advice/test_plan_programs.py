@@ -178,7 +178,7 @@ def test_of_many_programs_too(seed, folder):
 def test_plans_are_what_their_code_gives(seed, folder):
     """Whole plans: every code is traced, without the shortcut of the running process."""
     made = Program(seed, folder)
-    low = planned(made.subject, 1).floor_nbytes
+    low = planned(made.subject, 1).lowest_nbytes
     peak = made.plain.peak_nbytes
     for budget in sorted({low, (low + peak) // 2}):
         check = in_process_check(made.subject, made.question)

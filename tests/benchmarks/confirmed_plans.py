@@ -79,7 +79,7 @@ def cases(program: corpus.Program, on: str, limit_s: float, *, every: bool) -> I
     found = subject(question)
     low = drafted(found, 1)[0]
     for share in SHARES:
-        budget = int(low.floor_nbytes + (low.plain_nbytes - low.floor_nbytes) * share)
+        budget = int(low.lowest_nbytes + (low.plain_nbytes - low.lowest_nbytes) * share)
         start = time.monotonic()
         compiles = confirmation.compiles_for(place, settings, limit_s=limit_s)
         check = in_process_check(found, question)

@@ -21,6 +21,8 @@ from jaxresid.model import (
     ComparisonRow,
     Compiled,
     Expression,
+    Floor,
+    FloorPart,
     IntervalBasis,
     JaxInfo,
     Location,
@@ -29,8 +31,10 @@ from jaxresid.model import (
     PlannedPart,
     PlannedSite,
     PlannedValue,
+    Relief,
     Target,
     Timing,
+    TriedPlace,
 )
 from jaxresid.render.json import comparison_json
 from jaxresid.render.report.estimates import interval_remarks
@@ -43,6 +47,7 @@ from jaxresid.render.tables.compare import (
     render_comparison,
     takeaways,
 )
+from jaxresid.render.tables.floor import choices_text
 from jaxresid.render.tables.frontier import HEIGHT, PlotPoint, plot, plotted
 from jaxresid.render.tables.plan import (
     figure_parts,
@@ -152,7 +157,7 @@ PLAN = Plan(
     8 * GIB,
     offload=False,
     answer="fits",
-    floor_nbytes=2 * GIB,
+    lowest_nbytes=2 * GIB,
     written_nbytes=9 * GIB,
     plain_nbytes=14 * GIB,
     peak_nbytes=int(7.5 * GIB),
@@ -173,6 +178,22 @@ PLAN = Plan(
         "block = jax.checkpoint(block) if i < 10 else block",
     ),
     verified=True,
+    choices=(
+        TriedPlace("model.py:49 (layer)", ("no policy", "dots_saveable"), 30, 30),
+        TriedPlace("block", ("no policy", *"abcd")),
+    ),
+    floor=Floor(
+        (
+            FloorPart("differentiated", GIB, ("params",)),
+            FloorPart("gradient", GIB // 2, ("params",)),
+            FloorPart("batch", GIB // 8, until_update=True),
+        ),
+        (
+            Relief("dtype", "params in bfloat16", 4 * GIB, int(3.5 * GIB), "fits"),
+            Relief("sharding", "x split over 8 devices", 5 * GIB, int(2.5 * GIB), "too close"),
+        ),
+        ("the optimizer's state and its update",),
+    ),
 )
 NO_FIT = dataclasses.replace(
     PLAN,
@@ -731,6 +752,17 @@ fits 8.00 GiB: peak about 7.50 GiB (6.80 to 7.90), for 13.8% more FLOPs
  2.00 GiB  the lowest found, 6.00 GiB to spare
 kept 5.00 GiB · recompute 1.20 TFLOP (13.8%) · time est. ×1.11 on tpu:v5p
 
+no checkpoint can remove 1.62 GiB
+  1.00 GiB  differentiated arguments: params
+512.00 MiB  gradients: params
+128.00 MiB  batch, until the update
+not in this function, and on top of it in training: the optimizer's state and
+its update
+
+what else lowers it, cheapest first  the peak of this plan with each
+4.00 GiB  params in bfloat16: 3.50 GiB less, fits
+5.00 GiB  x split over 8 devices: 2.50 GiB less
+
 3 places  2 to change
 change  layer  model.py:49  loop body  ×48 trips
   checkpoint, policy save_only_these_names('qkv', 'mix', 'ctx')
@@ -749,7 +781,9 @@ jax.lax.scan(jax.checkpoint(layer, policy=keep("qkv", "mix", "ctx")), x, ws)  # 
 block = jax.checkpoint(block) if i < 10 else block
 
 Verified: tracing this code gives these figures.
-Proven: nothing cheaper among these choices fits (34 variants traced).
+Proven: nothing cheaper among the choices tried fits (34 variants traced).
+Tried at model.py:49 (layer): no policy, dots_saveable, all 30 selections of
+values; at block: 5 policies.
 No interval: too few programs were compiled to say how far off this estimate is.
 """
     )
@@ -791,10 +825,54 @@ def test_a_plan_that_nothing_fits():
         " 1.00 GiB too much"
     )
     text = printed(render_plan(NO_FIT))
-    assert "--offload, which moves values to the host, a smaller batch" in text
     assert "2 to change for the lowest peak\n" in text and "with this plan" not in text
-    assert "34 variants traced; proven: none fits." in text
-    assert "--offload" not in printed(render_plan(dataclasses.replace(NO_FIT, offload=True)))
+    assert "what else lowers it, cheapest first  the lowest peak with each\n" in text
+    assert "What may help" not in text
+
+
+def test_what_may_help_where_nothing_else_was_traced():
+    bare = dataclasses.replace(NO_FIT, floor=Floor())
+    text = printed(render_plan(bare))
+    assert "--offload, which moves values to the host, a smaller batch" in text
+    assert "no checkpoint can remove" not in text
+    assert "--offload" not in printed(render_plan(dataclasses.replace(bare, offload=True)))
+
+
+def test_no_checkpoint_helps_where_arguments_and_outputs_are_more_than_the_budget():
+    assert NO_FIT.is_out_of_reach and NO_FIT.floor.held_nbytes == GIB + GIB // 2
+    text = printed(render_plan(NO_FIT))
+    assert "no checkpoint can remove 1.62 GiB, which is more than 1.00 GiB\n" in text
+    words = " ".join(text.split())
+    assert (
+        "Proven: no checkpoint makes it fit, as arguments and outputs alone take 1.50 GiB." in words
+    )
+    # What is there until the update alone is an estimate, and proves nothing.
+    late = dataclasses.replace(NO_FIT, budget_nbytes=int(1.55 * GIB))
+    assert not late.is_out_of_reach
+    assert "roven" not in printed(render_plan(dataclasses.replace(late, proven=False)))
+    # XLA's figure is not argued with.
+    asked = dataclasses.replace(NO_FIT, peak_nbytes=GIB, confirmed=True)
+    assert not asked.is_out_of_reach
+
+
+def test_what_was_tried_at_each_place():
+    assert choices_text(dataclasses.replace(PLAN, choices=())) == (
+        "No place for a checkpoint was found, so none was tried."
+    )
+    some = TriedPlace("f", (), 2, 5), TriedPlace("g", ("no policy",), 3)
+    assert choices_text(dataclasses.replace(PLAN, choices=some * 2)) == (
+        "Tried at f: 2 of 5 selections of values; at g: no policy, 3 selections of values;"
+        " at f: 2 of 5 selections of values; and at 1 more place."
+    )
+
+
+def test_a_plan_that_was_interrupted():
+    stopped = dataclasses.replace(PLAN, interrupted=True, proven=False)
+    assert search_text(stopped) == (
+        "Stopped by Ctrl-C after 34 variants traced: something cheaper may fit."
+    )
+    high = dataclasses.replace(stopped, budget_nbytes=2 * GIB)
+    assert search_text(high).endswith(": something may fit.")
 
 
 def test_a_plan_that_xla_confirmed():
@@ -803,9 +881,10 @@ def test_a_plan_that_xla_confirmed():
     assert " 7.50 GiB  with this plan, 512.00 MiB to spare, by XLA\n" in text
     assert " 9.00 GiB  as it is written, 1.00 GiB too much\n" in text
     assert "Verified: tracing this code gives the figures of what XLA compiled.\n" in text
-    assert "34 variants traced, 3 compiled, but not all choices" in text
+    words = " ".join(text.split())
+    assert "fits (34 variants traced, 3 compiled); not all combinations of them were" in words
     assert "No interval" in text  # the other peaks are estimates
-    figures = ("peak_nbytes", "floor_nbytes", "written_nbytes", "plain_nbytes")
+    figures = ("peak_nbytes", "lowest_nbytes", "written_nbytes", "plain_nbytes")
     text = printed(render_plan(dataclasses.replace(CONFIRMED, by_xla=figures)))
     assert "No interval" not in text and text.count("by XLA") == 1
     rejected = dataclasses.replace(
@@ -813,7 +892,7 @@ def test_a_plan_that_xla_confirmed():
         budget_nbytes=GIB,
         answer="does not fit",
         peak_nbytes=2 * GIB,
-        by_xla=("peak_nbytes", "floor_nbytes"),
+        by_xla=("peak_nbytes", "lowest_nbytes"),
     )
     assert verdict_text(rejected) == (
         "nothing fits 1.00 GiB: the lowest peak found is 2.00 GiB by XLA, 1.00 GiB too much"
@@ -832,7 +911,7 @@ def test_a_plan_that_is_too_close_to_tell():
         "too close to 7.00 GiB: the lowest peak found is about 7.50 GiB (6.80 to 7.90);"
         " --compile decides"
     )
-    assert "What may help" in printed(render_plan(low))
+    assert "what else lowers it" in printed(render_plan(low))
     late = dataclasses.replace(close, unconfirmed=("layer: dots_saveable",))
     assert verdict_text(late).endswith("; XLA did not decide in time")
 
@@ -848,7 +927,7 @@ def test_a_plan_that_changes_nothing():
         sites=SITES[2:],
         code=(),
         written_nbytes=PLAN.peak_nbytes,
-        floor_nbytes=PLAN.peak_nbytes,
+        lowest_nbytes=PLAN.peak_nbytes,
         recompute_flops=0,
         recompute_fraction=0.0,
     )
@@ -882,9 +961,21 @@ def test_figures_of_a_plan():
 
 def test_a_search_that_did_not_try_everything():
     cut = dataclasses.replace(PLAN, proven=False, tried=1)
-    assert search_text(cut) == "1 variant traced, but not all choices: something cheaper may fit."
-    none = dataclasses.replace(NO_FIT, proven=False)
-    assert search_text(none) == "34 variants traced; not all choices were tried."
+    assert search_text(cut) == (
+        "Nothing cheaper among the choices tried fits (1 variant traced); not all combinations of"
+        " them were, so something cheaper may fit."
+    )
+    none = dataclasses.replace(NO_FIT, proven=False, budget_nbytes=int(1.8 * GIB))
+    assert search_text(none) == (
+        "Nothing among the choices tried fits (34 variants traced); not all combinations of them"
+        " were, so something may fit."
+    )
+    every = dataclasses.replace(none, proven=True)
+    assert search_text(every) == (
+        "Nothing among the choices tried fits: each was traced (34 variants traced)."
+    )
+    free = dataclasses.replace(PLAN, recompute_flops=0)
+    assert search_text(free) == "Nothing is cheaper: nothing is recomputed (34 variants traced)."
 
 
 def test_parts_of_a_plan():
@@ -987,12 +1078,28 @@ def test_json_of_a_plan():
     value = json.loads(PLAN.to_json())
     jsonschema.validate(value, schema("plan"))
     sites = value.pop("sites")
+    choices, floor = value.pop("choices"), value.pop("floor")
+    assert choices[0] == {
+        "place": "model.py:49 (layer)",
+        "policies": ["no policy", "dots_saveable"],
+        "selections": 30,
+        "known_selections": 30,
+    }
+    assert (floor["nbytes"], floor["held_nbytes"]) == (13 * GIB // 8, 3 * GIB // 2)
+    assert floor["parts"][2] == {
+        "kind": "batch",
+        "nbytes": GIB // 8,
+        "arguments": [],
+        "until_update": True,
+    }
+    assert floor["reliefs"][0] == dataclasses.asdict(PLAN.floor.reliefs[0])
+    assert floor["without"] == ["the optimizer's state and its update"]
     for name in ("schema", "jax", "target", "on"):
         assert value.pop(name) == json.loads(comparison_json(COMPARISON))[name]
     assert value == {
         f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
         for f in dataclasses.fields(PLAN)
-        if f.name not in ("target", "jax", "place", "sites")
+        if f.name not in ("target", "jax", "place", "sites", "choices", "floor")
     } | {"fits": True}
     assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
         ("scan", 1, 48, True),
@@ -1208,7 +1315,10 @@ def planning(tmp_path, monkeypatch):
         def retraced(check, options):
             return check, options
 
-        def drafted(subject, budget_nbytes, *, progress, check, compiles, **given):
+        def drafted(
+            subject, budget_nbytes, *, progress, check, compiles, keeps_interrupted, **given
+        ):
+            assert keeps_interrupted
             # Whatever is printed of a plan was traced, in this process or another.
             assert check[0] is subject and check[1].target == "planned_model.py:loss"
             done.append((budget_nbytes, given))
@@ -1244,8 +1354,17 @@ def test_plan_exits_by_whether_it_fits(planning, capsys):
     assert "fits 8.00 GiB" in capsys.readouterr().out
     code, done, text = planning(NO_FIT, "-f", "json")
     value = json.loads(capsys.readouterr().out)
-    assert code == 1 and value["fits"] is False and value["floor_nbytes"] == 2 * GIB
+    assert code == 1 and value["fits"] is False and value["lowest_nbytes"] == 2 * GIB
     assert (done, text) == ([ASKED], MODEL)
+
+
+@pytest.mark.parametrize("options", [(), ("--write",), ("--diff",), ("-fjson",)])
+def test_what_an_interrupted_plan_found_is_printed(planning, capsys, options):
+    code, _, text = planning(dataclasses.replace(PLAN, interrupted=True), *options)
+    captured = capsys.readouterr()
+    assert (code, text) == (130, MODEL)
+    assert ("7.50 GiB" in captured.out + captured.err) or json.loads(captured.out)["interrupted"]
+    assert captured.err.endswith("jaxresid: interrupted; this is the best plan found so far\n")
 
 
 def test_plan_diff_is_a_diff_and_nothing_else(planning, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from jaxresid.advice.compare.policy_targets import remarks
@@ -12,12 +11,15 @@ from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.confirmation import Confirmation, compiles_for
 from jaxresid.advice.plan.drafts import Draft, Drafts
+from jaxresid.advice.plan.floor import WITHOUT_STEP, floor_parts
 from jaxresid.advice.plan.menus import Menus
 from jaxresid.advice.plan.objective import Objective
 from jaxresid.advice.plan.peaks import ESTIMATE, GUIDE, Peaks
+from jaxresid.advice.plan.reliefs import Reliefs
 from jaxresid.advice.plan.search import Search
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.snippets import code
+from jaxresid.advice.plan.tried import is_proven, tried_places
 from jaxresid.advice.plan.verification import Check, in_process_check, without_checkpoints
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.errors import InputsError
@@ -25,7 +27,7 @@ from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.model import Plan, answer
+from jaxresid.model import Floor, Plan, answer
 from jaxresid.option_types import Mode
 from jaxresid.units import format_bytes, parse_bytes
 from jaxresid.xla.places import Place, memory_of, why_unavailable
@@ -110,6 +112,7 @@ def drafted(
     progress: Callable[[str], None] | None = None,
     check: Check | None = None,
     compiles: LimitedCompiles | None = None,
+    keeps_interrupted: bool = False,
 ) -> tuple[Plan, tuple[FileEdit, ...]]:
     """Return the plan for a traced function, as `plan` does, and the edits that carry it out.
 
@@ -123,6 +126,8 @@ def drafted(
       check: Traces edited code; None means that the plan's code is not traced.
       compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
         none.
+      keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
+        one; else it is raised.
     """
     if budget_nbytes is None:
         budget_nbytes = memory_of(subject.place)
@@ -150,7 +155,7 @@ def drafted(
         )
     with gc_paused(), subject.tracing():
         planning = Planning(subject, budget_nbytes, chip, offload, progress or (lambda _: None))
-        return planning.planned(check, compiles, said)
+        return planning.planned(check, compiles, said, keeps_interrupted=keeps_interrupted)
 
 
 class Planning:
@@ -172,6 +177,7 @@ class Planning:
         self.menus = Menus(subject, self.variants, budget_nbytes, self.objective, progress)
         self.has_estimate = has_estimate(subject.place)
         self.peaks = Peaks(ESTIMATE if self.has_estimate else GUIDE)
+        self.triton_nbytes: Mapping[TracedVariant, int] = {}  # as of `Confirmation`
         self.search = Search(
             self.variants,
             self.menus.of_policies(),
@@ -184,7 +190,12 @@ class Planning:
         )
 
     def planned(
-        self, check: Check | None, compiles: LimitedCompiles | None, said: Sequence[str] = ()
+        self,
+        check: Check | None,
+        compiles: LimitedCompiles | None,
+        said: Sequence[str] = (),
+        *,
+        keeps_interrupted: bool = False,
     ) -> tuple[Plan, tuple[FileEdit, ...]]:
         """Return the plan, and the edits that carry it out.
 
@@ -192,21 +203,43 @@ class Planning:
           check: As for `drafted`.
           compiles: As for `drafted`.
           said: Warnings to add to the plan's.
+          keeps_interrupted: As for `drafted`.
         """
-        drafts = Drafts(
+        drafts, more = self._drafts(check), list(said)
+        decided: Draft | None = None
+        try:
+            decided = self._decided(drafts, compiles, more)
+            made = self._plan(decided, drafts, compiles, more, interrupted=False)
+        except KeyboardInterrupt:
+            if not keeps_interrupted:
+                raise
+            self.search.stop()
+            if decided is None:
+                # The code of what is shown now is not traced: that may be what takes long.
+                drafts = self._drafts(None)
+                decided = self._best_so_far(drafts)
+            if decided is None:
+                raise
+            made = self._plan(decided, drafts, compiles, more, interrupted=True)
+        return made, decided.plan_edits.edits
+
+    def _drafts(self, check: Check | None) -> Drafts:
+        return Drafts(
             self.subject, self.variants, self.menus.places, self.plain, check, self.progress
         )
+
+    def _decided(self, drafts: Drafts, compiles: LimitedCompiles | None, said: list[str]) -> Draft:
+        """Search, and return the draft to show; what is to be said of it is added to `said`."""
         decided: Draft | None = None
-        triton_nbytes: Mapping[TracedVariant, int] = {}
         if compiles is None:
             self.search.run()
         else:
             confirmation = Confirmation(
                 self.search, self.peaks, drafts, compiles, self.budget_nbytes
             )
+            self.triton_nbytes = confirmation.triton_nbytes
             decided = confirmation.run()
-            triton_nbytes = confirmation.triton_nbytes
-            said = (*said, *confirmation.remarks(), *warnings_of(compiles.settings))
+            said += [*confirmation.remarks(), *warnings_of(compiles.settings)]
             if decided is None and not self.has_estimate:
                 raise InputsError("; ".join(said))
         if decided is None:
@@ -216,10 +249,18 @@ class Planning:
         if decided is None:
             decided = drafts.first(self.search.lowest, lambda found: True)
         assert decided is not None  # the code as it is written was tried
-        found = self._plan(decided, drafts, compiles, said)
-        if found.confirmed:
-            found = replace(found, triton_peak_nbytes=triton_nbytes.get(decided.tried))
-        return found, decided.plan_edits.edits
+        return decided
+
+    def _best_so_far(self, drafts: Drafts) -> Draft | None:
+        """Return the best draft of what was traced; None where nothing with a figure was."""
+        self.peaks.caution = 0.0
+        unknown = [t for t in self.search.tried if self._shown(t) is None]
+
+        def ranked(excluding: Sequence[TracedVariant]) -> TracedVariant | None:
+            left_out = [*unknown, *excluding]
+            return self.search.best(left_out) or self.search.lowest(left_out)
+
+        return drafts.first(ranked, lambda found: True)
 
     def _plan(
         self,
@@ -227,6 +268,8 @@ class Planning:
         drafts: Drafts,
         compiles: LimitedCompiles | None,
         said: Sequence[str],
+        *,
+        interrupted: bool,
     ) -> Plan:
         subject, search, plain = self.subject, self.search, self.plain
         shown, found = decided.tried, decided.figures
@@ -234,18 +277,20 @@ class Planning:
         confirmed = self.peaks.figures.get(shown) if is_promised else None
         peak_nbytes = found.peak_nbytes if confirmed is None else confirmed
         fits = peak_nbytes <= self.budget_nbytes
-        floor = self._floor(drafts)
+        lowest = self._lowest(drafts)
         if confirmed is not None and not fits:
-            floor = shown
+            lowest = shown
         around = None
         if confirmed is None:
             around = subject.interval(found.peak_nbytes, shown.variant.program)
         by_name = {
             "peak_nbytes": shown,
-            "floor_nbytes": floor,
+            "lowest_nbytes": lowest,
             "written_nbytes": search.as_written(),
             "plain_nbytes": search.trial({}),
         }
+        floor = self._floor(shown, traces=is_promised and not interrupted, fits=fits)
+        is_out_of_reach = not fits and floor.held_nbytes > self.budget_nbytes
         share = found.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0
         return Plan(
             target=subject.target,
@@ -255,9 +300,9 @@ class Planning:
             budget_nbytes=self.budget_nbytes,
             offload=self.offload,
             answer=("fits" if fits else "does not fit")
-            if confirmed is not None
+            if confirmed is not None or is_out_of_reach
             else answer(around, self.budget_nbytes),
-            floor_nbytes=min(self._shown(floor) or 0, peak_nbytes),
+            lowest_nbytes=min(self._shown(lowest) or 0, peak_nbytes),
             written_nbytes=self._shown(by_name["written_nbytes"]),
             plain_nbytes=self._shown(by_name["plain_nbytes"]),
             peak_nbytes=peak_nbytes,
@@ -268,7 +313,8 @@ class Planning:
             recompute_fraction=share,
             time_fraction=self.objective.time_fraction(shown.variant) if is_promised else None,
             sites=decided.sites,
-            proven=self._is_proven(shown),
+            proven=is_out_of_reach
+            or (not interrupted and is_proven(search, shown, self.peaks.figures)),
             tried=len(search.tried),
             code=code(decided.plan_edits.edits),
             unwritten=decided.plan_edits.problems,
@@ -288,9 +334,26 @@ class Planning:
             ),
             low_nbytes=around.low_nbytes if around else None,
             high_nbytes=around.high_nbytes if around else None,
+            triton_peak_nbytes=None if confirmed is None else self.triton_nbytes.get(shown),
+            choices=tried_places(search),
+            floor=floor,
+            interrupted=interrupted,
         )
 
-    def _floor(self, drafts: Drafts) -> TracedVariant:
+    def _floor(self, shown: TracedVariant, *, traces: bool, fits: bool) -> Floor:
+        """Return the floor of what is shown, with what lowers it if `traces`.
+
+        Memory is short where something is recomputed, or nothing fits.
+        """
+        is_step = self.subject.target.mode == "step"
+        parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
+        if not traces or not self.has_estimate:
+            return Floor(parts, (), without)
+        self.progress("tracing what lowers the floor")
+        reliefs = Reliefs(self.subject, self.variants, shown, self.budget_nbytes)
+        return Floor(parts, reliefs.found(is_short=not fits or shown.cost > 0), without)
+
+    def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""
         wrong = drafts.wrong
         known = {t: n for t in self.search.tried if (n := self._shown(t)) is not None}
@@ -304,25 +367,3 @@ class Planning:
         if tried is None:
             return None
         return self.peaks.figures.get(tried, tried.peak if self.has_estimate else None)
-
-    def _is_proven(self, shown: TracedVariant) -> bool:
-        """Return whether every choice by name that could be cheaper was traced.
-
-        That is so at one place of one call, or loop, with its whole front tried. What the compiler
-        says of a choice is only known where it was asked.
-        """
-        search = self.search
-        best = search.best()
-        if best is not None and best.cost <= 0 and not search.transfers:
-            return shown is best
-        searched = [m for m in search.menus if m.front]
-        if self.peaks.figures or len(searched) != 1 or not search.every_front:
-            return False
-        (only,) = searched
-        if only.place.calls > 1 and only.place.can_split:
-            return False
-        return shown is best and all(
-            search.known({only.place: option}) is not None
-            for option in only.front
-            if best is None or (option.cost or 0.0) < best.cost
-        )

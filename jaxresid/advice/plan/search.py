@@ -70,6 +70,7 @@ class Search:
         self._overlaps = set(variants.overlaps())
         self.tried: list[TracedVariant] = []
         self.every_front = True
+        self._is_stopped = False
 
     # -- the result --------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ class Search:
         """Try whatever may be the cheapest."""
         plain = self.trial({})
         if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
-            self._try_policies([None])  # nothing is cheaper; the floor is shown all the same
+            self._try_policies([None])  # nothing is cheaper; the lowest is shown all the same
             return
         if self._fronts is not None:
             self.menus, self._fronts = tuple(self._fronts()), None
@@ -142,9 +143,13 @@ class Search:
         """
         runs = self._runs(chosen)
         key = _key(runs)
-        if key not in self._known:
+        if key not in self._known and not self._is_stopped:
             self._known[key] = self._traced(runs)
-        return self._known[key]
+        return self._known.get(key)
+
+    def stop(self) -> None:
+        """Trace nothing from now on: a trial of what was not traced fails."""
+        self._is_stopped = True
 
     def as_written(self) -> TracedVariant | None:
         """Return the code as it is written, traced; None if that fails."""
@@ -153,6 +158,10 @@ class Search:
     def known(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
         """Return a combination that was traced; None if it was not, or failed."""
         return self._known.get(_key(self._runs(chosen)))
+
+    def may_combine(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
+        """Return whether two places can both have a checkpoint: neither is inside the other."""
+        return not self._overlap(one, other)
 
     def _runs(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> dict[CheckpointPlace, Runs]:
         runs: dict[CheckpointPlace, Runs] = {}

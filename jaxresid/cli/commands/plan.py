@@ -6,7 +6,7 @@ import functools
 
 import click
 
-from jaxresid.cli.main import encoding_of, rendered, showing_progress, tell, write
+from jaxresid.cli.main import EXIT_INTERRUPTED, encoding_of, rendered, showing_progress, tell, write
 from jaxresid.cli.options.compiling import CompilingOptions, compile_options, limit_s, settings
 from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
 from jaxresid.cli.options.places import placed
@@ -60,7 +60,8 @@ def plan(
     confirms the plan: it compiles what is proposed and, where that needs more, what is proposed
     then, at most six times. For a CPU, where peaks are not estimated, it always does, at most
     twenty times. Exits 0 if the plan fits, 1 if nothing does, if an estimate is too close to tell
-    or the code of the plan cannot be traced, 2 if something went wrong.
+    or the code of the plan cannot be traced, 2 if something went wrong. Ctrl-C ends the search: the
+    best plan found so far is printed, nothing is written, and the exit code is 130.
     """
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
@@ -92,8 +93,9 @@ def plan(
             )
             if confirms
             else None,
+            keeps_interrupted=True,
         )
-        if not (result.is_within and (diff_ or write_)):
+        if result.interrupted or not (result.is_within and (diff_ or write_)):
             edits = ()
         elif result.unwritten:
             lines = ["the plan cannot be written:", *result.unwritten]
@@ -122,6 +124,9 @@ def plan(
         text = rendered(render_plan(result, encoding_of(output)), output)
     if text:
         write(text, output, verbatim=diff_)
+    if result.interrupted:
+        tell("jaxresid: interrupted; this is the best plan found so far")
+        return EXIT_INTERRUPTED
     if write_:
         written = ", ".join(edit.display_path for edit in edits) or "nothing"
         unconfirmed = f", unconfirmed: {unavailable}" if edits and not confirms else ""

@@ -120,9 +120,9 @@ class Removed:
           The removal, and the numbers of each site. Sites that show in the backward pass alone are
           included.
         """
-        again = self._traced.again
-        if again is None:
+        if self._traced.again is None:
             raise JaxresidError("the function cannot be traced again")
+        again = functools.partial(self._traced.again, self._traced.arguments)
         removal = Removal(again, _passes_of, self._traced.frames, lambda made: made.primal())
         numbered = removal.numbered()
         shown = numbered.written

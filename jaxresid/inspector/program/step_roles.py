@@ -54,6 +54,18 @@ def roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]
     return tuple(inputs), tuple(ValueRole(kind, path) for kind, path in outputs)
 
 
+def next_values(step: StepTrace) -> dict[int, frozenset[int]]:
+    """Return the inputs that a step returns updated, each with the outputs that are its next value.
+
+    They are parameters and optimizer state, by number. A gradient is no next value.
+    """
+    lead = len(step.jaxpr.invars) - len(step.arguments.dynamic)
+    found = _input_uses(step, [-1] * lead + _argument_numbers(step))
+    back = {**found.state, **found.parameters}
+    each = {i: frozenset(j for j in at if not found.is_gradient[j]) for i, at in back.items()}
+    return {i: at for i, at in each.items() if at and step.inputs[i] is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class _InputUses:
     """How inputs go through a step, by number.

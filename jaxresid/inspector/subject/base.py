@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +145,17 @@ class Subject(ABC):
 
         Raises:
           InputsError: a policy fails or gives no answer.
+        """
+
+    @abstractmethod
+    def traced_with(self, leaves: Sequence[Any]) -> Subject:
+        """Return it traced again with other leaves in the place of its arguments'.
+
+        Args:
+          leaves: as many as `trace.arguments` has.
+
+        Raises:
+          Exception: whatever the function raises while JAX traces it.
         """
 
     @abstractmethod

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import function_findings
@@ -66,6 +68,14 @@ class FunctionSubject(Subject):
         return evaluate_checkpoints(
             self.trace, self.profile, self.residuals, self.program, self.peak
         )
+
+    def traced_with(self, leaves: Sequence[Any]) -> FunctionSubject:
+        """Return it traced again with other leaves; see `Subject.traced_with`."""
+        if self.trace.again is None:
+            raise JaxresidError("the function cannot be traced again")
+        call = replace(self.trace.arguments, leaves=tuple(leaves))
+        again = self.trace.again
+        return replace(self, trace=replace(again(call), again=again))
 
     def variants(self) -> FunctionVariants:
         """Return its variants, made by rewriting its primal jaxpr."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
@@ -54,6 +56,12 @@ class StepSubject(Subject):
         return evaluate_step_checkpoints(
             self.fun, self.trace, self.profile, self.residuals, self.program, self.peak
         )
+
+    def traced_with(self, leaves: Sequence[Any]) -> StepSubject:
+        """Return it traced again with other leaves; see `Subject.traced_with`."""
+        call = replace(self.trace.arguments, leaves=tuple(leaves))
+        primal = steps.step_primal(self.fun, call)
+        return replace(self, trace=steps.step_trace(primal, call, self.trace.frames))
 
     def variants(self) -> StepVariants:
         """Return its variants, made by tracing it again.

@@ -39,8 +39,8 @@ class Trace(Traced):
       num_cotangents: how many of the backward's invars are cotangents.
       primal: traces the function itself, which still has its checkpoints; a `jax.stages.Traced` of
         the differentiated leaves, then the other traced ones.
-      again: traces the function again, as it is called and not as its primal jaxpr has it; None for
-        one that was rewritten.
+      again: traces the function again with arguments whose leaves may be others, as it is called
+        and not as its primal jaxpr has it; None for one that was rewritten.
       pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler
         says; None where it was not asked.
     """
@@ -51,7 +51,7 @@ class Trace(Traced):
     num_residuals: int
     num_cotangents: int
     primal: Callable[[], TracedFunction]
-    again: Callable[[], Trace] | None = None
+    again: Callable[[Arguments], Trace] | None = None
     pieces: tuple[tuple[int, ...] | None, ...] | None = None
 
     holds_backward = False
@@ -205,7 +205,7 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: 
       Exception: whatever the function raises while JAX traces it.
     """
 
-    def again() -> Trace:
+    def again(arguments: Arguments) -> Trace:
         primal = _primal(fun, arguments, has_aux)
         if not arguments.refs:
             return _passes(primal, arguments, frames)
@@ -213,7 +213,7 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: 
         written = _traced(primal, arguments)
         return replace(_passes(_as_evaluation(written), arguments, frames), primal=lambda: written)
 
-    return replace(again(), again=again)
+    return replace(again(arguments), again=again)
 
 
 class TracedFunction(Protocol):

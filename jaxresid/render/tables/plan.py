@@ -18,6 +18,7 @@ from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.render.tables.floor import choices_text, render_floor
 from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes, format_flops
 
@@ -33,7 +34,7 @@ _FIGURES = {
     "plain_nbytes": "without any checkpoint",
     "written_nbytes": "as it is written",
     "peak_nbytes": "with this plan",
-    "floor_nbytes": "the lowest found",
+    "lowest_nbytes": "the lowest found",
 }
 
 
@@ -137,15 +138,34 @@ def value_text(value: PlannedValue) -> str:
 
 
 def search_text(plan: Plan) -> str:
-    """Return a sentence on whether the search may have missed something cheaper."""
+    """Return a sentence on what was tried, and whether something cheaper may have been missed.
+
+    "Proven" is said of what was proven alone.
+    """
     tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
     if plan.compiles:
         tried += f", {plan.compiles} compiled"
+    if plan.is_out_of_reach:
+        held = format_bytes(plan.floor.held_nbytes)
+        return f"Proven: no checkpoint makes it fit, as arguments and outputs alone take {held}."
+    if plan.interrupted:
+        cheaper = "something cheaper may fit" if plan.is_within else "something may fit"
+        return f"Stopped by Ctrl-C after {tried}: {cheaper}."
     if not plan.is_within:
-        return f"{tried}; {'proven: none fits' if plan.proven else 'not all choices were tried'}."
+        if plan.proven:
+            return f"Nothing among the choices tried fits: each was traced ({tried})."
+        return (
+            f"Nothing among the choices tried fits ({tried}); not all combinations of them were, so"
+            " something may fit."
+        )
+    if plan.proven and not plan.recompute_flops:
+        return f"Nothing is cheaper: nothing is recomputed ({tried})."
     if plan.proven:
-        return f"Proven: nothing cheaper among these choices fits ({tried})."
-    return f"{tried}, but not all choices: something cheaper may fit."
+        return f"Proven: nothing cheaper among the choices tried fits ({tried})."
+    return (
+        f"Nothing cheaper among the choices tried fits ({tried}); not all combinations of them"
+        " were, so something cheaper may fit."
+    )
 
 
 def verified_text(plan: Plan) -> str:
@@ -160,7 +180,7 @@ def verified_text(plan: Plan) -> str:
 
 
 def helps(plan: Plan) -> str:
-    """Return what else lowers the peak where no checkpoint lowers it enough."""
+    """Return what may lower the peak besides checkpoints where none of it was traced."""
     offload = "" if plan.offload else "--offload, which moves values to the host, "
     return f"What may help: {offload}a smaller batch, or more devices to shard over."
 
@@ -181,8 +201,9 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         _peaks(plan),
     ]
     parts.append(FlowingParts(figure_parts(plan, times), indent=2))
-    if not plan.is_within:
+    if not plan.is_within and not plan.floor.reliefs:
         parts.append(Text(helps(plan)))
+    parts += render_floor(plan)
     parts += [Text(), *_sites(plan)]
     if plan.code:
         title = "unverified code" if plan.is_untraced else "code to write"
@@ -271,7 +292,10 @@ def _values(part: PlannedPart) -> Table:
 
 def _remarks(plan: Plan) -> Iterator[str]:
     yield verified_text(plan)
-    yield search_text(plan)
+    if plan.choices or plan.is_within or plan.is_out_of_reach:
+        yield search_text(plan)
+    if plan.recompute_flops or not plan.is_within:
+        yield choices_text(plan)
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: recompute is a lower bound."
     if len(plan.by_xla) < len(_FIGURES):  # some are estimates

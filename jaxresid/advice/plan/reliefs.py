@@ -1,0 +1,353 @@
+"""Changes besides checkpoints that lower a plan's peak, each with its effect on the program.
+
+Of a change of shapes or dtypes the function is traced again, with the plan's checkpoints. Donation,
+a split over devices and a move to the host leave the jaxpr as it is: the program is built of it
+again. What cannot be traced with a change is not told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.advice.plan.accumulation import accumulated
+from jaxresid.advice.plan.combinations import TracedVariant
+from jaxresid.advice.plan.floor import argument_name
+from jaxresid.advice.plan.search import choices
+from jaxresid.errors import NOT_CAUGHT, JaxresidError
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.call.leaves import is_array, is_inexact
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.step_roles import BATCH, OPTIMIZER_STATE, PARAMETERS, next_values
+from jaxresid.inspector.subject.base import Subject
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
+from jaxresid.model import Relief, answer
+from jaxresid.model.floor import ReliefKind
+
+# Of the plan's peak; what saves less is not told of.
+_WORTH_SAYING = 0.01
+# Devices to split over where the place says of none: those of a host.
+_DEVICES = 8
+_AXIS = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The arguments that hold a batch.
+
+    Attributes:
+      leaves: the numbers of the leaves.
+      size: their leading dimension.
+    """
+
+    leaves: tuple[int, ...]
+    size: int
+
+
+class Reliefs:
+    """The changes that lower the peak of one plan.
+
+    Args:
+      subject: The traced function.
+      variants: The variants of it.
+      shown: The plan's variant.
+      budget_nbytes: The budget.
+    """
+
+    def __init__(
+        self, subject: Subject, variants: Variants, shown: TracedVariant, budget_nbytes: int
+    ) -> None:
+        self._subject, self._variants, self._budget = subject, variants, budget_nbytes
+        self._trace, self._peak = shown.variant.trace, shown.variant.peak_nbytes
+        is_written = not shown.changes
+        self._choices: Choices = {} if is_written else choices(shown.combination)
+        self._call = subject.trace.arguments
+        self._roles = _roles(subject)
+        self._batch = batch_of(subject)
+
+    def found(self, *, is_short: bool) -> tuple[Relief, ...]:
+        """Return what lowers the peak, the cheapest first; see `Floor.reliefs`.
+
+        Args:
+          is_short: Whether memory is short. Where it is not, only donation is looked for, which
+            costs nothing, neither here nor where the program runs.
+        """
+        if not is_short:
+            return tuple(self._donated())
+        each = (self._donated(), self._in_microbatches(), self._narrowed(), self._split())
+        return tuple(itertools.chain.from_iterable(each))
+
+    # -- each change -------------------------------------------------------------------------
+
+    def _donated(self) -> Iterator[Relief]:
+        """Yield the donation of the arguments that a step returns updated."""
+        traced = self._trace
+        if not isinstance(traced, StepTrace):
+            return
+        given = sorted(i for i in next_values(traced) if not traced.donated[i])
+        if not given:
+            return
+        donated = tuple(is_given or i in given for i, is_given in enumerate(traced.donated))
+        names = _names([traced.inputs[i] or "" for i in given])
+        positions = [self._call.names.index(n) for n in names if n in self._call.names]
+        how = ""
+        if len(positions) == len(names):
+            listed = ", ".join(map(str, positions)) + "," * (len(positions) == 1)
+            how = f": donate_argnums=({listed})"
+        change = f"donate {_listed(names)}, returned updated{how}"
+        yield from self._told("donation", change, step_program(replace(traced, donated=donated)))
+
+    def _in_microbatches(self) -> Iterator[Relief]:
+        """Yield the batch in two microbatches; of a step, half the batch."""
+        batch = self._batch
+        if batch is None or batch.size % 2:
+            return
+        half = batch.size // 2
+        leaves = list(self._call.leaves)
+        for i in batch.leaves:
+            leaves[i] = _like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
+        names = _names([self._call.paths[i] for i in batch.leaves])
+        with _ignoring_errors():
+            made = self._variant(leaves).trace
+            if isinstance(made, Trace):
+                program = step_program(accumulated(made, self._call, batch.leaves))
+                change = (
+                    f"two microbatches of {_listed(names)}, {half} each, gradients added up in a"
+                    " scan"
+                )
+                yield from self._told("microbatches", change, program)
+            else:
+                change = f"half the batch: {half} in place of {batch.size} in {_listed(names)}"
+                yield from self._told("batch", change, _program(made))
+
+    def _narrowed(self) -> Iterator[Relief]:
+        """Yield the parameters or the batch in bfloat16 in place of float32.
+
+        It is the bigger of the two that can be traced so.
+        """
+        batch = set(self._batch.leaves) if self._batch else set()
+        parameters = {
+            i
+            for i, role in self._roles.items()
+            if i not in batch and role in (PARAMETERS, "differentiated")
+        }
+        each = [[i for i in sorted(chosen) if self._is_wide(i)] for chosen in (parameters, batch)]
+        sizes = [(sum(_nbytes(self._call.leaves[i]) for i in wide), wide) for wide in each]
+        for nbytes, wide in sorted(sizes, reverse=True):
+            if nbytes <= _WORTH_SAYING * self._peak:
+                return
+            leaves = list(self._call.leaves)
+            for i in wide:
+                leaves[i] = _like(leaves[i], leaves[i].shape, "bfloat16")
+            names = _names([self._call.paths[i] for i in wide])
+            with _ignoring_errors():
+                made = self._variant(leaves).trace
+                if self._updates_as_before(made):
+                    change = f"{_listed(names)} in bfloat16 in place of float32"
+                    yield from self._told("dtype", change, _program(made))
+                    return
+
+    def _is_wide(self, leaf: int) -> bool:
+        return str(getattr(self._call.leaves[leaf], "dtype", "")) == "float32"
+
+    def _split(self) -> Iterator[Relief]:
+        """Yield the batch, and all that is updated with it, split over devices."""
+        mesh = self._call.mesh
+        if mesh is None:
+            devices = self._subject.place.devices or 1
+            axis, size = _AXIS, devices if devices > 1 else _DEVICES
+            with _ignoring_errors():
+                mesh = jax_compat.new_abstract_mesh({axis: size})
+        elif jax_compat.is_explicit(mesh):
+            return  # the types would be others
+        else:
+            axes = jax_compat.axes_of(mesh)
+            axis = max(axes, key=lambda name: axes[name])
+            size = axes[axis]
+        if mesh is None or size < 2:
+            return
+        batch = set(self._batch.leaves) if self._batch else set()
+        weights = {
+            i
+            for i, role in self._roles.items()
+            if i not in batch and role in (PARAMETERS, OPTIMIZER_STATE, "differentiated")
+        }
+        for chosen, way in ((batch, "data parallel"), (weights | batch, "FSDP")):
+            with _ignoring_errors():
+                split = _split_leaves(self._call, mesh, axis, size, chosen, batch)
+                if not split or (way == "FSDP" and not weights & split.keys()):
+                    continue
+                leaves = [split.get(i, leaf) for i, leaf in enumerate(self._call.leaves)]
+                call = replace(self._call, leaves=tuple(leaves), mesh=mesh)
+                names = _listed(_names([self._call.paths[i] for i in split]))
+                change = f"{names} split over {size} devices ({way})"
+                yield from self._told(
+                    "sharding", change, _program(replace(self._trace, arguments=call))
+                )
+
+    # -- what they share ---------------------------------------------------------------------
+
+    def _told(self, kind: ReliefKind, change: str, program: Program) -> Iterator[Relief]:
+        """Yield the relief if it is worth saying."""
+        nbytes = peak_nbytes(lower(program, self._subject.profile))
+        saved = self._peak - nbytes
+        if saved > _WORTH_SAYING * self._peak:
+            around = self._subject.interval(nbytes, program)
+            yield Relief(kind, change, nbytes, saved, answer(around, self._budget))
+
+    def _updates_as_before(self, made: Traced) -> bool:
+        """Return whether a step still returns what it updates in the dtypes that it is given."""
+        if not isinstance(made, StepTrace) or not isinstance(self._trace, StepTrace):
+            return True
+        return next_values(made).keys() == next_values(self._trace).keys()
+
+    def _variant(self, leaves: Sequence[Any]) -> Variant:
+        """Return the function traced with other leaves, with the plan's checkpoints.
+
+        Raises:
+          Exception: Whatever the function raises.
+        """
+        variants = self._subject.traced_with(leaves).variants()
+        if not self._choices:
+            return variants.variant({})
+        same = _same_places(self._variants.places(), variants.places())
+        return variants.variant({same[place]: made for place, made in self._choices.items()})
+
+
+def batch_of(subject: Subject) -> Batch | None:
+    """Return the arguments that hold a batch; None where that is not known.
+
+    In a step they are what is read and not changed. In a function they are what is not
+    differentiated; where all floats are, what is not in the first argument, by which JAX
+    differentiates. They share their leading dimension.
+    """
+    call = subject.trace.arguments
+    roles = _roles(subject)
+    if isinstance(subject.trace, StepTrace):
+        chosen = [i for i, role in roles.items() if role == BATCH]
+    else:
+        others = [i for i, role in roles.items() if role == "argument"]
+        if not any(is_inexact(call.leaves[i]) for i in others) and len(call.names) > 1:
+            first = call.names[0]
+            others += [
+                i
+                for i, role in roles.items()
+                if role == "differentiated" and argument_name(call.paths[i]) != first
+            ]
+        chosen = sorted(others)
+    arrays = [i for i in chosen if _has_rows(call.leaves[i])]
+    if not arrays:
+        return None
+    size = call.leaves[max(arrays, key=lambda i: _nbytes(call.leaves[i]))].shape[0]
+    return Batch(tuple(i for i in arrays if call.leaves[i].shape[0] == size), size)
+
+
+def _roles(subject: Subject) -> Mapping[int, str]:
+    """Return what each traced leaf is, by its number: in a function `differentiated` or not."""
+    call = subject.trace.arguments
+    if isinstance(subject.trace, StepTrace):
+        kinds = {r.path: r.kind for r in subject.program.inputs if r.path is not None}
+        return {i: kinds.get(call.paths[i], "argument") for i in call.dynamic}
+    wanted = set(call.having("differentiated"))
+    return {i: "differentiated" if i in wanted else "argument" for i in call.dynamic}
+
+
+def _has_rows(leaf: Any) -> bool:
+    """Return whether a leaf is an array of dims; a PRNG key is none."""
+    if not is_array(leaf) or not leaf.shape or leaf.shape[0] < 2:
+        return False
+    jax = jax_compat.import_jax()
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return not is_key and not (str(leaf.dtype) == "uint32" and leaf.shape == (2,))
+
+
+def _same_places(
+    places: Sequence[CheckpointPlace], others: Sequence[CheckpointPlace]
+) -> dict[CheckpointPlace, CheckpointPlace]:
+    """Return for each place the one in another trace of the same function.
+
+    Raises:
+      JaxresidError: The traces have different places.
+    """
+    known = [(p.kind, p.function, p.location, p.calls) for p in places]
+    if known != [(p.kind, p.function, p.location, p.calls) for p in others]:
+        raise JaxresidError("with the change there are other places")
+    return dict(zip(places, others, strict=True))
+
+
+def _split_leaves(
+    call: Arguments, mesh: Any, axis: str, size: int, chosen: set[int], batch: set[int]
+) -> dict[int, Any]:
+    """Return those of the chosen leaves that can be split over an axis, by number, split.
+
+    A batch is split along its leading dim, another array along its largest that can be. What is
+    split already is left.
+    """
+    jax = jax_compat.import_jax()
+    found = {}
+    for i in sorted(chosen):
+        leaf = call.leaves[i]
+        rank = len(leaf.shape)
+        before = jax_compat.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
+        dims = [d for d, n in enumerate(leaf.shape) if n >= size and n % size == 0]
+        dims = [d for d in dims if d == 0] if i in batch else dims
+        if any(before) or not dims:
+            continue
+        most = max(dims, key=lambda d: (leaf.shape[d], -d))
+        spec = jax.sharding.PartitionSpec(*(axis if d == most else None for d in range(rank)))
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        found[i] = _like(leaf, leaf.shape, leaf.dtype, sharding)
+    return found
+
+
+def _program(traced: Traced) -> Program:
+    if isinstance(traced, StepTrace):
+        return step_program(traced)
+    assert isinstance(traced, Trace)
+    return value_and_gradients(traced)
+
+
+def _like(leaf: Any, shape: Sequence[int], dtype: Any, sharding: Any = None) -> Any:
+    jax = jax_compat.import_jax()
+    return jax.ShapeDtypeStruct(
+        tuple(shape),
+        jax.numpy.dtype(dtype) if isinstance(dtype, str) else dtype,
+        sharding=getattr(leaf, "sharding", None) if sharding is None else sharding,
+        weak_type=bool(getattr(leaf, "weak_type", False)),
+    )
+
+
+def _nbytes(leaf: Any) -> int:
+    size = 1
+    for n in leaf.shape:
+        size *= n
+    return size * int(leaf.dtype.itemsize)
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(map(argument_name, paths)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+@contextlib.contextmanager
+def _ignoring_errors() -> Iterator[None]:
+    """Leave out what cannot be traced: the function may raise anything of other shapes."""
+    try:
+        yield
+    except NOT_CAUGHT:
+        raise
+    except Exception:
+        return

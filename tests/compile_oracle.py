@@ -130,7 +130,7 @@ def of_ours(name: str, on: str) -> tuple[dict[str, int] | str, Any]:
     found = execute(Job(lower(traced, parse_place(on).platform), parse_place(on)))
     if found.error:
         return found.error, None
-    figures = {n: found.stats[f"{n}_nbytes"] for n in (*FIGURES, *HOST_FIGURES)}
+    figures = {n: found.stats.get(f"{n}_nbytes") for n in (*FIGURES, *HOST_FIGURES)}
     return figures, found.output_shards
 
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from types import MappingProxyType
 
+from jaxresid.xla import autotuning
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import parse_place
 
@@ -56,6 +57,24 @@ def counts(job):
     with open(job.label, "a") as file:
         file.write(f"{len(job.module.code)}\n")
     return measures(job)
+
+
+def chooses(job):
+    """A GPU's compiler: 10 bytes with Triton's matmuls, 12 with cuBLAS's.
+
+    One module has no matmul, one cannot be compiled with cuBLAS's, and one takes long so.
+    """
+    counts(job)
+    is_cublas = (autotuning.FLAG, "false") in job.flags
+    if is_cublas and job.module.code == b"slow":
+        time.sleep(600)
+    if is_cublas and job.module.code == b"fails":
+        return Compilation(error="it crashed")
+    return Compilation(
+        stats={"peak_nbytes": 12 if is_cublas else 10},
+        seconds=1.5,
+        has_triton_matmul=not is_cublas and job.module.code != b"none",
+    )
 
 
 def naps(job):

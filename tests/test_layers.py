@@ -70,7 +70,17 @@ ROOMS = {
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("timing", "compile", "compare", "check", "plan", "sweep"),
-    "xla": ("gpus", "places", "chosen", "job", "hlo", "stderr", "compiler", "processes"),
+    "xla": (
+        "gpus",
+        "places",
+        "chosen",
+        "job",
+        "hlo",
+        "stderr",
+        "autotuning",
+        "compiler",
+        "processes",
+    ),
 }
 OUTSIDE = {
     "model": set(),

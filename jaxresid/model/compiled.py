@@ -110,13 +110,16 @@ class Compiled:
       host_alias_nbytes: as `alias_nbytes`, in host memory.
       peak_nbytes: arguments + outputs + temporaries - aliased, all of device memory; where memory
         ran out what XLA says the program needs.
+      cublas_peak_nbytes: the same of the program with cuBLAS's matmuls alone, which XLA may choose
+        where it can time them, on a GPU; None where that was not asked, as it changes nothing.
+      cublas_error: why that was to be asked, and was not; None where it was, or was not to be.
       estimate_nbytes: the static estimate of the same.
       estimate_low_nbytes: the lower end of the interval around the estimate, as in `Peak`.
       estimate_high_nbytes: the upper end.
       profile: the compiler whose rules the estimate follows.
       capacity_nbytes: the device's memory as its compiler has it.
-      fits: whether the peak fits the capacity; None where either is not known, or where the program
-        has lost its backward pass.
+      fits: whether the peak fits the capacity, and that with cuBLAS's matmuls too; None where one
+        of them is not known, or where the program has lost its backward pass.
       seconds: the seconds that compiling took.
       cached: whether it was compiled before, by an earlier run.
       error: why there are no figures; a program that does not fit is no error.
@@ -145,6 +148,8 @@ class Compiled:
     host_output_nbytes: int | None = None
     host_alias_nbytes: int | None = None
     peak_nbytes: int | None = None
+    cublas_peak_nbytes: int | None = None
+    cublas_error: str | None = None
     estimate_nbytes: int | None = None
     estimate_low_nbytes: int | None = None
     estimate_high_nbytes: int | None = None
@@ -161,6 +166,20 @@ class Compiled:
     collectives: tuple[Collective, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[CompilerWarning, ...] = ()
+
+    @property
+    def needed_nbytes(self) -> int | None:
+        """The larger of the peaks: what a device must have for it to fit; None: not known."""
+        known = [n for n in (self.peak_nbytes, self.cublas_peak_nbytes) if n is not None]
+        return None if self.cublas_error is not None else max(known, default=None)
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether it fits with Triton's matmuls, and not, or not for sure, with cuBLAS's."""
+        nbytes, capacity = self.peak_nbytes, self.capacity_nbytes
+        fits_first = nbytes is not None and capacity is not None and nbytes <= capacity
+        asked = self.cublas_peak_nbytes is not None or self.cublas_error is not None
+        return fits_first and asked and not self.fits
 
 
 @dataclass(frozen=True, slots=True)

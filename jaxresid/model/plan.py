@@ -121,7 +121,10 @@ class Plan:
       plain_nbytes: the peak of the code without any checkpoint; None as `written_nbytes`.
       peak_nbytes: the peak of the function with the plan applied: XLA's figure where the plan is
         confirmed, else an estimate. Where it is above the budget, the figures and sites are those
-        of the lowest peak found.
+        of the lowest peak found. For a GPU that is not there it is the larger of two: with Triton's
+        matmuls and with cuBLAS's.
+      triton_peak_nbytes: XLA's figure with Triton's matmuls, where that with cuBLAS's is larger and
+        so is `peak_nbytes`; else None.
       estimate_nbytes: the estimate of it; None on a CPU, where there is none. It is of the function
         traced again, where the plan is verified of its code, as the next three are.
       kept_nbytes: bytes of computed residuals in device memory.
@@ -187,6 +190,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     low_nbytes: int | None = None
     high_nbytes: int | None = None
+    triton_peak_nbytes: int | None = None
     choices: tuple[TriedPlace, ...] = ()
     floor: Floor = NO_FLOOR
     interrupted: bool = False

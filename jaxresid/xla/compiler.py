@@ -20,6 +20,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.xla import places, stderr
+from jaxresid.xla.autotuning import has_triton_matmul
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
 from jaxresid.xla.hlo.memory import memory_stats
@@ -54,12 +55,12 @@ _COMPILERS = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin",)}
 _NOT_COUNTED = (
     "not counted: what CUDA's context, NCCL, autotuning and fragmentation take besides the program"
 )
-# Seven programs of the zoo for an H100, jaxlib 0.11.2: on the chip sine/unroll/none took 10.25 GiB,
-# where the compiler without one said 6.12; sine/scan/nothing 3.89 and 2.91; the others -33 to +4 %.
-_NOT_TIMED = (
-    "not known without that GPU: which kernels XLA chooses by timing them; others may take more"
-)
+_AUTOTUNING = "xla_gpu_autotune_level"
 _LOOK_EVERY_S = 0.02
+# Of what a TPU has: a program that takes less than this fits by its buffers alone.
+_SURE_TO_FIT = 0.95
+# What Pallas kernels for a TPU are in StableHLO. libtpu makes such calls in HLO by itself.
+_PALLAS = b"tpu_custom_call"
 
 
 class _UnavailableError(Exception):
@@ -78,20 +79,20 @@ def compilation(job: Job) -> Compilation:
         if place.target_config and (toolkit := places.cuda_toolkit()):
             flags["xla_gpu_cuda_data_dir"] = toolkit
         options = {**flags, **{name: _option(value) for name, value in job.flags}}
-        compile = partial(jax_compat.compiled, job.module.code, devices, options)
+        capacity = _capacity(place, devices)
         started, log = time.perf_counter(), stderr.length()
         try:
-            executable = _until_assigned(compile, folder) if place.target_config else compile()
+            executable = _compiled(job, devices, options, folder, capacity)
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
             dumped, said = dump.read(folder), stderr.since(log)
-            failure = _failure(e, place, devices, dumped)
+            failure = _failure(e, place, capacity, dumped)
             failure = replace(failure, messages=_messages(said, dumped[0]))
             return replace(failure, seconds=seconds, compiler=_version(place))
         dumped, said = dump.read(folder), stderr.since(log)
     if executable is None:
-        stats: Mapping[str, int] = memory_stats(dumped[1])
+        stats: Mapping[str, int] = memory_stats(dumped[1], place.platform)
         protos = [dumped[0]]
     else:
         memory = executable.get_compiled_memory_stats()
@@ -103,7 +104,7 @@ def compilation(job: Job) -> Compilation:
     live = buffers(*dumped, place.platform)
     return Compilation(
         stats=_with_peak(stats),
-        capacity_nbytes=_capacity(place, devices),
+        capacity_nbytes=capacity,
         buffers=live.buffers,
         live_nbytes=live.nbytes,
         collectives=tuple(op for proto in protos for op in collectives(proto)),
@@ -113,6 +114,7 @@ def compilation(job: Job) -> Compilation:
         notes=(*live.notes, *_notes(place, devices)),
         # A TPU's executable numbers stack frames anew; the dumped module does not.
         messages=_messages(said, dumped[0] or b"".join(protos[:1])),
+        has_triton_matmul=bool(place.target_config) and any(map(has_triton_matmul, protos)),
     )
 
 
@@ -120,7 +122,47 @@ def _messages(log: str, module: bytes) -> tuple[CompilerMessage, ...]:
     return messages(log, module, numbers_frames=jax_compat.numbers_frames())
 
 
-def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
+def _compiled(
+    job: Job,
+    devices: Sequence[Any],
+    options: Mapping[str, str | bool],
+    folder: str,
+    capacity: int | None,
+) -> Any | None:
+    """Return an executable, or None where the buffer assignment that is dumped says all.
+
+    Raises:
+      Exception: what the compiler says against the program.
+    """
+    compile = partial(jax_compat.compiled, job.module.code, devices)
+    has_pallas = _PALLAS in job.module.code  # whose code may not fit on the chip
+    if job.place.platform == "tpu" and capacity is not None and not has_pallas:
+        most = int(_SURE_TO_FIT * capacity)
+        return _until_assigned(partial(compile, options), folder, partial(_is_sure, most))
+    if not job.place.target_config:
+        return compile(options)
+    if _AUTOTUNING not in options:
+        # Without a GPU XLA makes some kernels for each matmul all the same, and takes the first
+        # that it can make: 40 % of the work. To take the first untried mostly does.
+        with suppress(Exception):
+            return _until_assigned(partial(compile, {**options, _AUTOTUNING: "0"}), folder)
+    return _until_assigned(partial(compile, options), folder)
+
+
+def _is_sure(most: int, module: bytes, assignment: bytes) -> bool:
+    """Return whether libtpu can say no more against a program once it has assigned its buffers.
+
+    It can where the program takes nearly all that there is.
+    """
+    peak = _with_peak(memory_stats(assignment, "tpu")).get("peak_nbytes", 0)
+    return peak <= most
+
+
+def _until_assigned(
+    compile: Callable[[], Any],
+    folder: str,
+    is_enough: Callable[[bytes, bytes], bool] = lambda module, assignment: True,
+) -> Any | None:
     """Return what a compile returns, or None as soon as its buffer assignment is dumped.
 
     Memory is settled by then, and what follows, the code of each kernel, takes most of the time.
@@ -129,6 +171,7 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
     Args:
       compile: compiles one program, without holding the interpreter's lock.
       folder: where it dumps.
+      is_enough: whether a module and its buffer assignment say all; else the compile is awaited.
 
     Raises:
       Exception: what the compiler says against the program.
@@ -142,12 +185,15 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
             outcomes.put((None, e))
 
     threading.Thread(target=run, daemon=True).start()
+    wait_s: float | None = _LOOK_EVERY_S
     while True:
         outcome = None
         with suppress(queue.Empty):
-            outcome = outcomes.get(timeout=_LOOK_EVERY_S)
-        if dump.read(folder)[1]:
-            return None
+            outcome = outcomes.get(timeout=wait_s)
+        if wait_s is not None and (dumped := dump.read(folder))[1]:
+            if is_enough(*dumped):
+                return None
+            wait_s = None
         if outcome is not None:
             executable, error = outcome
             if error is not None:
@@ -157,7 +203,7 @@ def _until_assigned(compile: Callable[[], Any], folder: str) -> Any | None:
 
 def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
     if place.target_config:
-        return (_NOT_COUNTED, _NOT_TIMED)
+        return (_NOT_COUNTED,)
     if place.platform == "cpu" and len(devices) > 1:
         return (f"the memory is this machine's, shared by {len(devices)} CPU devices",)
     return ()
@@ -202,11 +248,17 @@ def _option(value: str) -> str | bool:
 
 
 def _failure(
-    error: Exception, place: places.Place, devices: Sequence[Any], dumped: tuple[bytes, bytes]
+    error: Exception, place: places.Place, known: int | None, dumped: tuple[bytes, bytes]
 ) -> Compilation:
     """Return the result for an exception of the compiler.
 
     A lack of memory is a result; everything else that the compiler raises is an error.
+
+    Args:
+      error: the exception.
+      place: what was compiled for.
+      known: the bytes that a program can have there; None where they are not known.
+      dumped: the module and the buffer assignment that were dumped.
     """
     found = parse_out_of_memory(str(error))
     if found is None or found.required_nbytes is None:
@@ -216,7 +268,7 @@ def _failure(
     capacity = found.capacity_nbytes
     return Compilation(
         required_nbytes=found.required_nbytes,
-        capacity_nbytes=_capacity(place, devices) if capacity is None else capacity,
+        capacity_nbytes=known if capacity is None else capacity,
         buffers=found.buffers,
         live_nbytes=live.nbytes,
         collectives=collectives(dumped[0]),

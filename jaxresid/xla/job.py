@@ -34,6 +34,8 @@ class Job:
       flags: names and values of the compiler's flags.
       timeout_s: seconds after which the process is ended.
       memory_nbytes: once the process takes more than this it is ended; None: no limit.
+      within_nbytes: the peak that it is said to fit with; None: nobody asks whether it fits. It is
+        not part of its key.
       label: what progress messages call it; not part of its key.
     """
 
@@ -42,6 +44,7 @@ class Job:
     flags: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 600.0
     memory_nbytes: int | None = None
+    within_nbytes: int | None = None
     label: str = ""
 
 
@@ -139,6 +142,11 @@ class Compilation:
       compiler: the compiler's version, `jaxlib 0.10.2, libtpu 0.0.52`.
       notes: what is not exact about any of this.
       messages: what the compiler says of the program's memory.
+      has_triton_matmul: whether it has a matmul for which a GPU that is there might take another
+        kernel.
+      cublas_nbytes: the peak of the same program with cuBLAS's matmuls alone; None where it was not
+        compiled so.
+      cublas_error: why it was to be compiled so, but was not, in one line.
     """
 
     stats: Mapping[str, int] = field(default_factory=dict)
@@ -155,6 +163,9 @@ class Compilation:
     compiler: str = ""
     notes: tuple[str, ...] = ()
     messages: tuple[CompilerMessage, ...] = ()
+    has_triton_matmul: bool = False
+    cublas_nbytes: int | None = None
+    cublas_error: str | None = None
 
     @property
     def is_out_of_memory(self) -> bool:

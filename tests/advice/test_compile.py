@@ -248,6 +248,78 @@ def test_whether_it_fits(compilation, fits):
     assert compiled_row(program(), at(TPU), compilation, devices=8).fits is fits
 
 
+H100 = parse_place("gpu:h100", memory_fraction=0.25)  # 19.78 GiB
+BOTH = dataclasses.replace(FITS, capacity_nbytes=None, cublas_nbytes=16 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("change", "fits", "may_fit", "needed", "said"),
+    [
+        (
+            {},
+            *(True, False, 16 * GIB),
+            "fits: 12.00 GiB of 19.78 GiB, 3.78 GiB to spare if the GPU takes cuBLAS's matmuls"
+            " (16.00 GiB)",
+        ),
+        (
+            {"cublas_nbytes": 20 * GIB},
+            *(False, True, 20 * GIB),
+            "may not fit: 12.00 GiB of 19.78 GiB, but 228.02 MiB too much if the GPU takes cuBLAS's"
+            " matmuls (20.00 GiB)",
+        ),
+        (
+            {"cublas_nbytes": 11 * GIB},
+            *(True, False, 12 * GIB),
+            "fits: 12.00 GiB of 19.78 GiB, 7.78 GiB to spare",
+        ),
+        (
+            {"cublas_nbytes": None, "cublas_error": "killed"},
+            *(None, True, None),
+            "may fit: 12.00 GiB of 19.78 GiB, but cuBLAS's matmuls were not tried: killed",
+        ),
+        (
+            {"cublas_nbytes": None, "stats": {**STATS, "peak_nbytes": 20 * GIB}},
+            *(False, False, 20 * GIB),
+            "does not fit: needs 20.00 GiB of 19.78 GiB, 228.02 MiB too much",
+        ),
+    ],
+)
+def test_whether_it_fits_a_gpu_whatever_matmuls_it_takes(change, fits, may_fit, needed, said):
+    row = compiled_row(program(), H100, dataclasses.replace(BOTH, **change))
+    assert (row.fits, row.may_fit, row.needed_nbytes) == (fits, may_fit, needed)
+    assert verdict_text(row) == said
+    assert row.cublas_peak_nbytes == change.get("cublas_nbytes", BOTH.cublas_nbytes)
+    (note,) = row.notes
+    assert ("it fits if it does both" in note) is (row.cublas_peak_nbytes is not None)
+    shown = text_of(render_compiled(dataclasses.replace(REPORT, compiled=(row,))))
+    assert ("with cuBLAS's matmuls" in shown.split("peak ", 1)[1]) is bool(row.cublas_peak_nbytes)
+
+
+def test_peaks_that_hardly_differ_are_one():
+    close = dataclasses.replace(BOTH, cublas_nbytes=int(12.1 * GIB))
+    row = compiled_row(program(), H100, close)
+    assert verdict_text(row) == "fits: 12.00 GiB of 19.78 GiB, 7.68 GiB to spare"
+    shown = text_of(render_compiled(dataclasses.replace(REPORT, compiled=(row,))))
+    assert "with cuBLAS's matmuls" not in shown
+
+
+def test_who_asks_whether_it_fits(pool, monkeypatch):
+    module = LoweredModule(b"", "cuda")
+    monkeypatch.setattr(compile_module, "lowered", lambda trace, platform: module)
+    fake = pool(lambda job: FITS)
+    first = program()
+    programs = [
+        first,
+        dataclasses.replace(first, asks_fit=False),
+        dataclasses.replace(first, is_dead=True),
+    ]
+    place = parse_place("gpu:h100")
+    compiled_rows(programs, [place], CompileSettings())
+    assert [job.within_nbytes for job in fake.jobs] == [place.memory_nbytes, None, None]
+    list(compile_module.rows_by_number([first], [place], CompileSettings(), budget_nbytes=7))
+    assert [job.within_nbytes for job in fake.jobs] == [7]
+
+
 def test_what_is_to_stay_free_does_not_count():
     place = parse_place(TPU, margin_nbytes=4 * GIB)
     found = compiled_row(program(), place, FITS, devices=8)

@@ -6,7 +6,7 @@ against all variants of the plan's menus, tried one by one.
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -72,21 +72,27 @@ class GivenCompiler:
 
     Attributes:
       factor: returns the factor; None for a variant that the compiler fails at.
+      cublas: returns that for the program with cuBLAS's matmuls; None where they were not asked
+        about, and a word for why they could not be.
       ends_after: how many variants there is time for.
     """
 
     factor: object
+    cublas: object = lambda name: None
+    left_s: float = 60.0
     ends_after: float = math.inf
     place: object = V5E
     settings: object = CompileSettings()
     asked: list = field(default_factory=list)
+    budgets: set = field(default_factory=set)
     unconfirmed: tuple = ()
 
     @property
     def count(self):
         return len(self.asked)
 
-    def compiled(self, programs):
+    def compiled(self, programs, budget_nbytes=None):
+        self.budgets.add(budget_nbytes)
         return tuple(map(self._row, programs))
 
     def _row(self, program):
@@ -100,7 +106,14 @@ class GivenCompiler:
             self.unconfirmed += (program.policy,)
             return Compiled(self.place.text, program.policy, error="it crashed")
         nbytes = int(program.estimate_nbytes(self.place) * factor)
-        return Compiled(self.place.text, program.policy, peak_nbytes=nbytes)
+        row = Compiled(self.place.text, program.policy, peak_nbytes=nbytes)
+        other = self.cublas(program.policy)
+        if isinstance(other, str):
+            return replace(row, cublas_error=other)
+        if other is not None:
+            nbytes = int(program.estimate_nbytes(self.place) * other)
+            return replace(row, cublas_peak_nbytes=nbytes)
+        return row
 
 
 @pytest.fixture(
@@ -179,6 +192,34 @@ def test_nothing_that_the_compiler_rejects_is_said_to_fit(found, seed):
         else:
             assert made.peak_nbytes == min(peaks[name] for name in compiler.asked)
             assert not fitting or made.compiles == confirmation.MOST_COMPILES
+
+
+def test_what_fits_fits_with_cublas_matmuls_too(loop):
+    high, low = range_of(loop)
+    budget = int(low + (high - low) * 0.6)
+    alone, _, _ = asked(loop, budget, GivenCompiler(lambda name: 1.0))
+    compiler = GivenCompiler(lambda name: 1.0, lambda name: 1.25)
+    made, _, _ = asked(loop, budget, compiler)
+    assert compiler.budgets == {budget}
+    assert made.fits and made.confirmed and made.peak_nbytes <= budget
+    assert made.peak_nbytes == pytest.approx(1.25 * made.triton_peak_nbytes, abs=2)
+    assert made.peak_nbytes < 1.25 * alone.peak_nbytes  # what fits with Triton's alone
+    assert made.recompute_flops > alone.recompute_flops
+    assert alone.triton_peak_nbytes is None
+    lower = GivenCompiler(lambda name: 1.0, lambda name: 0.75)
+    same, _, _ = asked(loop, budget, lower)
+    assert (same.peak_nbytes, same.triton_peak_nbytes) == (alone.peak_nbytes, None)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "said"), [(60.0, "it crashed"), (0.0, "the time for compiling")]
+)
+def test_what_was_not_compiled_with_cublas_matmuls_is_not_confirmed(loop, left_s, said):
+    high, low = range_of(loop)
+    compiler = GivenCompiler(lambda name: 1.0, lambda name: "it crashed", left_s=left_s)
+    made, _, _ = asked(loop, (high + low) // 2, compiler)
+    assert not made.confirmed and made.by_xla == ()
+    assert sum(said in warning for warning in made.warnings) == 1
 
 
 def test_what_nothing_fits_says_the_lowest_that_xla_confirmed(loop):

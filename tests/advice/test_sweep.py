@@ -747,12 +747,47 @@ memory at XLA's peak · x does not fit · none 1.0
         )
 
 
-def test_many_batches_take_several_tables():
+def rendered(rows, policies, sizes, on="cpu"):
+    """The text of a sweep in 60 columns."""
     from rich.console import Console
 
     from jaxresid.model import JaxInfo, PlaceInfo, Sweep, Target
     from jaxresid.render.tables.sweep import render_sweep
 
+    place = PlaceInfo(on, on.partition(":")[0], "as asked", "cpu")
+    sweep = Sweep(Target("f", ()), JaxInfo("0.0", {}), "whole", (), policies, sizes, (place,), rows)
+    console = Console(width=60, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(render_sweep(sweep))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), ()])
+def test_what_may_not_fit_has_a_mark_of_its_own(sizes):
+    def row(batch, peak, cublas):
+        fits = peak <= 8 and cublas is not None and cublas <= 8
+        error = "killed" if cublas is None else None
+        figures = Compiled(
+            on="gpu:h100",
+            peak_nbytes=peak,
+            cublas_peak_nbytes=cublas,
+            cublas_error=error,
+            capacity_nbytes=8,
+            fits=None if error else fits,
+        )
+        return SweepRow("f", "none", batch, "gpu:h100", "whole", compiled=figures)
+
+    first, second = sizes or (None, None)
+    may = rendered((row(first, 7, 8), row(second, 7, 9)), ("none",), sizes, "gpu:h100")
+    legend = "? fits if the GPU takes Triton's matmuls, but not surely with cuBLAS's"
+    assert legend in " ".join(may.split())
+    assert ("7    7 ?" in may) if sizes else (" 7 ?" in may and "yes" not in may)
+    assert "x does not fit" not in may
+    unknown = rendered((row(first, 7, None),), ("none",), sizes[:1], "gpu:h100")
+    assert legend in " ".join(unknown.split())
+    assert "the available memory is not known" not in unknown
+
+
+def test_many_batches_take_several_tables():
     sizes = tuple(2**n for n in range(12))
     rows = tuple(
         SweepRow("f", policy, n, "cpu", "whole", compiled=Compiled(on="cpu", peak_nbytes=n << 30))
@@ -761,12 +796,7 @@ def test_many_batches_take_several_tables():
         if n != 64
     )
     rows += (SweepRow("f", "none", 64, "cpu", "whole", error="took longer than 600 s"),)
-    policies = ("none", "dots_saveable")
-    cpu = PlaceInfo("cpu", "cpu", "as asked", "cpu")
-    sweep = Sweep(Target("f", ()), JaxInfo("0.0", {}), "whole", (), policies, sizes, (cpu,), rows)
-    console = Console(width=60, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(render_sweep(sweep))
-    text = console.export_text()
+    text = rendered(rows, ("none", "dots_saveable"), sizes)
     assert max(map(len, text.splitlines())) <= 60
     assert [text.count(f" {n}  ") + text.count(f" {n}\n") for n in (32, 2048)] == [1, 1]
     assert "error" in text

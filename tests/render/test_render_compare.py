@@ -1500,3 +1500,21 @@ def test_what_was_not_compiled_is_not_said_not_to_fit():
     rows = (rows[0], dataclasses.replace(others[0], compiled=(fits,)), *others[1:])
     text = " ".join(printed(render_comparison(dataclasses.replace(COMPARISON, rows=rows))).split())
     assert "tpu:v5p: 1 of the 2 that were compiled fits: " in text
+    assert "surely" not in text
+
+
+def test_what_may_not_fit_is_neither_said_to_fit_nor_not_to():
+    may = Compiled(
+        "gpu:h100",
+        peak_nbytes=7 * GIB,
+        cublas_peak_nbytes=9 * GIB,
+        capacity_nbytes=8 * GIB,
+        fits=False,
+    )
+    first, *others = (row for row in ROWS if row.error is None)
+    rows = (dataclasses.replace(first, compiled=(may,)), *others)
+    text = printed(render_comparison(dataclasses.replace(COMPARISON, rows=rows)))
+    assert re.search(r"\b7\.0+ may\b", text)
+    words = " ".join(text.split())
+    assert "may: fits if the GPU takes Triton's matmuls, but not surely with cuBLAS's" in words
+    assert "may not fit: 7.00 GiB of 8.00 GiB, but 1.00 GiB too much" in words

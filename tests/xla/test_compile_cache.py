@@ -44,6 +44,9 @@ FULL = Compilation(
         ),
         CompilerMessage("memory-limit", nbytes=9, limit_nbytes=7),
     ),
+    has_triton_matmul=True,
+    cublas_nbytes=4 << 40,
+    cublas_error="killed",
 )
 
 

@@ -1,6 +1,8 @@
 """What the compiler is asked and what is made of its answers, each in a process of its own where a
 platform other than the CPU is meant."""
 
+import threading
+import time
 from dataclasses import replace
 
 import jax
@@ -12,8 +14,9 @@ from fixtures.inspect import offload, train_step
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.xla import places
+from jaxresid.xla import compiler, places
 from jaxresid.xla.compiler import compilation
+from jaxresid.xla.hlo.memory import memory_stats
 from jaxresid.xla.job import Job, LoweredModule
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
@@ -185,3 +188,80 @@ def test_the_listed_memory_is_what_libtpu_says(generation):
     found = execute(of(loss, (square(128),), topology.text))
     assert found.error is None
     assert found.capacity_nbytes == topology.memory_nbytes
+
+
+def allocation(nbytes, space):
+    """A BufferAssignmentProto of one temporary, of less than 128 bytes."""
+    return bytes([0x1A, 4, 0x10, nbytes, 0x40, space])
+
+
+def test_what_a_tpu_has_on_the_chip_is_not_its_memory():
+    assignment = allocation(7, 0) + allocation(5, 1) + allocation(3, 5) + allocation(2, 6)
+    found = memory_stats(assignment, "tpu")
+    assert (found["temp_nbytes"], found["host_temp_nbytes"]) == (7, 3)
+    # NCCL's buffers have a space of their own on a GPU.
+    assert memory_stats(assignment, "cuda")["temp_nbytes"] == 14
+
+
+@pytest.mark.parametrize(("nbytes", "sure"), [(95, True), (96, False)])
+def test_when_libtpu_can_say_no_more(nbytes, sure):
+    assert compiler._is_sure(95, b"", allocation(nbytes, 0)) is sure
+
+
+@pytest.mark.parametrize(
+    ("code", "capacity", "is_whole"),
+    [(b"dot", 100, False), (b"tpu_custom_call", 100, True), (b"dot", None, True)],
+)
+def test_which_compiles_for_a_tpu_may_end_early(code, capacity, is_whole, monkeypatch):
+    def compiled(code, devices, options):
+        time.sleep(0.3)
+        return "executable"
+
+    monkeypatch.setattr(compiler.jax_compat, "compiled", compiled)
+    monkeypatch.setattr(compiler.dump, "read", lambda folder: (b"", allocation(95, 0)))
+    job = Job(LoweredModule(code, "tpu"), parse_place("tpu:v5e"))
+    found = compiler._compiled(job, (), {}, "", capacity)
+    assert found == ("executable" if is_whole else None)
+
+
+def test_a_compile_ends_when_its_buffers_say_all(monkeypatch):
+    monkeypatch.setattr(compiler.dump, "read", lambda folder: (b"module", b"assignment"))
+    is_over = threading.Event()
+
+    def whole():
+        is_over.wait(0.2)
+        return "executable"
+
+    assert compiler._until_assigned(whole, "") is None
+    asked = []
+
+    def says_nothing(*dumped):
+        asked.append(dumped)
+        return False
+
+    assert compiler._until_assigned(whole, "", says_nothing) == "executable"
+    assert asked == [(b"module", b"assignment")]
+
+
+def test_kernels_are_tried_only_where_one_that_is_not_fails(monkeypatch):
+    asked = []
+
+    def compiled(code, devices, options):
+        asked.append(options)
+        if code == b"a" and options.get("xla_gpu_autotune_level") == "0":
+            raise ValueError("no supported config")
+        return code
+
+    monkeypatch.setattr(compiler.jax_compat, "compiled", compiled)
+    monkeypatch.setattr(compiler.dump, "read", lambda folder: (b"", b""))
+
+    def levels(code, on="gpu:h100", **options):
+        asked.clear()
+        job = Job(LoweredModule(code, "cuda"), parse_place(on))
+        assert compiler._compiled(job, (), options, "", None) == code
+        return [each.get("xla_gpu_autotune_level") for each in asked]
+
+    assert levels(b"b") == ["0"]
+    assert levels(b"a") == ["0", None]
+    assert levels(b"b", xla_gpu_autotune_level="4") == ["4"]
+    assert levels(b"b", on="gpu") == levels(b"b", on="tpu:v5e") == [None]

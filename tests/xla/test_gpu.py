@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+import jaxresid
 from fixtures.inspect import gpt, offload, train_step
 from jaxresid import jax_compat
 from jaxresid.inspector.call.question import Question
@@ -217,6 +218,47 @@ def test_two_hosts_of_eight():
 def test_more_gpus_than_the_place_has():
     found = execute(replace(job_over(8, EIGHT), place=parse_place("gpu:h100:4")))
     assert found.error == "the program is split over 8 devices, but gpu:h100:4 has 4"
+
+
+def sines(weights, x):
+    for w in weights:
+        x = jnp.sin(x @ w)
+    return jnp.sum(x.astype(jnp.float32))
+
+
+def sines_inputs():
+    def bf16(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+    return [bf16(1024, 1024)] * 4, bf16(65536, 1024)
+
+
+def row_of(on="gpu:h100", **flags):
+    compiled = jaxresid.compile(sines, on=on, flags=flags, cache=False)(*sines_inputs())
+    return compiled.compiled[0]
+
+
+@pytest.mark.slow
+def test_it_fits_with_both_kinds_of_matmuls_or_it_may_not():
+    """The sines are computed inside Triton's matmuls, and are arrays for cuBLAS's."""
+    both = row_of()
+    cublas = row_of(xla_gpu_enable_triton_gemm=False)
+    triton = row_of(xla_gpu_enable_triton_gemm=True)
+    assert (both.peak_nbytes, both.cublas_peak_nbytes) == (triton.peak_nbytes, cublas.peak_nbytes)
+    assert both.cublas_peak_nbytes - both.peak_nbytes >= 3 * 65536 * 1024 * 2
+    assert triton.cublas_peak_nbytes is cublas.cublas_peak_nbytes is None
+    between = (both.peak_nbytes + both.cublas_peak_nbytes) // 2
+    h100 = parse_place("gpu:h100")
+    tight = row_of(replace(h100, memory_nbytes=between))
+    assert (both.fits, both.may_fit, tight.fits, tight.may_fit) == (True, False, False, True)
+    tighter = row_of(replace(h100, memory_nbytes=both.peak_nbytes - 1))
+    assert (tighter.fits, tighter.may_fit, tighter.cublas_peak_nbytes) == (False, False, None)
+
+
+@pytest.mark.slow
+def test_a_gpu_without_triton_has_one_kind():
+    row = row_of("gpu:v100")
+    assert (row.error, row.fits, row.cublas_peak_nbytes) == (None, True, None)
 
 
 def test_what_is_too_big_is_for_us_to_refuse():

@@ -233,10 +233,19 @@ def _compiled(
 
 
 def _late(rows: Sequence[ComparisonRow], place: Place) -> tuple[str, ...]:
-    """Return a warning that names the variants that XLA was not asked about in time, if any."""
-    late = [row.policy for row in rows if row.error is None and not row.compiled]
-    named = ", ".join(late)
-    return (f"not compiled for {place.text}, as the time was used up: {named}",) * bool(late)
+    """Return warnings that name the variants that XLA was not asked all about in time, if any."""
+    named: dict[str, list[str]] = {}
+    for row in rows:
+        if row.error is None and not row.compiled:
+            named.setdefault(", as the time was used up", []).append(row.policy)
+        for compiled in row.compiled:
+            if compiled.cublas_error is not None:
+                reason = f" with cuBLAS's matmuls: {compiled.cublas_error}"
+                named.setdefault(reason, []).append(row.policy)
+    return tuple(
+        f"not compiled for {place.text}{reason}: {', '.join(which)}"
+        for reason, which in named.items()
+    )
 
 
 def _ranked(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:

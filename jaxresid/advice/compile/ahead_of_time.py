@@ -36,6 +36,13 @@ from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 WRITTEN = "as-written"
 _FEW_NBYTES = 2**20  # of constants: not worth a note
+_NOT_TIMED = (
+    "not known without that GPU: which kernels XLA chooses by timing them; others may take more"
+)
+_OF_BOTH = (
+    "which matmuls XLA takes it finds out by timing them on that GPU: here it fits if it does both"
+    " with Triton's and with cuBLAS's"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class PolicyProgram:
       residuals: The residuals that XLA's buffers are matched to.
       is_dead: Whether it is a step without its backward pass; whether such a step fits says
         nothing.
+      asks_fit: Whether anybody asks if it fits; what is compiled to be compared alone need not.
     """
 
     policy: str
@@ -77,6 +85,7 @@ class PolicyProgram:
     program: Program
     residuals: tuple[Residual, ...] = ()
     is_dead: bool = False
+    asks_fit: bool = True
 
     def estimate_nbytes(self, place: Place) -> int | None:
         """Return the static estimate of its peak at a place, in bytes; None without one."""
@@ -234,6 +243,7 @@ def rows_by_number(
     *,
     admits: Callable[[int, Job], bool] | None = None,
     until: float = math.inf,
+    budget_nbytes: int | None = None,
 ) -> Iterator[tuple[tuple[int, int], Compiled]]:
     """Compile several programs and yield the rows, each with the numbers of its program and place.
 
@@ -244,8 +254,11 @@ def rows_by_number(
       progress: As for `compiled_rows`.
       admits: Whether to compile the job of a program, by its number; where not there is no row.
       until: When to stop, by `time.monotonic`; what has not been compiled by then has no row.
+      budget_nbytes: Bytes that the programs have to fit into; None: what a place has.
     """
-    jobs = _Jobs(programs, places, settings, progress, admits or (lambda i, job: True))
+    jobs = _Jobs(
+        programs, places, settings, progress, admits or (lambda i, job: True), budget_nbytes
+    )
     with contextlib.closing(
         pool.compile_jobs(
             jobs,
@@ -278,6 +291,7 @@ class _Jobs:
         settings: CompileSettings,
         progress: Progress | None,
         admits: Callable[[int, Job], bool],
+        budget_nbytes: int | None,
     ) -> None:
         self.taken: list[tuple[tuple[int, int], int]] = []
         self.refused: dict[tuple[int, int], Compiled] = {}
@@ -286,6 +300,7 @@ class _Jobs:
         self._admits = admits
         self._settings = settings
         self._progress = progress
+        self._budget_nbytes = budget_nbytes
 
     def __length_hint__(self) -> int:
         return len(self._programs) * len(self._places)
@@ -299,6 +314,10 @@ class _Jobs:
                 if not isinstance(module, str):
                     try:
                         job = compile_job(program.policy, module, place, self._settings)
+                        if self._budget_nbytes is not None:
+                            job = replace(job, within_nbytes=self._budget_nbytes)
+                        if program.is_dead or not program.asks_fit:
+                            job = replace(job, within_nbytes=None)
                     except InputsError as e:
                         module = str(e)
                 if job is None or isinstance(module, str):
@@ -315,7 +334,7 @@ class _Jobs:
 
 
 def compile_job(policy: str, module: LoweredModule, place: Place, settings: CompileSettings) -> Job:
-    """Return the job that compiles a module for a place.
+    """Return the job that compiles a module for a place, to be told whether it fits there.
 
     Raises:
       InputsError: No known topology has as many devices as the module is split over.
@@ -326,6 +345,7 @@ def compile_job(policy: str, module: LoweredModule, place: Place, settings: Comp
         flags=settings.flags,
         timeout_s=settings.timeout_s,
         memory_nbytes=settings.memory_nbytes,
+        within_nbytes=place.memory_nbytes,
         label=f"{policy} for {place.text}",
     )
 
@@ -391,11 +411,17 @@ def compiled_row(
     if compilation.is_out_of_memory:
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity
+    if fits and compilation.cublas_error is not None:
+        fits = None
+    elif capacity is not None and compilation.cublas_nbytes is not None:
+        fits = fits and compilation.cublas_nbytes <= capacity
     found, matched_nbytes = matched(
         compilation.buffers, program.residuals, program.trace.parameters
     )
     live = compilation.live_nbytes
     notes = list(compilation.notes)
+    if place.target_config and compilation.error is None:
+        notes.append(_NOT_TIMED if compilation.cublas_nbytes is None else _OF_BOTH)
     if place.devices is not None and devices < place.devices and compilation.error is None:
         notes.insert(0, _unused(devices, place.devices))
     constants = sum(b.nbytes for b in compilation.buffers if b.kind == "constant")
@@ -405,6 +431,8 @@ def compiled_row(
         Compiled(on=place.text, policy=program.policy, devices=devices),
         **stats,
         peak_nbytes=nbytes,
+        cublas_peak_nbytes=compilation.cublas_nbytes,
+        cublas_error=compilation.cublas_error,
         **_estimated(program, place),
         capacity_nbytes=capacity,
         fits=False if compilation.is_out_of_memory else None if program.is_dead else fits,

@@ -74,11 +74,17 @@ class LimitedCompiles:
         """The names of the programs that have no figures, each once."""
         return tuple(self._unconfirmed)
 
-    def compiled(self, programs: Sequence[PolicyProgram]) -> tuple[Compiled | None, ...]:
+    def compiled(
+        self, programs: Sequence[PolicyProgram], budget_nbytes: int | None = None
+    ) -> tuple[Compiled | None, ...]:
         """Return what the compiler says of each program.
 
         It is None for those that it was not asked about, or did not finish, as the time or the
         number of compiles was used up.
+
+        Args:
+          programs: the programs.
+          budget_nbytes: bytes that they have to fit into; None: what the place has.
         """
         start = time.monotonic()
         keys: dict[int, str] = {}
@@ -99,6 +105,7 @@ class LimitedCompiles:
                 self._progress,
                 admits=admits,
                 until=start + self._left_s,
+                budget_nbytes=budget_nbytes,
             )
             for (i, _), row in rows:
                 found[i] = row
@@ -109,7 +116,7 @@ class LimitedCompiles:
             if i not in found and name in self._known:
                 found[i] = replace(self._known[name], policy=programs[i].policy)
         for i, program in enumerate(programs):
-            if i not in found or found[i].peak_nbytes is None:
+            if i not in found or found[i].needed_nbytes is None:
                 self._unconfirmed[program.policy] = None
         return tuple(found.get(i) for i in range(len(programs)))
 

@@ -137,7 +137,7 @@ def _without(judged: JudgedCheckpoint) -> PolicyProgram:
     checkpoint, without = judged.checkpoint, judged.judgement.without
     where = checkpoint.location
     name = f"without {checkpoint.function}" + (f" at {where.file}:{where.line}" if where else "")
-    return PolicyProgram(name, without.trace, without.program)
+    return PolicyProgram(name, without.trace, without.program, asks_fit=False)
 
 
 def _judged_by(

@@ -78,6 +78,7 @@ class Confirmation:
     Attributes:
       is_cut_short: Whether time was up, or the compiler failed, before there was an answer.
       errors: What the compiler failed with.
+      triton_nbytes: The peaks with Triton's matmuls of the variants that need more with cuBLAS's.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Confirmation:
     ) -> None:
         self.is_cut_short = False
         self.errors: tuple[str, ...] = ()
+        self.triton_nbytes: dict[TracedVariant, int] = {}
         self._search, self._peaks, self._drafts = search, peaks, drafts
         self._compiles, self._budget = compiles, budget
         self._asked: list[TracedVariant] = []
@@ -134,13 +136,17 @@ class Confirmation:
             for t in variants
         ]
         self._asked += variants
-        for tried, row in zip(variants, self._compiles.compiled(programs), strict=True):
-            if row is None:
+        rows = self._compiles.compiled(programs, self._budget)
+        for tried, row in zip(variants, rows, strict=True):
+            if row is None or (row.cublas_error is not None and not self._compiles.left_s):
                 self.is_cut_short = True
-            elif row.peak_nbytes is None:
-                self.errors = tuple(dict.fromkeys((*self.errors, row.error or "no figures")))
+            elif row.needed_nbytes is None:
+                error = row.error or row.cublas_error or "no figures"
+                self.errors = tuple(dict.fromkeys((*self.errors, error)))
             else:
-                self._peaks.learn(tried, row.peak_nbytes)
+                self._peaks.learn(tried, row.needed_nbytes)
+                if row.peak_nbytes is not None and row.peak_nbytes < row.needed_nbytes:
+                    self.triton_nbytes[tried] = row.peak_nbytes
         self.is_cut_short |= bool(self.errors) and not self._peaks.figures
 
     def _next(self) -> Draft | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid.advice.compare.policy_targets import remarks
@@ -177,6 +177,7 @@ class Planning:
         self.menus = Menus(subject, self.variants, budget_nbytes, self.objective, progress)
         self.has_estimate = has_estimate(subject.place)
         self.peaks = Peaks(ESTIMATE if self.has_estimate else GUIDE)
+        self.triton_nbytes: Mapping[TracedVariant, int] = {}  # as of `Confirmation`
         self.search = Search(
             self.variants,
             self.menus.of_policies(),
@@ -236,6 +237,7 @@ class Planning:
             confirmation = Confirmation(
                 self.search, self.peaks, drafts, compiles, self.budget_nbytes
             )
+            self.triton_nbytes = confirmation.triton_nbytes
             decided = confirmation.run()
             said += [*confirmation.remarks(), *warnings_of(compiles.settings)]
             if decided is None and not self.has_estimate:
@@ -333,6 +335,7 @@ class Planning:
             ),
             low_nbytes=around.low_nbytes if around else None,
             high_nbytes=around.high_nbytes if around else None,
+            triton_peak_nbytes=None if confirmed is None else self.triton_nbytes.get(shown),
             choices=tried_places(search),
             floor=floor,
             interrupted=interrupted,

@@ -48,7 +48,7 @@ def compile(
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is compiled with its gradients for abstract inputs, but not run.
     Each compilation runs in its own process. Exits 0 if it fits (or the available memory is not
-    known), 1 if it does not, 2 if it could not be compiled.
+    known), 1 if it does not or may not, 2 if it could not be compiled.
     """
     options, places = placed(options, compiles=True, several=True)
     with showing_progress(f"tracing {options.target}") as say:
@@ -65,4 +65,4 @@ def compile(
     write(text, output)
     if print_errors(result.compiled):
         return EXIT_FAILED
-    return 1 if any(row.fits is False for row in result.compiled) else 0
+    return 1 if any(row.fits is False or row.may_fit for row in result.compiled) else 0

@@ -25,6 +25,9 @@ from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
 _TOP = 8
+MAY_FIT_TEXT = "fits if the GPU takes Triton's matmuls, but not surely with cuBLAS's"
+# Peaks with other matmuls that differ by no more than this share are the same to a reader.
+_SAME = 0.01
 _FIGURES = (
     ("temp_nbytes", "temp"),
     ("argument_nbytes", "argument"),
@@ -75,18 +78,35 @@ def verdict_text(compiled: Compiled) -> str:
         known = "the available memory is not known"
         return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {known}"
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
+    needed = compiled.needed_nbytes
+    if compiled.may_fit and needed is None:
+        return f"may fit: {of}, but cuBLAS's matmuls were not tried: {compiled.cublas_error}"
+    needed = peak if needed is None else needed
+    if compiled.may_fit:
+        over = format_bytes(needed - capacity)
+        return f"may not fit: {of}, but {over} too much{_with_cublas(needed)}"
     if compiled.fits:
-        return f"fits: {of}, {format_bytes(capacity - peak)} to spare"
+        other = _with_cublas(needed) if differs(peak, needed) else ""
+        return f"fits: {of}, {format_bytes(capacity - needed)} to spare{other}"
     if compiled.fits is None:
         return f"takes {of} without the backward pass, so whether it fits is not known"
     # XLA can refuse a program by a figure that it rounds to what the device has.
     return f"does not fit: needs {of}, {format_bytes(max(peak - capacity, 0))} too much"
 
 
+def differs(peak: int, other: int) -> bool:
+    """Return whether a peak with other matmuls is worth a word."""
+    return abs(other - peak) > _SAME * peak
+
+
+def _with_cublas(nbytes: int) -> str:
+    return f" if the GPU takes cuBLAS's matmuls ({format_bytes(nbytes)})"
+
+
 def compiled_lines(compiled: Compiled) -> Iterator[RenderableType]:
     """Yield the lines on what XLA says for one place."""
     style = {True: "bold green", False: "bold red", None: "bold"}[compiled.fits]
-    if compiled.error is not None:
+    if compiled.error is not None or compiled.may_fit:
         style = "bold yellow"
     yield Text.assemble((compiled.on, "bold"), "  ", (verdict_text(compiled), style))
     lines: list[RenderableType] = []
@@ -218,6 +238,9 @@ def _figures(compiled: Compiled) -> Iterator[RenderableType]:
     if compiled.peak_nbytes is not None:
         each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
         peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
+        other = compiled.cublas_peak_nbytes
+        if other is not None and differs(compiled.peak_nbytes, other):
+            peak.append(Text(f"{format_bytes(other)} with cuBLAS's matmuls"))
     if compiled.estimate_nbytes is not None:
         around = interval_between(compiled.estimate_low_nbytes, compiled.estimate_high_nbytes)
         peak.append(Text(f"estimate {about_text(compiled.estimate_nbytes, around)}"))

@@ -18,7 +18,7 @@ from jaxresid.model import (
     Timing,
     answer,
 )
-from jaxresid.render.report.compiled import verdict_text, warned_texts
+from jaxresid.render.report.compiled import MAY_FIT_TEXT, verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.heading import heading
@@ -44,7 +44,7 @@ _FIRST = ("none", "as-written")
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _NO_LETTER = "."
 _PLACES = 6
-_FITS, _FITS_NOT = " fits", " no"
+_FITS, _FITS_NOT, _MAY_FIT = " fits", " no", " may"
 _RANK_CHANGED = "~"
 _MARKS: dict[Answer | None, str] = {"does not fit": "x", "too close": "?"}
 
@@ -300,7 +300,7 @@ def _figures(row: ComparisonRow) -> Hashable:
     return (
         *(row.kept_nbytes, row.host_nbytes, row.peak_nbytes, row.recompute_flops),
         *(row.time_fraction, row.uncosted, row.measured, row.measure_error),
-        *((c.on, c.peak_nbytes, c.fits, c.error) for c in row.compiled),
+        *((c.on, c.peak_nbytes, c.fits, c.may_fit, c.error) for c in row.compiled),
     )
 
 
@@ -364,6 +364,8 @@ def _legend(found: Sequence[TableEntry], place: PlaceInfo) -> list[str]:
         legend.append(
             f"{_RANK_CHANGED} XLA's rank by peak is not the estimate's: {changed} of {len(found)}"
         )
+    if any(c.may_fit for e in found for c in e.row.compiled):
+        legend.append(f"{_MAY_FIT.strip()}: {MAY_FIT_TEXT}")
     answers = {_answer(e.row, place) for e in found}
     budget = format_bytes(place.memory_nbytes or 0)
     if "does not fit" in answers:
@@ -537,6 +539,7 @@ def _place(on: str, rows: Sequence[ComparisonRow]) -> Column:
             texts.append("?".ljust(1 + len(_FITS)))
             continue
         word = {True: _FITS, False: _FITS_NOT, None: ""}[compiled.fits]
+        word = _MAY_FIT if compiled.may_fit else word
         texts.append(("?" if peak is None else unit.text(peak)) + word.ljust(len(_FITS)))
     if any(row.rank_changed for row in rows):
         marks = [_RANK_CHANGED if row.rank_changed else " " for row in rows]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.render.report.compiled import differs
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import STYLES, about_text, interval_remarks
 from jaxresid.render.report.heading import heading
@@ -49,6 +50,10 @@ def verdict_text(plan: Plan) -> str:
     peak = about_text(plan.peak_nbytes, plan.interval)
     if plan.confirmed:
         peak = f"{format_bytes(plan.peak_nbytes)} by XLA"
+        triton = plan.triton_peak_nbytes
+        if triton is not None and differs(triton, plan.peak_nbytes):
+            lower = format_bytes(triton)
+            peak += f" with cuBLAS's matmuls ({lower} if the GPU takes Triton's)"
     decides = ""
     if plan.answer == "too close":
         is_asked = plan.compiles or plan.unconfirmed

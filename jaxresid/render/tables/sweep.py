@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
-from jaxresid.render.report.compiled import warned_texts
+from jaxresid.render.report.compiled import MAY_FIT_TEXT, warned_texts
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
@@ -19,7 +19,7 @@ from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
 _PLACES = 6
-_TOO_MUCH = "x"
+_TOO_MUCH, _MAY_FIT = "x", "?"
 _ERROR = "error"
 _NOTHING = "-"
 
@@ -77,9 +77,11 @@ def _remarks(table: Table) -> Iterator[RenderableType]:
     legend = [
         "memory at XLA's peak" + " on one device" * any(c.devices > 1 for c in _compiled(table))
     ]
-    if any(c.fits is False for c in _compiled(table)):
+    if any(c.fits is False and not c.may_fit for c in _compiled(table)):
         legend.append(f"{_TOO_MUCH} does not fit")
-    if all(c.fits is None for c in _compiled(table)):
+    if any(c.may_fit for c in _compiled(table)):
+        legend.append(f"{_MAY_FIT} {MAY_FIT_TEXT}")
+    if all(c.fits is None and not c.may_fit for c in _compiled(table)):
         legend.append("the available memory is not known")
     legend += dict.fromkeys(c.compiler for c in _compiled(table) if c.compiler)
     yield FlowingParts(legend, style="dim", indent=2)
@@ -173,7 +175,7 @@ def _blocks(columns: Sequence[Column], max_width: int) -> list[list[Column]]:
 def _columns(sweep: Sweep, table: Table) -> list[Column]:
     batches: tuple[int | None, ...] = sweep.batches or (None,)
     unit = bytes_unit(peak for row in table.values() if (peak := _peak(row)) is not None)
-    is_marked = any(_fits(row) is False for row in table.values())
+    is_marked = any(_mark(row) for row in table.values())
     columns = []
     for batch in batches:
         rows = [table.get((policy, batch)) for policy in sweep.policies]
@@ -191,14 +193,23 @@ def _columns(sweep: Sweep, table: Table) -> list[Column]:
 def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
     peak = _peak(row)
     text = _ERROR if peak is None else unit.text(peak)
-    mark = _TOO_MUCH if _fits(row) is False else " " * len(_TOO_MUCH)
-    return f"{text} {mark}" if is_marked else text
+    return f"{text} {_mark(row).ljust(len(_TOO_MUCH))}" if is_marked else text
+
+
+def _mark(row: SweepRow | None) -> str:
+    """Return the mark of a figure that does not fit, or may not; '' for others."""
+    if row is None or row.compiled is None:
+        return ""
+    if row.compiled.may_fit:
+        return _MAY_FIT
+    return _TOO_MUCH if row.compiled.fits is False else ""
 
 
 def _verdicts(sweep: Sweep, table: Table) -> Column:
     if not sweep.batches:
         words = {True: "yes", False: "no", None: _NOTHING}
-        texts = tuple(words[_fits(table.get((policy, None)))] for policy in sweep.policies)
+        rows = [table.get((policy, None)) for policy in sweep.policies]
+        texts = tuple(_MAY_FIT if _mark(r) == _MAY_FIT else words[_fits(r)] for r in rows)
         return Column(("", "fits"), texts)
     fitting = [largest(policy, sweep.batches, table) for policy in sweep.policies]
     texts = tuple(_NOTHING if batch is None else str(batch) for batch in fitting)

@@ -71,9 +71,9 @@ def _base() -> Path:
 def key(job: Job) -> str:
     """Return the key of a compile: 64 hexadecimal digits.
 
-    Its limits and its label do not count. What is compiled for devices of this machine goes by the
-    machine as well: by its processors XLA decides how to split loops, and its memory is in the
-    result.
+    Its limits, its label and what it has to fit into do not count. What is compiled for devices of
+    this machine goes by the machine as well: by its processors XLA decides how to split loops, and
+    its memory is in the result.
     """
     here = _machine() if job.place.is_here else ()
     variables = tuple(os.environ.get(name, "") for name in _VARIABLES)

@@ -7,6 +7,7 @@ import operator
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -23,6 +24,7 @@ from typing import Any
 
 from jaxresid.interrupts import reraising_interrupts
 from jaxresid.progress import Done, Progress
+from jaxresid.xla import autotuning
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes.cache import CompileCache, key
 from jaxresid.xla.processes.child import one_line
@@ -54,8 +56,10 @@ def compile_jobs(
 ) -> Generator[tuple[int, Compilation], None, None]:
     """Yield the result of each job, with the job's index, in the order in which they end.
 
-    Equal jobs are compiled once. A job whose worker is lost is a Compilation with an error, never
-    an exception; if the executor itself breaks, the others go on here.
+    Equal jobs are compiled once. What would be said to fit is compiled with cuBLAS's matmuls too,
+    where that is a question (`autotuning.job_left`); its result comes when both are there. A job
+    whose worker is lost is a Compilation with an error, never an exception; if the executor itself
+    breaks, the others go on here.
 
     Close the iterator (`contextlib.closing`) where it may be left early: that ends every compile on
     this machine before it returns. What another machine or another process's executor has begun
@@ -71,49 +75,105 @@ def compile_jobs(
       progress: is told what is compiled at the moment and since when, and of each compile that
         ends, which those are not whose result the cache had.
       compiler: as for `execute`.
-      until: when to end what still compiles, and to begin no more, by `time.monotonic`.
+      until: when to end what still compiles, and to begin no more, by `time.monotonic`. A program
+        that was compiled by then, but not with cuBLAS's matmuls, has that as `cublas_error`.
     """
     run = _Executions(executor, workers, compiler)
     total = operator.length_hint(jobs)
-    todo = iter(enumerate(jobs))
+    todo = _ToDo(jobs)
     known: dict[str, Compilation] = {}
     n_done = 0
-    more = True
     try:
         with reraising_interrupts():
-            while (more or run.pending) and time.monotonic() < until:
-                if more and run.has_room():
-                    index, job = next(todo, (-1, None))
-                    if job is None:
-                        more = False
+            while (todo or run.pending) and time.monotonic() < until:
+                if todo and run.has_room():
+                    asked = todo.next()
+                    if asked is None:
                         continue
+                    job = asked.job
                     name = key(job)
                     keeps = cache if run.is_here or not job.place.is_here else None
                     if name in run.pending:
-                        run.pending[name].indices.append(index)
+                        run.pending[name].asked.append(asked)
                         continue
                     if name not in known and keeps is not None and (found := keeps.get(job)):
                         known[name] = found
                     if name in known:
-                        n_done += 1
-                        yield index, known[name]
+                        for index, answer in todo.answers(asked, known[name]):
+                            n_done += 1
+                            yield index, answer
                         continue
-                    run.submit(name, _PendingJob(job, [index], keeps))
+                    run.submit(name, _PendingJob(job, [asked], keeps))
                 for name, pending_job, found in run.completed(
-                    0 if more and run.has_room() else _TICK_S
+                    0 if todo and run.has_room() else _TICK_S
                 ):
                     if pending_job.cache is not None:
                         pending_job.cache.put(pending_job.job, found)
                     known[name] = found
-                    n_done += len(pending_job.indices)
+                    answers = [a for each in pending_job.asked for a in todo.answers(each, found)]
+                    n_done += len(answers)
                     if progress is not None:
                         progress(_done_text(pending_job, found, n_done, total))
-                    for index in pending_job.indices:
-                        yield index, found
+                    yield from answers
                 if progress is not None and run.pending:
                     progress(_progress_text(run.pending.values(), n_done, total))
+        late = Compilation(error="there was no time for it", transient=True)
+        for asked in (*todo.again, *(a for it in run.pending.values() for a in it.asked)):
+            if asked.first is not None:
+                yield asked.index, autotuning.joined(asked.first, late)
     finally:
         run.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A job to do.
+
+    Attributes:
+      index: the index of the job that it is for.
+      job: the job.
+      first: the result of that job where this is the same with cuBLAS's matmuls; None where this is
+        that job.
+    """
+
+    index: int
+    job: Job
+    first: Compilation | None = None
+
+
+class _ToDo:
+    """Jobs to do: those that are given, and those that follow from results.
+
+    Attributes:
+      again: the jobs that follow from results.
+    """
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.again: deque[_Asked] = deque()
+        self._jobs = iter(enumerate(jobs))
+        self._has_more = True
+
+    def __bool__(self) -> bool:
+        return self._has_more or bool(self.again)
+
+    def next(self) -> _Asked | None:
+        """Return the next job; None where there is none after all."""
+        if self.again:
+            return self.again.popleft()
+        index, job = next(self._jobs, (-1, None))
+        if job is None:
+            self._has_more = False
+            return None
+        return _Asked(index, job)
+
+    def answers(self, asked: _Asked, found: Compilation) -> Iterator[tuple[int, Compilation]]:
+        """Yield the result of a job with its index, or nothing where more has to be compiled."""
+        if asked.first is not None:
+            yield asked.index, autotuning.joined(asked.first, found)
+        elif (job := autotuning.job_left(asked.job, found)) is not None:
+            self.again.append(_Asked(asked.index, job, found))
+        else:
+            yield asked.index, found
 
 
 @dataclass(slots=True)
@@ -122,7 +182,7 @@ class _PendingJob:
 
     Attributes:
       job: the job.
-      indices: its index and those of the jobs that are equal to it.
+      asked: what it is for, and what equal jobs are for.
       cache: where its result is kept.
       future: its future; None before it was given to the executor.
       submitted_at: when it was given to the executor.
@@ -131,7 +191,7 @@ class _PendingJob:
     """
 
     job: Job
-    indices: list[int]
+    asked: list[_Asked]
     cache: CompileCache | None
     future: Future[Compilation] | None = None
     submitted_at: float = field(default_factory=time.monotonic)

@@ -1,0 +1,66 @@
+"""What XLA finds out by timing on a GPU, and what can be said of it where there is none.
+
+On a GPU XLA times kernels for each matmul and takes the fastest: one of Triton's, which computes
+what leads to the matmul as it goes, or cuBLAS's, which reads arrays. Without a GPU it takes
+Triton's wherever there is one. Told to leave those alone it takes cuBLAS's, and which of the two
+programs needs more memory differs: as a rule the GPU's is between them
+(`tests/benchmarks/accuracy/autotuned.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+
+from jaxresid.xla.job import Compilation, Job
+
+FLAG = "xla_gpu_enable_triton_gemm"
+# The kinds of Triton's matmuls: jaxlib 0.10.2 to 0.12.0.1 have the second after optimization.
+_TRITON = re.compile(rb'"kind":"__triton(?:_nested)?_gemm')
+
+
+def has_triton_matmul(module: bytes) -> bool:
+    """Return whether an optimized HloModuleProto has a matmul that is a kernel of Triton's."""
+    return _TRITON.search(module) is not None
+
+
+def with_cublas(job: Job) -> Job | None:
+    """Return the job that compiles the same with cuBLAS's matmuls alone.
+
+    None where that is not the question: XLA times kernels there, or has no choice, or the user has
+    chosen.
+    """
+    chosen = {name for name, _ in job.flags}
+    is_chosen = FLAG in chosen or FLAG in os.environ.get("XLA_FLAGS", "")
+    if not job.place.target_config or is_chosen:
+        return None
+    label = f"{job.label or job.place.text} with cuBLAS"
+    return replace(job, flags=(*job.flags, (FLAG, "false")), within_nbytes=None, label=label)
+
+
+def job_left(job: Job, found: Compilation) -> Job | None:
+    """Return what has to be compiled as well before a program is said to fit; None where nothing.
+
+    Args:
+      job: what was compiled.
+      found: the result.
+    """
+    nbytes = found.stats.get("peak_nbytes")
+    if job.within_nbytes is None or nbytes is None or nbytes > job.within_nbytes:
+        return None
+    return with_cublas(job) if found.has_triton_matmul else None
+
+
+def joined(found: Compilation, other: Compilation) -> Compilation:
+    """Return a result with the peak of the same program compiled with cuBLAS's matmuls alone."""
+    nbytes = other.stats.get("peak_nbytes")
+    error = None if nbytes is not None else other.error or "XLA reports no peak"
+    return replace(
+        found,
+        cublas_nbytes=nbytes,
+        cublas_error=error,
+        transient=found.transient or other.transient,
+        cached=found.cached and other.cached,
+        seconds=None if found.seconds is None else found.seconds + (other.seconds or 0.0),
+    )

@@ -3,8 +3,8 @@
 On a GPU XLA times kernels for each matmul and takes the fastest: one of Triton's, which computes
 what leads to the matmul as it goes, or cuBLAS's, which reads arrays. Without a GPU it takes
 Triton's wherever there is one. Told to leave those alone it takes cuBLAS's, and which of the two
-programs needs more memory differs: as a rule the GPU's is between them
-(`tests/benchmarks/accuracy/autotuned.py`).
+programs needs more memory differs. Of 56 programs two took over 3 % more on an H100 than the larger
+of both (`tests/benchmarks/accuracy/autotuned.py`).
 """
 
 from __future__ import annotations

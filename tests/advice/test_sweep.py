@@ -147,7 +147,7 @@ def test_the_compiler_of_a_tpu():
     assert [row.error for row in found.rows] == [None] * 8
     peaks = {(r.on, r.policy, r.batch): r.compiled.peak_nbytes for r in found.rows}
     fits = {(r.on, r.policy, r.batch): r.compiled.fits for r in found.rows}
-    for on in found.on:
+    for on in (place.name for place in found.on):
         assert fits[on, "none", 8]
         assert fits[on, "nothing_saveable", 8]
         # 2 ** 27 x 8 in float32 are 4 GiB: the argument, its gradient, and one for each layer.

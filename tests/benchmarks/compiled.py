@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+# Another process may have libtpu at the same time.
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 import jax
 import jax.numpy as jnp

@@ -104,9 +104,11 @@ class TriedPlace:
       selections: how many selections of values to save or offload by name were tried there.
       known_selections: how many there are that no other beats in both bytes and cost; more than
         were tried where the search left some out. None where they were not worked out.
+      segments: how many ways to cut the loop there into segments were tried.
     """
 
     place: str
     policies: tuple[str, ...]
     selections: int = 0
     known_selections: int | None = None
+    segments: int = 0

@@ -607,6 +607,7 @@ def _tried_place(tried: TriedPlace) -> dict[str, Any]:
         "policies": list(tried.policies),
         "selections": tried.selections,
         "known_selections": tried.known_selections,
+        "segments": tried.segments,
     }
 
 

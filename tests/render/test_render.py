@@ -51,7 +51,7 @@ from jaxresid.render.report.text import render_report
 from jaxresid.render.report.totals import totals_lines
 from jaxresid.render.style.wrapping import FlowingParts
 
-RANGE = "Range: XLA's figure for nine of ten programs, measured on"
+RANGE = "Range of nine in ten programs, by"
 MIB = 1024**2
 
 

@@ -45,6 +45,9 @@ class Search:
       peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
       progress: Called with a text that says what is being done.
+
+    Attributes:
+      nested: The places of the loops that may be cut.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Search:
     ) -> None:
         self._variants = variants
         self._nests = [NestSearch(self, nest) for nest in nests]
-        self._nested = [nest.place for nest in nests]
+        self.nested = tuple(nest.place for nest in nests)
         self.menus = tuple(menus)
         self._fronts: Callable[[], Sequence[Menu]] | None = fronts
         self._cost = cost
@@ -179,7 +182,7 @@ class Search:
         for menu in self.menus:
             made = chosen.get(menu.place, menu.plain)
             runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
-        for place in self._nested:
+        for place in self.nested:
             made = chosen.get(place, UNTOUCHED)
             runs[place] = ((made, place.calls),) if isinstance(made, Option) else made
         return runs

@@ -14,7 +14,7 @@ NO_POLICY = "no policy"
 
 
 def tried_places(search: Search) -> tuple[TriedPlace, ...]:
-    """Return what was tried at each place where a checkpoint was."""
+    """Return what was tried at each place where a checkpoint was, and of each loop that was cut."""
     found = []
     for menu in search.menus:
         written = _written_at(menu, search.tried)
@@ -30,6 +30,10 @@ def tried_places(search: Search) -> tuple[TriedPlace, ...]:
                 len(by_name) if menu.front and menu.complete else None,
             )
         )
+    for place in search.nested:
+        ways = {o for t in search.tried for o, _ in t.combination.get(place, ()) if o.segments}
+        if ways:
+            found.append(TriedPlace(str(place), (), segments=len(ways)))
     return tuple(found)
 
 

@@ -53,7 +53,7 @@ def _remark(place: PlaceInfo) -> str:
             for name, version in basis.others.items()
         )
         return f"Range {wider} % wider for {', '.join(versions)}."
-    found = "Range: XLA's figure for nine of ten programs, measured on"
+    found = "Range of nine in ten programs, by"
     if not any(f"{place.name}:".startswith(f"{measured}:") for measured in basis.places):
         chips = ", ".join(basis.places)
         return f"{found} {basis.programs} for {chips}, not for this chip."

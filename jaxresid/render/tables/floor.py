@@ -96,6 +96,8 @@ def _tried_text(tried: TriedPlace) -> str:
             count = f"all {of}" if of == tried.selections else f"{count} of {of}"
         many = (tried.selections if of is None else of) > 1
         parts.append(f"{count} selection{'s' * many} of values")
+    if tried.segments:
+        parts.append(f"{tried.segments} way{'s' * (tried.segments > 1)} to cut it into segments")
     return ", ".join(parts)
 
 

@@ -59,6 +59,7 @@ from jaxresid.render.tables.plan import (
     value_text,
     verdict_text,
 )
+from jaxresid.units import format_bytes
 from tests.render.test_render import changed, schema
 
 MIB, GIB = 1024**2, 1024**3
@@ -829,6 +830,12 @@ def test_a_plan_that_nothing_fits():
     assert "2 to change for the lowest peak\n" in text and "with this plan" not in text
     assert "what else lowers it, cheapest first  the lowest peak with each\n" in text
     assert "What may help" not in text
+
+
+def test_what_lowers_the_floor_starts_from_the_estimate_where_the_peak_is_that_of_xla():
+    words = " ".join(printed(render_plan(CONFIRMED)).split())
+    estimate = format_bytes(CONFIRMED.estimate_nbytes)
+    assert f"the peak of this plan with each, estimated: {estimate} without 4.00 GiB" in words
 
 
 def test_what_may_help_where_nothing_else_was_traced():

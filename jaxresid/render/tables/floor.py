@@ -80,8 +80,11 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
     if plan.floor.reliefs:
         yield Text()
         found = "lowest peak" if not plan.is_within else "peak of this plan"
+        heading = f"the {found} with each"
+        if plan.confirmed and plan.estimate_nbytes is not None:
+            heading += f", estimated: {format_bytes(plan.estimate_nbytes)} without"
         yield Text.assemble(
-            ("what else lowers it, cheapest first", "bold"), (f"  the {found} with each", "dim")
+            ("what else lowers it, cheapest first", "bold"), (f"  {heading}", "dim")
         )
         yield _table([(each.peak_nbytes, relief_text(each)) for each in plan.floor.reliefs])
 

@@ -20,7 +20,7 @@ from jaxresid.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
-    from jaxresid.advice.plan.verification import Check, PlanFigures
+    from jaxresid.advice.plan.verification import Check, PlanFigures, WrittenCode
     from jaxresid.cli.options.inputs import TargetOptions
     from jaxresid.model import Plan
 
@@ -39,17 +39,19 @@ _FIGURES = ("kept_nbytes", "host_nbytes", "recompute_flops")
 def with_second_process(check: Check, options: TargetOptions) -> Check:
     """Return a check that asks another process where this one fails or finds other figures."""
 
-    def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> PlanFigures:
-        from jaxresid.advice.plan.verification import PlanFigures, UnverifiedError
+    def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
+        from jaxresid.advice.plan.verification import PlanFigures, UnverifiedError, WrittenCode
 
+        found = None
         with contextlib.suppress(UnverifiedError):
             found = check(edits, promised)
-            if found == promised:
+            if found.figures == promised:
                 return found
         answer = _figures_from_process(edits, options, promised.plain_flops)
         if "error" in answer:
             raise UnverifiedError(str(answer["error"]))
-        return PlanFigures(**answer)
+        figures = PlanFigures(**answer)
+        return found if found and found.figures == figures else WrittenCode(figures)
 
     return ask
 

@@ -334,14 +334,7 @@ def test_on_a_cpu_all_figures_are_those_of_its_compiler():
             assert made.lowest_nbytes == lowest
 
 
-@pytest.mark.integration
-def test_the_figure_is_that_of_the_code_when_it_is_written(tmp_path, monkeypatch):
-    """The variant is compiled, and the written code then needs as much."""
-    import importlib
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    source = """
+SCANNED = """
 import jax, jax.numpy as jnp
 
 def body(x, p):
@@ -352,9 +345,39 @@ def loss(stacked, x):
     x, _ = jax.lax.scan(body, x, stacked)
     return jnp.sum(x**2)
 """
-    inputs = f32(LAYERS, 64, 256), f32(512, 64)
-    (tmp_path / "as_it_was.py").write_text(source)
-    module = importlib.import_module("as_it_was")
+# Both loops go through one line, so that a checkpoint written there is in both.
+SHARED_LINE = """
+import jax, jax.numpy as jnp
+
+def through(body, x, stacked):
+    return jax.lax.scan(lambda x, p: (body(x, p), None), x, stacked)[0]
+
+def layer(x, p):
+    return jnp.tanh(jnp.sin(x @ p) @ p.T) * x
+
+def group(x, stacked):
+    return through(layer, x, stacked)
+
+def loss(stacked, x):
+    return jnp.sum(through(group, x, stacked) ** 2)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("name", "source", "layers"), [("scanned", SCANNED, (LAYERS,)), ("shared", SHARED_LINE, (4, 4))]
+)
+def test_the_figure_is_that_of_the_code_when_it_is_written(
+    name, source, layers, tmp_path, monkeypatch
+):
+    """The variant is compiled, or the code, and the written code then needs as much."""
+    import importlib
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    inputs = f32(*layers, 64, 256), f32(512, 64)
+    (tmp_path / f"{name}_before.py").write_text(source)
+    module = importlib.import_module(f"{name}_before")
     whole = jaxresid.plan(module.loss, budget="1GiB", on="cpu")(*inputs)
     assert whole.fits and whole.peak_nbytes == whole.plain_nbytes and not whole.code
     asked = Question(module.loss, inputs, on=CPU)
@@ -362,9 +385,9 @@ def loss(stacked, x):
     compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1))
     check = plan.in_process_check(found, asked)
     made, edits = plan.drafted(found, whole.peak_nbytes * 2 // 3, check=check, compiles=compiles)
-    assert made.fits and made.verified and made.code
-    (tmp_path / "as_it_is.py").write_bytes(edits[0].new)
-    written = importlib.import_module("as_it_is")
+    assert made.fits and made.confirmed and made.verified and made.code
+    (tmp_path / f"{name}_after.py").write_bytes(edits[0].new)
+    written = importlib.import_module(f"{name}_after")
     found = subject(Question(written.loss, inputs, on=CPU))
     (row,) = LimitedCompiles(CPU, CompileSettings(workers=1)).compiled([program_as_written(found)])
     assert row.peak_nbytes == made.peak_nbytes

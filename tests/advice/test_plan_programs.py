@@ -120,7 +120,8 @@ class Program:
         if written.problems:
             return f"unwritten: {written.problems[0]}", sites, ()
         try:
-            found = in_process_check(self.subject, self.question)(written.edits, promised)
+            check = in_process_check(self.subject, self.question)
+            found = check(written.edits, promised).figures
         except UnverifiedError as e:
             return f"untraced: {e}", sites, written.edits
         if found != promised:

@@ -66,7 +66,8 @@ class Confirmation:
     """Searches, compiles what is found, learns from it, and searches again.
 
     What is compiled is a variant as it was traced. Its code is traced before, and only what gives
-    the same figures as the variant, or cannot be traced, is compiled.
+    the same figures as the variant, or cannot be traced, is compiled. Where nothing of that fits,
+    code that gives other figures is compiled itself.
 
     Args:
       search: The search; it need not have run.
@@ -113,6 +114,7 @@ class Confirmation:
                 break
             self._ask([draft.tried])
         self._peaks.caution = 0.0
+        self._ask_code()
         fitting = self._fitting()
         if fitting is not None or (self.is_cut_short and self._has_estimate):
             return fitting
@@ -128,6 +130,22 @@ class Confirmation:
                 f"the time for compiling was up before {on} was asked about all that may be"
                 f" cheaper; not confirmed: {late}"
             )
+
+    def _ask_code(self) -> None:
+        """Have code compiled that gives something else than its variant, until code fits.
+
+        One edit may change several loops, as where each goes through the same line.
+        """
+        budget = self._budget
+        for draft in sorted(self._drafts.differing(), key=lambda d: d.figures.peak_nbytes > budget):
+            fitting = self._fitting()
+            if fitting is not None and not self._drafts.is_doubted(fitting):
+                return
+            if self.is_cut_short or len(self._asked) >= self._most:
+                return
+            code = self._drafts.as_written(draft, self._search.cost)
+            if code is not None:
+                self._ask([code])
 
     def _ask(self, variants: Sequence[TracedVariant]) -> None:
         """Have variants compiled, and learn their figures."""

@@ -44,6 +44,7 @@ class Draft:
       plan_edits: The edits of the source, and what cannot be written.
       figures: The figures of its code where that was traced, else those of the variant.
       doubt: Why its code was not traced; None where it was.
+      written: The code as it was traced in this process; None where it was not.
     """
 
     tried: TracedVariant
@@ -51,6 +52,7 @@ class Draft:
     plan_edits: PlanEdits
     figures: PlanFigures
     doubt: str | None = None
+    written: Variant | None = None
 
 
 class Drafts:
@@ -132,6 +134,28 @@ class Drafts:
         """The variants whose code gives something else than they promise."""
         return [tried for tried, draft in self._made.items() if not self.is_right(draft)]
 
+    def differing(self) -> list[Draft]:
+        """Return the drafts whose code gives something else than they promise, cheapest first."""
+        return sorted(
+            (self._made[tried] for tried in self.wrong),
+            key=lambda d: (d.figures.recompute_flops, d.figures.peak_nbytes),
+        )
+
+    def as_written(self, draft: Draft, cost: Callable[[Variant], float]) -> TracedVariant | None:
+        """Return what the code of a draft gives as a variant, whose draft it is from now on.
+
+        None where the code was not traced in this process.
+
+        Args:
+          draft: The draft.
+          cost: Returns the cost of a variant.
+        """
+        if draft.written is None:
+            return None
+        tried = TracedVariant(draft.tried.combination, draft.written, cost(draft.written))
+        self._made[tried] = replace(draft, tried=tried)
+        return tried
+
     def remarks(self, decided: Draft, plain: Variant) -> Iterator[str]:
         """Yield a warning where a cheaper plan was left out for one that can be written."""
         cheaper = [d for d in self._left_out if d is not decided]
@@ -177,7 +201,8 @@ class Drafts:
 
     def _traced(self, draft: Draft, check: Check) -> Draft:
         try:
-            return replace(draft, figures=check(draft.plan_edits.edits, draft.figures))
+            written = check(draft.plan_edits.edits, draft.figures)
+            return replace(draft, figures=written.figures, written=written.variant)
         except UnverifiedError as e:
             return replace(draft, doubt=f"its code cannot be traced here: {e}")
 

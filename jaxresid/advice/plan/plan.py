@@ -289,7 +289,9 @@ class Planning:
             "written_nbytes": search.as_written(),
             "plain_nbytes": search.trial({}),
         }
-        floor = self._floor(shown, traces=is_promised and not interrupted, fits=fits)
+        # Traced with a change, code that is not its variant would be the variant again.
+        traces = is_promised and shown in search.tried and not interrupted
+        floor = self._floor(shown, traces=traces, fits=fits)
         is_out_of_reach = not fits and floor.held_nbytes > self.budget_nbytes
         share = found.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0
         return Plan(

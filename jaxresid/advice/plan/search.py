@@ -48,6 +48,7 @@ class Search:
 
     Attributes:
       nested: The places of the loops that may be cut.
+      cost: Returns the cost of a variant.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Search:
         self.nested = tuple(nest.place for nest in nests)
         self.menus = tuple(menus)
         self._fronts: Callable[[], Sequence[Menu]] | None = fronts
-        self._cost = cost
+        self.cost = cost
         self._peaks = peaks
         self.budget = budget
         self.slack = slack
@@ -196,7 +197,7 @@ class Search:
             variant = self._variants.variant(choices(runs))
         except JaxresidError:
             return None
-        tried = TracedVariant(runs, variant, self._cost(variant))
+        tried = TracedVariant(runs, variant, self.cost(variant))
         self.tried.append(tried)
         return tried
 

@@ -17,8 +17,8 @@ from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
 
-# Edits and what is promised of them -> the figures of the target under them.
-Check = Callable[["Sequence[FileEdit]", "PlanFigures"], "PlanFigures"]
+# Edits and what is promised of them -> the target under them.
+Check = Callable[["Sequence[FileEdit]", "PlanFigures"], "WrittenCode"]
 
 
 class UnverifiedError(Exception):
@@ -42,6 +42,19 @@ class PlanFigures:
     host_nbytes: int
     recompute_flops: int
     plain_flops: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenCode:
+    """What edited code gives.
+
+    Attributes:
+      figures: The figures.
+      variant: The code as it was traced; None where another process traced it.
+    """
+
+    figures: PlanFigures
+    variant: Variant | None = None
 
 
 def figures(variant: Variant, plain: Variant) -> PlanFigures:
@@ -84,11 +97,12 @@ def in_process_check(original: Subject, question: Question) -> Check:
       question: The question about the target.
     """
 
-    def check(edits: Sequence[FileEdit], promised: PlanFigures) -> PlanFigures:
+    def check(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
         try:
             with patched(edits, question.fun) as fun, intercept_bind({}):
                 edited = subject(replace(question, fun=fun, mode=original.target.mode))
-                return figures_of(edited, promised.plain_flops)
+                variant = edited.variants().variant({})
+                return WrittenCode(_figures(variant, promised.plain_flops), variant)
         except UnpatchableError as e:
             raise UnverifiedError(str(e)) from e
         except JaxresidError as e:

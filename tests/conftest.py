@@ -1,6 +1,7 @@
 """What every test of the inspector needs: the CPU backend, and the JAX that runs."""
 
 import os
+import signal
 import tempfile
 import zlib
 
@@ -18,6 +19,17 @@ _EASY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_
 hypothesis.settings.register_profile("explore", **_EASY, database=None)
 hypothesis.settings.register_profile("same", **_EASY, derandomize=True)
 hypothesis.settings.load_profile("same")
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts this process and those that it starts.
+
+    A shell's background jobs, and so the tests in one, start with SIGINT ignored.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -1163,6 +1163,7 @@ def promised(text, target, name):
         "kept_nbytes": report.totals.computed_nbytes,
         "host_nbytes": report.totals.host_nbytes,
         "recompute_flops": report.cost.recompute.flops,
+        "plain_flops": report.cost.total.flops - report.cost.recompute.flops,
     }
 
 

@@ -20,12 +20,7 @@ def dropped(monkeypatch):
     return found
 
 
-@pytest.fixture(autouse=True)
-def handler():
-    # A shell's background jobs, and so the tests in one, start with SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("interruptible")
 
 
 def interrupt():

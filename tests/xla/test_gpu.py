@@ -163,7 +163,6 @@ def test_each_gpu_compiles_something(name):
     version = importlib.metadata.version("jax-cuda12-plugin")
     assert found.compiler.endswith(f", jax-cuda12-plugin {version}")
     assert any("NCCL" in note for note in found.notes)
-    assert any("which kernels XLA chooses" in note for note in found.notes)
 
 
 # GiB of one H100 by the minor version of jaxlib: what was measured when the plugin was first tried.

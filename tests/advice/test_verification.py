@@ -247,6 +247,7 @@ def test_a_step(tmp_path, monkeypatch):
         kept_nbytes=chosen.kept_nbytes,
         host_nbytes=chosen.host_nbytes,
         recompute_flops=(chosen.cost - plain.cost).flops,
+        plain_flops=plain.cost.flops,
     )
     assert plan.recompute_flops
     verify(plan, edits(plan, subject), step)

@@ -1272,6 +1272,7 @@ def test_a_promise_that_is_not_kept():
     figures = {
         "peak_nbytes": as_it_is.peak.nbytes,
         "kept_nbytes": as_it_is.totals.computed_nbytes,
+        "plain_flops": as_it_is.cost.total.flops,
     }
     verify(plan(**figures), (), given)
     old = SOURCE.encode()
@@ -1315,7 +1316,11 @@ def test_the_edited_code_is_imported_in_packages_too():
         old.encode(),
         old.replace("def block", "@jax.checkpoint\ndef block").encode(),
     )
-    same = plan(peak_nbytes=report.peak.nbytes, kept_nbytes=report.totals.computed_nbytes)
+    same = plan(
+        peak_nbytes=report.peak.nbytes,
+        kept_nbytes=report.totals.computed_nbytes,
+        plain_flops=report.cost.total.flops,
+    )
     verify(same, (), given)
     with pytest.raises(InputsError, match=r"kept: planned 1.00 KiB \(1024\), found 256 B \(256\)"):
         verify(same, [edit], given)

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from jaxresid.advice.plan import menus
+from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
 from jaxresid.advice.plan.plan import drafted, planned
-from jaxresid.advice.plan.reliefs import Reliefs, batch_of
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject

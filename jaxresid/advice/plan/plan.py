@@ -11,11 +11,11 @@ from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.confirmation import Confirmation, compiles_for
 from jaxresid.advice.plan.drafts import Draft, Drafts
-from jaxresid.advice.plan.floor import WITHOUT_STEP, floor_parts
+from jaxresid.advice.plan.floor.parts import WITHOUT_STEP, floor_parts
+from jaxresid.advice.plan.floor.reliefs import Reliefs
 from jaxresid.advice.plan.menus import Menus
 from jaxresid.advice.plan.objective import Objective
 from jaxresid.advice.plan.peaks import ESTIMATE, GUIDE, Peaks
-from jaxresid.advice.plan.reliefs import Reliefs
 from jaxresid.advice.plan.search import Search
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.snippets import code

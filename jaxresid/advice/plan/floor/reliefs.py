@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.accumulation import accumulated
 from jaxresid.advice.plan.combinations import TracedVariant
-from jaxresid.advice.plan.floor import argument_name
+from jaxresid.advice.plan.floor.accumulation import accumulated
+from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.search import choices
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments

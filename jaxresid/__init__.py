@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.compare.compare import compare as compare
     from jaxresid.advice.compile.ahead_of_time import compile as compile
     from jaxresid.advice.compile.report import inspect as inspect
-    from jaxresid.advice.plan.plan import plan as plan
+    from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.errors import InputsError as InputsError
     from jaxresid.errors import JaxresidError as JaxresidError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxresid.linter import lint_source as lint_source
     from jaxresid.model import Argument as Argument
     from jaxresid.model import Aval as Aval
+    from jaxresid.model import Beaten as Beaten
     from jaxresid.model import Checkpoint as Checkpoint
     from jaxresid.model import Collective as Collective
     from jaxresid.model import Comparison as Comparison
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from jaxresid.model import CompiledReport as CompiledReport
     from jaxresid.model import CompilerWarning as CompilerWarning
     from jaxresid.model import Computed as Computed
+    from jaxresid.model import Configuration as Configuration
     from jaxresid.model import Constant as Constant
     from jaxresid.model import Consumer as Consumer
     from jaxresid.model import Cost as Cost
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Finding as Finding
     from jaxresid.model import Floor as Floor
     from jaxresid.model import FloorPart as FloorPart
+    from jaxresid.model import FrontRow as FrontRow
     from jaxresid.model import Interval as Interval
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Relief as Relief
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
+    from jaxresid.model import Selection as Selection
     from jaxresid.model import Source as Source
     from jaxresid.model import Sweep as Sweep
     from jaxresid.model import SweepRow as SweepRow
@@ -98,19 +102,19 @@ _PUBLIC = {
     "jaxresid.advice.compare.compare": "compare",
     "jaxresid.advice.compile.ahead_of_time": "compile",
     "jaxresid.advice.compile.report": "inspect",
-    "jaxresid.advice.plan.plan": "plan",
+    "jaxresid.advice.plan.joint.api": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.settings.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
     "jaxresid.targets.inputs": "Inputs",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
-        "Argument Aval Checkpoint Collective Comparison ComparisonRow Compiled CompiledBuffer "
-        "CompiledReport CompilerWarning Computed Constant Consumer Cost EstimatedVerdict "
-        "Expression Finding Floor FloorPart Interval IntervalBasis JaxInfo Literal LiveValue "
-        "Location Mark Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart PlannedSite "
-        "PlannedValue Relief Report Residual Source Sweep SweepRow Target Timing Totals Transfers "
-        "TriedPlace Verdict"
+        "Argument Aval Beaten Checkpoint Collective Comparison ComparisonRow Compiled "
+        "CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant Consumer "
+        "Cost EstimatedVerdict Expression Finding Floor FloorPart FrontRow Interval IntervalBasis "
+        "JaxInfo Literal LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo "
+        "Plan PlannedPart PlannedSite PlannedValue Relief Report Residual Selection Source Sweep "
+        "SweepRow Target Timing Totals Transfers TriedPlace Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 Mode = Literal["auto", "function", "step"]
+Minimized = Literal["recompute", "time", "memory"]
+Aim = Literal["recompute", "time", "memory", "throughput"]
 MeshMode = Literal["auto", "explicit"]
 GroupBy = Literal["line", "function", "name", "primitive", "scope", "argument", "none"]
 OutputFormat = Literal[

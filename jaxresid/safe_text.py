@@ -29,7 +29,10 @@ _IN_LINES = re.compile(f"(?![\n\t])[{_CLASS}]")
 _COMMAND = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\[|#vso\[)", re.MULTILINE)
 # Of the model's values, the fields whose text may have several lines.
 _SEVERAL_LINES = frozenset(
-    ("code", "error", "help", "measure_error", "message", "notes", "reason", "warnings", "why")
+    [
+        *("code", "error", "help", "measure_error", "message", "notes", "reason", "to_set"),
+        *("warnings", "why"),
+    ]
 )
 
 T = TypeVar("T")

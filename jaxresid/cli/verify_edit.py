@@ -36,7 +36,7 @@ answer(given)
 _FIGURES = ("kept_nbytes", "host_nbytes", "recompute_flops")
 
 
-def with_second_process(check: Check, options: TargetOptions) -> Check:
+def with_second_process(check: Check, options: TargetOptions, microbatches: int = 1) -> Check:
     """Return a check that asks another process where this one fails or finds other figures."""
 
     def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
@@ -47,7 +47,7 @@ def with_second_process(check: Check, options: TargetOptions) -> Check:
             found = check(edits, promised)
             if found.figures == promised:
                 return found
-        answer = _figures_from_process(edits, options, promised.plain_flops)
+        answer = _figures_from_process(edits, options, microbatches, promised.plain_flops)
         if "error" in answer:
             raise UnverifiedError(str(answer["error"]))
         figures = PlanFigures(**answer)
@@ -62,7 +62,8 @@ def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> Non
     Raises:
       InputsError: It cannot be traced, or a figure differs.
     """
-    found = _figures_from_process(edits, options, plan.plain_flops)
+    count = plan.selection.configuration.microbatches
+    found = _figures_from_process(edits, options, count, plan.plain_flops)
     if "error" in found:
         raise InputsError(
             f"the edited code cannot be traced; nothing was written: {found['error']}"
@@ -90,13 +91,14 @@ def _shown(name: str, figure: int) -> str:
 
 
 def _figures_from_process(
-    edits: Sequence[FileEdit], options: TargetOptions, plain_flops: int
+    edits: Sequence[FileEdit], options: TargetOptions, microbatches: int, plain_flops: int
 ) -> Mapping[str, Any]:
     """Return the figures of the target after the edits, or what went wrong as `error`."""
     given = {
         "path": sys.path,
         "argv": sys.argv,
         "options": dataclasses.asdict(options),
+        "microbatches": microbatches,
         "plain_flops": plain_flops,
         "sources": {os.path.realpath(e.path): base64.b64encode(e.new).decode() for e in edits},
     }
@@ -140,4 +142,8 @@ def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
         for name, value in request["options"].items()
     }
     edited = subject_of(TargetOptions(**options))[0]
+    if request["microbatches"] > 1:
+        from jaxresid.advice.plan.joint.microbatches import in_microbatches
+
+        edited = in_microbatches(edited, request["microbatches"])
     return dataclasses.asdict(figures_of(edited, request["plain_flops"]))

@@ -29,6 +29,10 @@ from jaxresid.model.interval import Interval as Interval
 from jaxresid.model.interval import IntervalBasis as IntervalBasis
 from jaxresid.model.interval import answer as answer
 from jaxresid.model.interval import interval_between as interval_between
+from jaxresid.model.joint import Beaten as Beaten
+from jaxresid.model.joint import Configuration as Configuration
+from jaxresid.model.joint import FrontRow as FrontRow
+from jaxresid.model.joint import Selection as Selection
 from jaxresid.model.listing import Equation as Equation
 from jaxresid.model.listing import Listing as Listing
 from jaxresid.model.listing import Split as Split

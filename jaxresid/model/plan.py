@@ -8,6 +8,7 @@ from typing import Literal as OneOf
 from jaxresid.model.display import show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.interval import Answer, Interval, interval_between
+from jaxresid.model.joint import NO_SELECTION, Selection
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
 
@@ -155,6 +156,10 @@ class Plan:
       choices: what was tried at each place.
       floor: what no checkpoint can remove, and what would lower it.
       interrupted: whether the search was stopped by Ctrl-C; this is the best it had found.
+      aim: what was minimised; of `throughput` the time that an item takes.
+      seconds: the estimated time of the whole batch; None where it is not known.
+      selection: the batch size, microbatches and mesh that it is for, and what they were chosen
+        from.
     """
 
     target: Target
@@ -194,6 +199,9 @@ class Plan:
     choices: tuple[TriedPlace, ...] = ()
     floor: Floor = NO_FLOOR
     interrupted: bool = False
+    aim: OneOf["recompute", "time", "memory", "throughput"] = "recompute"
+    seconds: float | None = None
+    selection: Selection = NO_SELECTION
 
     @property
     def interval(self) -> Interval | None:

@@ -21,6 +21,7 @@ from jaxresid.model import (
     CompiledReport,
     CompilerWarning,
     Computed,
+    Configuration,
     Consumer,
     Cost,
     Equation,
@@ -28,6 +29,7 @@ from jaxresid.model import (
     Expression,
     Finding,
     Floor,
+    FrontRow,
     IntervalBasis,
     JaxInfo,
     Listing,
@@ -45,6 +47,7 @@ from jaxresid.model import (
     PlannedValue,
     Report,
     Residual,
+    Selection,
     Source,
     Split,
     SweepRow,
@@ -157,6 +160,7 @@ def plan_json(plan: Plan) -> str:
             "chip": plan.chip,
             "budget_nbytes": plan.budget_nbytes,
             "offload": plan.offload,
+            "aim": plan.aim,
             "answer": plan.answer,
             "fits": plan.fits,
             "lowest_nbytes": plan.lowest_nbytes,
@@ -173,10 +177,12 @@ def plan_json(plan: Plan) -> str:
             "plain_flops": plan.plain_flops,
             "recompute_fraction": plan.recompute_fraction,
             "time_fraction": plan.time_fraction,
+            "seconds": plan.seconds,
             "proven": plan.proven,
             "tried": plan.tried,
             "choices": [_tried_place(each) for each in plan.choices],
             "interrupted": plan.interrupted,
+            "selection": _selection(plan.selection),
             "floor": _floor(plan.floor),
             "sites": [_site(site) for site in plan.sites],
             "code": list(plan.code),
@@ -191,6 +197,49 @@ def plan_json(plan: Plan) -> str:
             "warnings": list(plan.warnings),
         }
     )
+
+
+def _selection(made: Selection) -> dict[str, Any]:
+    return {
+        "configuration": _configuration(made.configuration),
+        "front": [_front_row(row) for row in made.front],
+        "beaten": [
+            {
+                "configuration": _configuration(each.configuration),
+                "fits": each.fits,
+                "reason": each.reason,
+            }
+            for each in made.beaten
+        ],
+        "searched": made.searched,
+        "followed": made.followed,
+        "skipped": made.skipped,
+        "to_set": list(made.to_set),
+    }
+
+
+def _configuration(configuration: Configuration) -> dict[str, Any]:
+    return {
+        "batch": configuration.batch,
+        "microbatches": configuration.microbatches,
+        "mesh": configuration.mesh,
+    }
+
+
+def _front_row(row: FrontRow) -> dict[str, Any]:
+    return {
+        "configuration": _configuration(row.configuration),
+        "checkpoints": row.checkpoints,
+        "chosen": row.chosen,
+        "answer": row.answer,
+        "peak_nbytes": row.peak_nbytes,
+        "low_nbytes": row.low_nbytes,
+        "high_nbytes": row.high_nbytes,
+        "recompute_flops": row.recompute_flops,
+        "recompute_fraction": row.recompute_fraction,
+        "seconds": row.seconds,
+        "items_per_s": row.items_per_s,
+    }
 
 
 def compiled_json(report: CompiledReport) -> str:

@@ -207,7 +207,7 @@ class TestReports:
 
     def test_several_batch_sizes_are_for_sweep(self, configured, fails, report):
         configured("batch = [2, 9]")
-        message = "--batch: only sweep takes several sizes (2,9); choose one: --batch 2"
+        message = "--batch: only plan and sweep take several sizes (2,9); choose one: --batch 2"
         assert message in fails("report", "train")
         assert shapes(report("train", "--batch", "9")) == [(9, 4)]
 

@@ -1105,10 +1105,15 @@ def test_json_of_a_plan():
     assert floor["without"] == ["the optimizer's state and its update"]
     for name in ("schema", "jax", "target", "on"):
         assert value.pop(name) == json.loads(comparison_json(COMPARISON))[name]
+    assert value.pop("selection") == {
+        "configuration": {"batch": None, "microbatches": 1, "mesh": None},
+        **{"front": [], "beaten": [], "to_set": []},
+        **{"searched": 1, "followed": 0, "skipped": 0},
+    }
     assert value == {
         f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
         for f in dataclasses.fields(PLAN)
-        if f.name not in ("target", "jax", "place", "sites", "choices", "floor")
+        if f.name not in ("target", "jax", "place", "sites", "choices", "floor", "selection")
     } | {"fits": True}
     assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
         ("scan", 1, 48, True),
@@ -1297,8 +1302,8 @@ def loss_inputs():
 @pytest.fixture
 def planning(tmp_path, monkeypatch):
     """`jaxresid plan` with a plan, an edit and its verification that are given."""
-    from jaxresid.advice.plan import plan as planning_module
-    from jaxresid.advice.plan import verification
+    from jaxresid.advice.plan.joint import configurations
+    from jaxresid.advice.plan.joint import joint as planning_module
     from jaxresid.advice.plan.source import writing
     from jaxresid.cli.commands import plan as command_module
 
@@ -1322,15 +1327,18 @@ def planning(tmp_path, monkeypatch):
             assert subject.fun is question.fun
             return subject
 
-        def retraced(check, options):
+        def retraced(check, options, microbatches):
+            assert microbatches == 1
             return check, options
 
         def drafted(
-            subject, budget_nbytes, *, progress, check, compiles, keeps_interrupted, **given
+            found, place, budget_nbytes, *, progress, checks, compiles, keeps_interrupted, **given
         ):
             assert keeps_interrupted
+            (only,) = found.each()
+            check = checks(found.check(only), only)
             # Whatever is printed of a plan was traced, in this process or another.
-            assert check[0] is subject and check[1].target == "planned_model.py:loss"
+            assert check[0] is found.subject(only) and check[1].target == "planned_model.py:loss"
             done.append((budget_nbytes, given))
             if compiles is not None:
                 done.append((compiles.place.text, compiles.left_s))
@@ -1343,8 +1351,8 @@ def planning(tmp_path, monkeypatch):
             if error is not None:
                 raise error
 
-        monkeypatch.setattr(verification, "in_process_check", rehearsal)
-        monkeypatch.setattr(planning_module, "drafted", drafted)
+        monkeypatch.setattr(configurations, "in_process_check", rehearsal)
+        monkeypatch.setattr(planning_module, "jointly_drafted", drafted)
         monkeypatch.setattr(command_module, "with_second_process", retraced)
         monkeypatch.setattr(command_module, "verify", verify)
         monkeypatch.setattr(command_module, "why_unavailable", lambda place: unavailable)
@@ -1355,12 +1363,12 @@ def planning(tmp_path, monkeypatch):
     return plan_with
 
 
-ASKED = (GIB, {"offload": False})
+ASKED = (GIB, {"aim": None, "offload": False})
 
 
 def test_plan_exits_by_whether_it_fits(planning, capsys):
     code, done, text = planning(PLAN, "--offload")
-    assert (code, done, text) == (0, [(GIB, {"offload": True})], MODEL)
+    assert (code, done, text) == (0, [(GIB, {"aim": None, "offload": True})], MODEL)
     assert "fits 8.00 GiB" in capsys.readouterr().out
     code, done, text = planning(NO_FIT, "-f", "json")
     value = json.loads(capsys.readouterr().out)

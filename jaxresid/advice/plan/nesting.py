@@ -109,7 +109,7 @@ class Trials(Protocol):
     tried: list[TracedVariant]
     budget: int
     slack: float
-    transfers: bool
+    may_pay: bool
 
     def best(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
         """Return the cheapest variant that fits, or None."""
@@ -166,7 +166,7 @@ class NestSearch:
         """Try whatever may be cheaper than the best that fits; else what may have a lower peak."""
         search = self._search
         best = search.best()
-        if best is not None and best.cost <= search.slack and not search.transfers:
+        if best is not None and best.cost <= search.slack and not search.may_pay:
             return
         self._made = families = self._families()
         while self._left > 0:

@@ -1,4 +1,4 @@
-"""What a plan minimises: recomputed FLOPs, or the estimated time where values may be offloaded."""
+"""What a plan minimises: recomputed FLOPs, or the estimated time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,32 @@ class Objective:
     Args:
       plain: The variant without any checkpoint.
       chip: The chip whose figures the time is estimated from; None where none are known.
-      offload: Whether the estimated time is minimised, in place of the FLOPs.
+      offload: Whether values may be moved to the host.
+      by_time: Whether the estimated time is minimised, in place of the FLOPs.
+      passes: How often what is traced runs: once for each microbatch.
 
     Attributes:
       transfer: The cost of moving bytes to the host and back; None: nothing is offloaded.
       slack: A difference in cost that does not justify an edit.
     """
 
-    def __init__(self, plain: Variant, chip: Chip | None, *, offload: bool) -> None:
+    def __init__(
+        self,
+        plain: Variant,
+        chip: Chip | None,
+        *,
+        offload: bool,
+        by_time: bool,
+        passes: int = 1,
+    ) -> None:
         self._plain, self._chip = plain, chip
-        self._costs = Costs()
+        self._costs, self._passes = Costs(), passes
         self._plain_seconds = self._seconds(plain)
-        self._timed = chip if offload else None
+        self._timed = chip if by_time else None
         self.transfer: Callable[[int], float] | None = None
-        if (timed := self._timed) is not None:
-            self.transfer = lambda nbytes: 2 * transfer_seconds(nbytes, timed)
-        self.slack = _WORTH_AN_EDIT * (self._plain_seconds if offload else plain.cost.flops)
+        if (timed := self._timed) is not None and offload:
+            self.transfer = lambda nbytes: 2 * passes * transfer_seconds(nbytes, timed)
+        self.slack = _WORTH_AN_EDIT * (self._plain_seconds if by_time else plain.cost.flops)
 
     def cost(self, variant: Variant) -> float:
         """Return the cost of a variant on top of that without any checkpoint."""
@@ -46,8 +56,8 @@ class Objective:
     def of_eqn(self, eqn: Any) -> float:
         """Return the cost of running an eqn once more."""
         if self._timed is not None:
-            return eqn_seconds(eqn, self._timed)
-        return self._costs.of_eqn(eqn).flops
+            return self._passes * eqn_seconds(eqn, self._timed)
+        return self._passes * self._costs.of_eqn(eqn).flops
 
     def time_fraction(self, variant: Variant) -> float | None:
         """Return the estimated time of a variant over that without any checkpoint.
@@ -57,6 +67,15 @@ class Objective:
         if not self._plain_seconds:
             return None
         return (self._seconds(variant) - self._plain_seconds) / self._plain_seconds
+
+    def seconds(self, variant: Variant) -> float | None:
+        """Return the estimated time of a variant; None where no figures of the chip are known."""
+        return None if self._chip is None else self._seconds(variant)
+
+    def recompute_fraction(self, variant: Variant) -> float:
+        """Return the FLOPs that a variant adds as a share of those without any checkpoint."""
+        added = max(variant.cost.flops - self._plain.cost.flops, 0)
+        return added / self._plain.cost.flops if self._plain.cost.flops else 0.0
 
     def _seconds(self, variant: Variant) -> float:
         return seconds(variant.lowered, self._chip).total if self._chip else 0.0

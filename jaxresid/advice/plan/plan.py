@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from jaxresid.advice.compare.policy_targets import remarks
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, warnings_of
-from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.confirmation import Confirmation, compiles_for
 from jaxresid.advice.plan.drafts import Draft, Drafts
@@ -20,83 +20,16 @@ from jaxresid.advice.plan.search import Search
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.tried import is_proven, tried_places
-from jaxresid.advice.plan.verification import Check, in_process_check, without_checkpoints
+from jaxresid.advice.plan.verification import Check, without_checkpoints
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.errors import InputsError
-from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.memory.compilers import has_estimate
-from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.model import Floor, Plan, answer
-from jaxresid.option_types import Mode
-from jaxresid.units import format_bytes, parse_bytes
+from jaxresid.option_types import Aim
+from jaxresid.units import format_bytes
 from jaxresid.xla.places import Place, memory_of, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
-
-
-@in_two_calls
-def plan(
-    fun: Callable[..., Any],
-    *,
-    budget: int | str | None = None,
-    offload: bool = False,
-    compile: bool = False,
-    compile_time: float = COMPILE_SECONDS,
-    argnums: int | Sequence[int] | None = None,
-    has_aux: bool = False,
-    mode: Mode = "auto",
-    on: str | Place | None = None,
-    mesh: Any = None,
-) -> Callable[..., Plan]:
-    """Return a function that plans how `fun` fits into memory with the least recomputation.
-
-    `fun` is planned together with its gradients. Use it as
-    `jaxresid.plan(fun, budget="12GiB")(*args, **kwargs)`.
-
-    Args:
-      fun: The function to plan for, as for `jaxresid.inspect`.
-      budget: Bytes of peak memory, or text such as `12GiB`. None means the memory that a program
-        can have of one device of that place.
-      offload: Whether values may also be moved to host memory. If so, the estimated time on
-        that place's chip is minimised, transfers included, instead of the recomputed FLOPs.
-      compile: Whether that place's compiler confirms the plan: it compiles at most six variants,
-        and the plan's peak is what it says. For a CPU, where peaks are not estimated, it is always
-        asked, about at most twenty.
-      compile_time: Seconds that these compiles may take together.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
-      on: The place that the figures are for, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
-
-    Returns:
-      A function of the arguments of `fun` that returns a `Plan`.
-
-    Raises:
-      JaxresidError: As `jaxresid.inspect`, because the budget is not understood or not known, or
-        because nothing can be compiled for that place here.
-    """
-    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
-    nbytes = _nbytes(budget) if isinstance(budget, str) else budget
-
-    def planned_for(*args: Any, **kwargs: Any) -> Plan:
-        asked = question.of(args, kwargs)
-        found = subject(asked)
-        compiles = None
-        if compile or not has_estimate(found.place):
-            settings = CompileSettings(cache=CompileCache(default_directory()))
-            compiles = compiles_for(found.place, settings, limit_s=compile_time)
-        check = in_process_check(found, asked)
-        return drafted(found, nbytes, offload=offload, check=check, compiles=compiles)[0]
-
-    return planned_for
-
-
-def _nbytes(budget: str) -> int:
-    try:
-        return parse_bytes(budget)
-    except ValueError as e:
-        raise InputsError(f"budget: {e}") from None
 
 
 def planned(subject: Subject, budget_nbytes: int) -> Plan:
@@ -129,33 +62,91 @@ def drafted(
       keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
         one; else it is raised.
     """
+    by = terms(subject.place, budget_nbytes, offload=offload, compiles=compiles, progress=progress)
+    with gc_paused(), subject.tracing():
+        planning = Planning(
+            subject, by.budget_nbytes, by.chip, offload, progress or (lambda _: None)
+        )
+        return planning.planned(check, by.compiles, by.said, keeps_interrupted=keeps_interrupted)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a plan has to keep to.
+
+    Attributes:
+      budget_nbytes: The budget in bytes of peak memory.
+      aim: What is minimised, or the throughput that is maximised.
+      chip: The chip whose rates tell the time; None where none are known.
+      compiles: What has the plan confirmed; None: it is an estimate.
+      said: Warnings to add to the plan's.
+    """
+
+    budget_nbytes: int
+    aim: Aim
+    chip: Chip | None
+    compiles: LimitedCompiles | None
+    said: tuple[str, ...]
+
+
+def terms(
+    place: Place,
+    budget_nbytes: int | None,
+    *,
+    aim: Aim | None = None,
+    offload: bool = False,
+    compiles: LimitedCompiles | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Terms:
+    """Return what a plan for a place has to keep to.
+
+    Args:
+      place: The place.
+      budget_nbytes: As for `drafted`.
+      aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
+      offload: As for `drafted`.
+      compiles: As for `drafted`.
+      progress: As for `drafted`.
+
+    Raises:
+      InputsError: They do not go together, or something is not known of the place.
+    """
     if budget_nbytes is None:
-        budget_nbytes = memory_of(subject.place)
+        budget_nbytes = memory_of(place)
     if budget_nbytes <= 0:
         raise InputsError(f"a budget of {budget_nbytes} bytes leaves no room; write e.g. 12GiB")
-    chip = chip_of(subject.place)
+    chip = chip_of(place)
     if offload and chip is None:
         raise InputsError(
-            f"the transfer rates of {subject.place.text} are not known;"
+            f"the transfer rates of {place.text} are not known;"
             f" plan without offload, or for one of {', '.join(places_with_rates())}"
         )
-    if compiles is not None and (reason := why_unavailable(subject.place)) is not None:
+    if aim in ("time", "throughput") and chip is None:
+        raise InputsError(
+            f"the rates of {place.text} are not known, so its time is not;"
+            f" minimize recompute or memory, or plan for one of {', '.join(places_with_rates())}"
+        )
+    if aim == "recompute" and offload:
+        raise InputsError(
+            "minimize recompute does not count what offload takes; minimize time, or leave out"
+            " offload"
+        )
+    if compiles is not None and (reason := why_unavailable(place)) is not None:
         raise InputsError(reason)
-    if compiles is None and not has_estimate(subject.place):
+    if compiles is None and not has_estimate(place):
         settings = CompileSettings(cache=CompileCache(default_directory()))
-        compiles = compiles_for(subject.place, settings, progress=progress)
+        compiles = compiles_for(place, settings, progress=progress)
     said = []
-    room = subject.place.memory_nbytes
+    room = place.memory_nbytes
     if compiles is not None and room is not None and budget_nbytes > room:
         # XLA refuses what needs more, whatever the budget.
         budget_nbytes = room
         said.append(
             f"planned for {format_bytes(room)}, all that a program can have of one device of"
-            f" {subject.place.text}: the budget is more"
+            f" {place.text}: the budget is more"
         )
-    with gc_paused(), subject.tracing():
-        planning = Planning(subject, budget_nbytes, chip, offload, progress or (lambda _: None))
-        return planning.planned(check, compiles, said, keeps_interrupted=keeps_interrupted)
+    default: Aim = "time" if offload else "recompute"
+    return Terms(budget_nbytes, aim or default, chip, compiles, tuple(said))
 
 
 class Planning:
@@ -168,12 +159,18 @@ class Planning:
         chip: Chip | None,
         offload: bool,
         progress: Callable[[str], None],
+        aim: Aim | None = None,
     ) -> None:
         self.subject, self.budget_nbytes, self.progress = subject, budget_nbytes, progress
         self.chip, self.offload = chip, offload
+        self.aim: Aim = aim or ("time" if offload else "recompute")
         self.variants = subject.variants()
         self.plain = without_checkpoints(self.variants)
-        self.objective = Objective(self.plain, chip, offload=offload)
+        self.by_time = offload or self.aim in ("time", "throughput")
+        self.objective = Objective(
+            self.plain, chip, offload=offload, by_time=self.by_time, passes=subject.passes
+        )
+        self.decided: TracedVariant | None = None  # what the last plan shows
         self.menus = Menus(subject, self.variants, budget_nbytes, self.objective, progress)
         self.has_estimate = has_estimate(subject.place)
         self.peaks = Peaks(ESTIMATE if self.has_estimate else GUIDE)
@@ -183,10 +180,12 @@ class Planning:
             self.menus.of_policies(),
             self.menus.all,
             self.objective.cost,
-            budget_nbytes,
+            # The lowest peak is that of a search for which everything is too big.
+            1 if self.aim == "memory" else budget_nbytes,
             nests=self.variants.nests(),
             peaks=self.peaks,
             slack=self.objective.slack,
+            may_pay=self.by_time,
             progress=progress,
         )
 
@@ -216,12 +215,30 @@ class Planning:
                 raise
             self.search.stop()
             if decided is None:
-                # The code of what is shown now is not traced: that may be what takes long.
-                drafts = self._drafts(None)
-                decided = self._best_so_far(drafts)
-            if decided is None:
-                raise
+                found = self.so_far(compiles, more)
+                if found is None:
+                    raise
+                return found
             made = self._plan(decided, drafts, compiles, more, interrupted=True)
+        return made, decided.plan_edits.edits
+
+    def so_far(
+        self, compiles: LimitedCompiles | None, said: Sequence[str]
+    ) -> tuple[Plan, tuple[FileEdit, ...]] | None:
+        """Return the best plan of what was traced, and its edits; None where nothing with a figure.
+
+        Nothing is traced from now on, the code of the plan neither: that may be what takes long.
+
+        Args:
+          compiles: As for `drafted`.
+          said: Warnings to add to the plan's.
+        """
+        self.search.stop()
+        drafts = self._drafts(None)
+        decided = self._best_so_far(drafts)
+        if decided is None:
+            return None
+        made = self._plan(decided, drafts, compiles, said, interrupted=True)
         return made, decided.plan_edits.edits
 
     def _drafts(self, check: Check | None) -> Drafts:
@@ -235,7 +252,7 @@ class Planning:
             self.search.run()
         else:
             confirmation = Confirmation(
-                self.search, self.peaks, drafts, compiles, self.budget_nbytes
+                self.search, self.peaks, drafts, compiles, self.search.budget
             )
             self.triton_nbytes = confirmation.triton_nbytes
             decided = confirmation.run()
@@ -254,7 +271,7 @@ class Planning:
     def _best_so_far(self, drafts: Drafts) -> Draft | None:
         """Return the best draft of what was traced; None where nothing with a figure was."""
         self.peaks.caution = 0.0
-        unknown = [t for t in self.search.tried if self._shown(t) is None]
+        unknown = [t for t in self.search.tried if self.shown_nbytes(t) is None]
 
         def ranked(excluding: Sequence[TracedVariant]) -> TracedVariant | None:
             left_out = [*unknown, *excluding]
@@ -273,6 +290,7 @@ class Planning:
     ) -> Plan:
         subject, search, plain = self.subject, self.search, self.plain
         shown, found = decided.tried, decided.figures
+        self.decided = shown
         is_promised = drafts.is_right(decided)
         confirmed = self.peaks.figures.get(shown) if is_promised else None
         peak_nbytes = found.peak_nbytes if confirmed is None else confirmed
@@ -301,12 +319,13 @@ class Planning:
             chip=self.chip.name if self.chip else None,
             budget_nbytes=self.budget_nbytes,
             offload=self.offload,
+            aim=self.aim,
             answer=("fits" if fits else "does not fit")
             if confirmed is not None or is_out_of_reach
             else answer(around, self.budget_nbytes),
-            lowest_nbytes=min(self._shown(lowest) or 0, peak_nbytes),
-            written_nbytes=self._shown(by_name["written_nbytes"]),
-            plain_nbytes=self._shown(by_name["plain_nbytes"]),
+            lowest_nbytes=min(self.shown_nbytes(lowest) or 0, peak_nbytes),
+            written_nbytes=self.shown_nbytes(by_name["written_nbytes"]),
+            plain_nbytes=self.shown_nbytes(by_name["plain_nbytes"]),
             peak_nbytes=peak_nbytes,
             estimate_nbytes=found.peak_nbytes if self.has_estimate else None,
             kept_nbytes=found.kept_nbytes,
@@ -315,6 +334,7 @@ class Planning:
             plain_flops=plain.cost.flops,
             recompute_fraction=share,
             time_fraction=self.objective.time_fraction(shown.variant) if is_promised else None,
+            seconds=self.objective.seconds(shown.variant) if is_promised else None,
             sites=decided.sites,
             proven=is_out_of_reach
             or (not interrupted and is_proven(search, shown, self.peaks.figures)),
@@ -350,7 +370,7 @@ class Planning:
         """
         is_step = self.subject.target.mode == "step"
         parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
-        if not traces or not self.has_estimate:
+        if not traces or not self.has_estimate or self.subject.passes > 1:
             return Floor(parts, (), without)
         self.progress("tracing what lowers the floor")
         reliefs = Reliefs(self.subject, self.variants, shown, self.budget_nbytes)
@@ -359,10 +379,10 @@ class Planning:
     def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""
         wrong = drafts.wrong
-        known = {t: n for t in self.search.tried if (n := self._shown(t)) is not None}
+        known = {t: n for t in self.search.tried if (n := self.shown_nbytes(t)) is not None}
         return min(known, key=lambda t: (t in wrong, known[t]))
 
-    def _shown(self, tried: TracedVariant | None) -> int | None:
+    def shown_nbytes(self, tried: TracedVariant | None) -> int | None:
         """Return the peak of a variant as it may be shown, in bytes.
 
         XLA's figure, else the estimate, if there is one.

@@ -44,6 +44,7 @@ class Search:
       nests: The loops that may be cut into segments.
       peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
+      may_pay: Whether a checkpoint may cost less than none, as where time is minimised.
       progress: Called with a text that says what is being done.
 
     Attributes:
@@ -62,6 +63,7 @@ class Search:
         nests: Sequence[Nest],
         peaks: Peaks,
         slack: float,
+        may_pay: bool,
         progress: Callable[[str], None],
     ) -> None:
         self._variants = variants
@@ -74,7 +76,7 @@ class Search:
         self.budget = budget
         self.slack = slack
         self._progress = progress
-        self.transfers = any("offload" in (o.policy or "") for m in menus for o in m.known)
+        self.may_pay = may_pay
         self._known: dict[Hashable, TracedVariant | None] = {}
         self._overlaps = set(variants.overlaps())
         self.tried: list[TracedVariant] = []
@@ -117,7 +119,7 @@ class Search:
     def run(self) -> None:
         """Try whatever may be the cheapest."""
         plain = self.trial({})
-        if plain is not None and self._fits(plain) and not plain.cost and not self.transfers:
+        if plain is not None and self._fits(plain) and not plain.cost and not self.may_pay:
             self._try_policies([None])  # nothing is cheaper; the lowest is shown all the same
             return
         if self._fronts is not None:

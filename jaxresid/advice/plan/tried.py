@@ -42,15 +42,18 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
 
     That is so where nothing is recomputed; and at one place of one call, or loop, with its whole
     front tried, where no other place could have a checkpoint beside it. What the compiler says of a
-    choice is only known where it was asked.
+    choice is only known where it was asked; and where time is minimised, a sum over values does not
+    tell what their kernels take together.
 
     Args:
       search: The search, which ran to its end.
       shown: The variant that is shown.
       figures: The variants that the compiler said figures of.
     """
+    if search.may_pay:
+        return False
     best = search.best()
-    if best is not None and best.cost <= 0 and not search.transfers:
+    if best is not None and best.cost <= 0:
         return shown is best
     searched = [menu for menu in search.menus if menu.front]
     if figures or len(searched) != 1 or not search.every_front:

@@ -89,18 +89,23 @@ def without_checkpoints(variants: Variants) -> Variant:
     return variants.variant({place: everywhere(place, None) for place in sites})
 
 
-def in_process_check(original: Subject, question: Question) -> Check:
+def in_process_check(
+    original: Subject, question: Question, made_of: Callable[[Subject], Subject] | None = None
+) -> Check:
     """Return a check that traces edited code in this process, see `live_patch`.
 
     Args:
       original: The traced function that the question led to.
       question: The question about the target.
+      made_of: Makes what is planned for of the traced target; None: it is the target.
     """
 
     def check(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
         try:
             with patched(edits, question.fun) as fun, intercept_bind({}):
                 edited = subject(replace(question, fun=fun, mode=original.target.mode))
+                if made_of is not None:
+                    edited = made_of(edited)
                 variant = edited.variants().variant({})
                 return WrittenCode(_figures(variant, promised.plain_flops), variant)
         except UnpatchableError as e:

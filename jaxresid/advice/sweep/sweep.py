@@ -36,7 +36,6 @@ from jaxresid.model import Sweep, SweepRow
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress
-from jaxresid.targets.inputs import Inputs
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import Place, why_unavailable
 from jaxresid.xla.processes.cache import key
@@ -146,36 +145,13 @@ def sweep(
         def trace(batch: int | None) -> Subject:
             if batch is None:
                 return subject(question.of(args, kwargs))
-            return subject(_at_batch(question, args[0](batch), kwargs))
+            return subject(question.of_made(args[0](batch), kwargs))
 
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(Results.open(results)) if results is not None else None
             return swept(trace, grid, chosen(), results=file)
 
     return swept_over
-
-
-def _at_batch(question: Question, inputs: Any, kwargs: Mapping[str, Any]) -> Question:
-    """Return the question about the arguments that were made for one batch size.
-
-    `kwargs` are the keyword arguments that are the same at every size.
-
-    Raises:
-      InputsError: The function that makes the arguments made something else, or an argument is
-        given twice.
-    """
-    if not isinstance(inputs, tuple | list | Inputs):
-        raise InputsError(
-            "the function that makes the inputs of a sweep must return the positional arguments as"
-            f" a tuple or list, or jaxresid.Inputs, not a value of type {type(inputs).__name__}"
-        )
-    args, own = (inputs.args, inputs.kwargs) if isinstance(inputs, Inputs) else (inputs, {})
-    if twice := [name for name in own if name in kwargs]:
-        raise InputsError(
-            f"{twice[0]} is given twice, by the function that makes the inputs and in the call;"
-            " give it once"
-        )
-    return question.of(args, {**own, **kwargs})
 
 
 def swept(

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
+from typing import get_args
 
 import click
 
 from jaxresid.cli.main import EXIT_INTERRUPTED, encoding_of, rendered, showing_progress, tell, write
+from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import CompilingOptions, compile_options, limit_s, settings
-from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.inputs import (
+    TargetOptions,
+    output_options,
+    provide_devices,
+    requested,
+    target_options,
+)
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
+from jaxresid.option_types import Minimized
 from jaxresid.xla.places import memory_of, why_unavailable
 
 
@@ -25,6 +35,25 @@ from jaxresid.xla.places import memory_of, why_unavailable
     metavar="SIZE",
     help="The memory that the peak has to fit into: 12GiB, 800MB, 4096.  [default: what a program"
     " can have of one device of --on]",
+)
+@click.option(
+    "--microbatches",
+    callback=batches.counts,
+    metavar="N",
+    help="In how many microbatches the batch may go through, its gradients added up in a scan: a"
+    " number, several (1,4) or a range (1..16), of which those are tried that divide the batch."
+    "  [default: 1]",
+)
+@click.option(
+    "--minimize",
+    type=click.Choice(get_args(Minimized)),
+    help="recompute: the FLOPs that are run again. time: the estimated time of an item of the"
+    " batch, transfers included. memory: the peak.  [default: recompute, with --offload time]",
+)
+@click.option(
+    "--maximize",
+    type=click.Choice(["throughput"]),
+    help="throughput: the items of the batch per second, estimated as the time.",
 )
 @click.option(
     "--offload",
@@ -46,6 +75,9 @@ def plan(
     format_: str,
     output: str | None,
     budget: int | None,
+    microbatches: tuple[int, ...],
+    minimize: Minimized | None,
+    maximize: str | None,
     offload: bool,
     diff_: bool,
     write_: bool,
@@ -63,6 +95,8 @@ def plan(
     or the code of the plan cannot be traced, 2 if something went wrong. Ctrl-C ends the search: the
     best plan found so far is printed, nothing is written, and the exit code is 130.
     """
+    if minimize and maximize:
+        raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
     if diff_ and format_ != "text":
@@ -76,18 +110,31 @@ def plan(
     confirms = compile_ or place.kind == "cpu" or (write_ and not unavailable)
     options, _ = placed(options, compiles=confirms)
     with showing_progress(f"tracing {options.target}") as say:
-        found, request = subject_of(options)
         from jaxresid.advice.plan.confirmation import compiles_for
-        from jaxresid.advice.plan.plan import drafted
+        from jaxresid.advice.plan.joint.api import aim_of
+        from jaxresid.advice.plan.joint.configurations import Configurations, Grid
+        from jaxresid.advice.plan.joint.joint import jointly_drafted
         from jaxresid.advice.plan.source import writing
-        from jaxresid.advice.plan.verification import in_process_check
 
-        result, edits = drafted(
-            found,
+        def at(batch: int | None, mesh: str | None) -> TargetOptions:
+            chosen = replace(options, batch=() if batch is None else (batch,))
+            return chosen if mesh is None else replace(chosen, mesh=(mesh,))
+
+        batches.check_specs((*options.arg, *options.kwarg), options.batch)
+        provide_devices(options.mesh)
+        result, edits = jointly_drafted(
+            Configurations(
+                Grid(options.batch, microbatches, options.mesh),
+                lambda batch, mesh: requested(at(batch, mesh)).question,
+            ),
+            place,
             budget,
+            aim=aim_of(minimize, maximize),
             offload=offload,
             progress=say,
-            check=with_second_process(in_process_check(found, request.question), options),
+            checks=lambda check, found: with_second_process(
+                check, at(found.batch, found.mesh), found.microbatches
+            ),
             compiles=compiles_for(
                 place, settings(compiling), limit_s=limit_s(compiling), progress=say
             )
@@ -95,6 +142,7 @@ def plan(
             else None,
             keeps_interrupted=True,
         )
+        chosen = result.selection.configuration
         if result.interrupted or not (result.is_within and (diff_ or write_)):
             edits = ()
         elif result.unwritten:
@@ -110,7 +158,7 @@ def plan(
             raise InputsError(reasons)
         if edits and write_:
             say("tracing the edited code")
-            verify(result, edits, options)
+            verify(result, edits, at(chosen.batch, chosen.mesh))
     from jaxresid.render.tables.plan import render_plan, verdict_text
 
     if write_ and edits:

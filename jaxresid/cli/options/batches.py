@@ -28,22 +28,58 @@ _WORD = re.compile(r"(?<!\w)batch(?!\w)")
 def parsed(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...]:
-    """Return the batch sizes of text such as `8,16,32`, each once.
+    """Return the batch sizes of text such as `8,16,32` or `8..64`, each once.
+
+    A range is its first number, doubled again and again, and its last.
 
     Raises:
       click.BadParameter: A part is not a batch size.
     """
     if value is None:
         return ()
-    found = []
+    found: list[int] = []
     for part in value.split(","):
-        text = part.strip().replace("_", "")
-        if not (text.isascii() and text.isdigit()) or int(text) < 1:
-            raise click.BadParameter(
-                f"{part.strip()!r} is not a batch size; write whole numbers such as 8,16,32"
-            )
-        found.append(int(text))
+        low, high = _range(part, "a batch size")
+        while low < high:
+            found.append(low)
+            low *= 2
+        found.append(high)
     return tuple(dict.fromkeys(found))
+
+
+def counts(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, ...]:
+    """Return the numbers of microbatches of text such as `1,4` or `1..16`: each of a range.
+
+    Raises:
+      click.BadParameter: A part is not a number of microbatches.
+    """
+    if value is None:
+        return (1,)
+    found: list[int] = []
+    for part in value.split(","):
+        low, high = _range(part, "a number of microbatches")
+        found += range(low, high + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _range(part: str, what: str) -> tuple[int, int]:
+    """Return the ends of `8..64`; of a single number it is both.
+
+    Raises:
+      click.BadParameter: It is neither.
+    """
+    ends = [end.strip().replace("_", "") for end in part.split("..")]
+    if len(ends) > 2 or not all(end.isascii() and end.isdigit() and int(end) for end in ends):
+        raise click.BadParameter(
+            f"{part.strip()!r} is not {what}; write whole numbers such as 8,16,32, or a range such"
+            " as 8..64"
+        )
+    low, high = int(ends[0]), int(ends[-1])
+    if low > high:
+        raise click.BadParameter(f"{part.strip()!r} is an empty range; write {high}..{low}")
+    return low, high
 
 
 def is_sized(spec: str) -> bool:
@@ -60,7 +96,8 @@ def single(batches: Sequence[int]) -> int | None:
     if len(batches) > 1:
         listed = ",".join(map(str, batches))
         raise InputsError(
-            f"--batch: only sweep takes several sizes ({listed}); choose one: --batch {batches[0]}"
+            f"--batch: only plan and sweep take several sizes ({listed}); choose one: --batch"
+            f" {batches[0]}"
         )
     return batches[0] if batches else None
 

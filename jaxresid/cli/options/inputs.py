@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -49,7 +49,7 @@ class TargetOptions:
     on_origin: str = "given with --on"
     memory_fraction: float | None = None
     margin: int | None = None
-    mesh: str | None = None
+    mesh: tuple[str, ...] = ()
     mesh_mode: MeshMode | None = None
     batch: tuple[int, ...] = ()
     folder: str | None = None
@@ -94,9 +94,10 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--mesh",
+        multiple=True,
         metavar="AXIS=SIZE,...",
         help="Split the arrays over a mesh of devices, which need not be present: data=4,model=2."
-        " Bytes are then those of one device.",
+        " Bytes are then those of one device. plan takes several to choose from: repeat it.",
     )
     @click.option(
         "--mesh-mode",
@@ -124,8 +125,8 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=batches.parsed,
         metavar="N",
         help="The batch size: it replaces the word batch in a SPEC, such as f32[batch,2048], or is"
-        " passed as batch (or batch_size) to the function that makes the inputs. Several for sweep:"
-        " N,...",
+        " passed as batch (or batch_size) to the function that makes the inputs. Several for plan"
+        " and sweep: N,... or 8..64, which doubles.",
     )
     @click.option(
         "--traceback", is_flag=True, expose_value=False, help="Show the tracebacks of errors."
@@ -227,7 +228,7 @@ def requested(options: TargetOptions) -> TargetRequest:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     _check_combination(options)
     # Parsed first: a typo in a SPEC is found without importing anything.
-    axes = None if options.mesh is None else parse_axes(options.mesh)
+    axes = _axes(options.mesh)
     batch = batches.single(options.batch)
     batches.check_specs((*options.arg, *options.kwarg), options.batch)
     args = [_spec("--arg", batches.sized_spec(text, batch), axes) for text in options.arg]
@@ -295,6 +296,31 @@ def requested(options: TargetOptions) -> TargetRequest:
     return TargetRequest(question, make)
 
 
+def _axes(meshes: Sequence[str]) -> dict[str, int] | None:
+    """Return the axes of the one mesh that a program has; None without one.
+
+    Raises:
+      InputsError: There are several, or it is no mesh.
+    """
+    if len(meshes) > 1:
+        raise InputsError(
+            f"--mesh: only plan takes several ({'; '.join(meshes)}); choose one: --mesh {meshes[0]}"
+        )
+    return parse_axes(meshes[0]) if meshes else None
+
+
+def provide_devices(meshes: Sequence[str]) -> None:
+    """Set the environment to as many CPU devices as the largest of some meshes has.
+
+    It is for a process that makes several, one after the other, before it loads JAX.
+
+    Raises:
+      InputsError: One of them is no mesh.
+    """
+    for axes in map(parse_axes, meshes):
+        _provide_cpu_devices(axes)
+
+
 @contextlib.contextmanager
 def _with_device_advice() -> Iterator[None]:
     """Add advice to an error about a mesh of more devices than there are.
@@ -331,8 +357,8 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
     if jax_compat.axes_of(own) != jax_compat.axes_of(mesh):
         axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(own).items())
         raise InputsError(
-            f"--mesh {options.mesh} differs from the mesh of the inputs, {axes}; leave --mesh out,"
-            " or give the same one"
+            f"--mesh {options.mesh[0]} differs from the mesh of the inputs, {axes}; leave --mesh"
+            " out, or give the same one"
         )
     return own if options.mesh_mode is None else mesh
 
@@ -372,7 +398,7 @@ def _check_combination(options: TargetOptions) -> None:
     ]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} cannot be combined: use one of them")
-    if options.mesh_mode is not None and options.mesh is None:
+    if options.mesh_mode is not None and not options.mesh:
         raise click.UsageError("--mesh-mode needs --mesh")
     if options.concrete_inputs and given not in ([], ["--inputs"]):
         raise click.UsageError(

@@ -90,3 +90,14 @@ def split_over_devices(leaf: Any) -> Any | None:
     if not isinstance(sharding.mesh, jax.sharding.Mesh):
         return None
     return sharding
+
+
+def like(leaf: Any, shape: Sequence[int], dtype: Any = None, sharding: Any = None) -> Any:
+    """Return an array's ShapeDtypeStruct with another shape, and another dtype or sharding."""
+    jax = jax_compat.import_jax()
+    return jax.ShapeDtypeStruct(
+        tuple(shape),
+        leaf.dtype if dtype is None else jax.numpy.dtype(dtype),
+        sharding=getattr(leaf, "sharding", None) if sharding is None else sharding,
+        weak_type=bool(getattr(leaf, "weak_type", False)),
+    )

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 from jaxresid.errors import InputsError
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Mode
+from jaxresid.targets.inputs import Inputs
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place
 
@@ -74,6 +75,29 @@ class Question:
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Question:
         """Return the question about another call."""
         return replace(self, args=args, kwargs=kwargs)
+
+    def of_made(self, inputs: Any, kwargs: Mapping[str, Any]) -> Question:
+        """Return the question about arguments that a function made.
+
+        Args:
+          inputs: what that function returned.
+          kwargs: the keyword arguments that are the same however they are made.
+
+        Raises:
+          InputsError: it made something else, or an argument is given twice.
+        """
+        if not isinstance(inputs, tuple | list | Inputs):
+            raise InputsError(
+                "the function that makes the inputs must return the positional arguments as a tuple"
+                f" or list, or jaxresid.Inputs, not a value of type {type(inputs).__name__}"
+            )
+        args, own = (inputs.args, inputs.kwargs) if isinstance(inputs, Inputs) else (inputs, {})
+        if twice := [name for name in own if name in kwargs]:
+            raise InputsError(
+                f"{twice[0]} is given twice, by the function that makes the inputs and in the call;"
+                " give it once"
+            )
+        return self.of(args, {**own, **kwargs})
 
     def positions(self, names: Sequence[str]) -> frozenset[int] | None:
         """Return the positional arguments to differentiate, counted from the first; None: all.

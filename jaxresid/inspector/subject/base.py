@@ -72,6 +72,11 @@ class Subject(ABC):
         """
         return False
 
+    @property
+    def passes(self) -> int:
+        """How often its trace runs one after the other: once for each microbatch."""
+        return 1
+
     @functools.cached_property
     def profile(self) -> Profile:
         """The compiler whose rules its peak is estimated by."""

@@ -20,6 +20,7 @@ from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
+from jaxresid.render.tables.selection import render_selection
 from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes, format_flops
 
@@ -161,6 +162,13 @@ def search_text(plan: Plan) -> str:
             f"Nothing among the choices tried fits ({tried}); not all combinations of them were, so"
             " something may fit."
         )
+    if plan.aim == "memory":
+        if plan.proven:
+            return f"Nothing among the choices tried has a lower peak: each was traced ({tried})."
+        return (
+            f"Nothing among the choices tried has a lower peak ({tried}); not all combinations of"
+            " them were, so something lower may exist."
+        )
     if plan.proven and not plan.recompute_flops:
         return f"Nothing is cheaper: nothing is recomputed ({tried})."
     if plan.proven:
@@ -206,6 +214,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     parts.append(FlowingParts(figure_parts(plan, times), indent=2))
     if not plan.is_within and not plan.floor.reliefs:
         parts.append(Text(helps(plan)))
+    parts += render_selection(plan)
     parts += render_floor(plan)
     parts += [Text(), *_sites(plan)]
     if plan.code:

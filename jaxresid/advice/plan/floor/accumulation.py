@@ -12,10 +12,18 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 
 
-def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> StepTrace:
+class AccumulatedTrace(StepTrace):
+    """The trace of a function's value and gradients, added up over microbatches.
+
+    It returns values and then gradients, as many as arguments are differentiated.
+    """
+
+
+def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> AccumulatedTrace:
     """Return the trace of a scan over microbatches that adds up values and gradients.
 
-    Gradients of the batch itself are stacked.
+    Gradients of the batch itself are stacked. On a mesh each microbatch has one of so many items in
+    a row, so that all devices that the batch is split over work at it.
 
     Args:
       one: The function, traced with one microbatch.
@@ -39,20 +47,36 @@ def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> StepTrace:
     made = [*values, *parts[:count]]
     added = [k for k in range(len(made)) if k not in stacked]
 
+    is_split = call.mesh is not None
+    # Sums of gradients are split as the arguments are.
+    pieces = [None] * len(values) + [getattr(leaf, "sharding", None) for leaf in leaves[:count]]
+
+    def in_parts(whole: Any, shape: tuple[int, ...]) -> Any:
+        if not is_split:
+            return jnp.reshape(whole, (-1, *shape))
+        return jnp.swapaxes(jnp.reshape(whole, (shape[0], -1, *shape[1:])), 0, 1)
+
+    def as_given(total: Any, k: int) -> Any:
+        if pieces[k] is None or jax_compat.is_explicit(call.mesh):
+            return total
+        return jax.lax.with_sharding_constraint(total, pieces[k])
+
     def over_microbatches(given: Sequence[Any]) -> list[Any]:
         def body(totals: list[Any], each: list[Any]) -> tuple[list[Any], list[Any]]:
             inside = list(given)
             for n, part in zip(divided, each, strict=True):
                 inside[n] = part
             results = run(inside)
-            sums = [t + results[k] for t, k in zip(totals, added, strict=True)]
+            sums = [as_given(t + results[k], k) for t, k in zip(totals, added, strict=True)]
             return sums, [results[k] for k in stacked]
 
-        zeros = [jnp.zeros(made[k].shape, made[k].dtype) for k in added]
-        split = [jnp.reshape(given[n], (-1, *parts[n].shape)) for n in divided]
+        zeros = [jnp.zeros(made[k].shape, made[k].dtype, device=pieces[k]) for k in added]
+        split = [in_parts(given[n], parts[n].shape) for n in divided]
         totals, stacks = jax.lax.scan(body, zeros, split)
         joined = [
-            jnp.reshape(stack, leaves[k - len(values)].shape)
+            jnp.reshape(
+                jnp.swapaxes(stack, 0, 1) if is_split else stack, leaves[k - len(values)].shape
+            )
             for stack, k in zip(stacks, stacked, strict=True)
         ]
         found = {**dict(zip(added, totals, strict=True)), **dict(zip(stacked, joined, strict=True))}
@@ -60,7 +84,7 @@ def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> StepTrace:
 
     with jax_compat.in_mesh(call.context):
         traced = jax.jit(over_microbatches).trace(leaves)
-    return StepTrace(
+    return AccumulatedTrace(
         arguments=call,
         frames=one.frames,
         closed=traced.jaxpr,

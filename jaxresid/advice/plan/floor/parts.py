@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace
 from jaxresid.inspector.jaxpr.phases import BACKWARD, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.program.build import Program
@@ -28,12 +29,17 @@ def floor_parts(variant: Variant) -> tuple[FloorPart, ...]:
     program = variant.program
     found = [*_input_parts(variant.trace, program), *_output_parts(variant.trace, program)]
     held = sum(part.nbytes for part in found)
-    if isinstance(variant.trace, StepTrace):
+    if _is_step(variant.trace):
         spare = sum(part.nbytes for part in found if part.kind in ("updated", "output", "gradient"))
         gradients = min(gradient_nbytes(program) - spare, variant.peak_nbytes - held)
         if gradients > 0:
             found.append(FloorPart("gradient", gradients, until_update=True))
     return tuple(sorted((part for part in found if part.nbytes), key=lambda part: -part.nbytes))
+
+
+def _is_step(traced: Traced) -> bool:
+    """Return whether a trace is of a step, not of a function over its microbatches."""
+    return isinstance(traced, StepTrace) and not isinstance(traced, AccumulatedTrace)
 
 
 def argument_name(path: str) -> str:
@@ -97,12 +103,12 @@ def _input_parts(traced: Traced, program: Program) -> list[FloorPart]:
     """Return the arguments and constants by kind."""
     call = traced.arguments
     wanted = {call.paths[i] for i in call.having("differentiated")}
-    is_step = isinstance(traced, StepTrace)
+    is_step = _is_step(traced)
     sums: dict[str, list[tuple[Value, str | None]]] = {}
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
-        kind = role.kind
-        if not is_step and role.path in wanted:
-            kind = "differentiated"
+        kind: str = role.kind
+        if not is_step and role.path is not None:
+            kind = "differentiated" if role.path in wanted else "argument"
         if v.memory == "device":
             sums.setdefault(kind, []).append((v, role.path))
     return [_part(kind, values) for kind, values in sums.items()]
@@ -111,13 +117,15 @@ def _input_parts(traced: Traced, program: Program) -> list[FloorPart]:
 def _output_parts(traced: Traced, program: Program) -> list[FloorPart]:
     """Return the outputs by kind, without those that take over a donated argument's buffer."""
     nexts: dict[int, str] = {}
-    if isinstance(traced, StepTrace):
+    gradients: range = range(0)
+    if isinstance(traced, StepTrace) and _is_step(traced):
         nexts = {j: traced.inputs[i] or "" for i, at in next_values(traced).items() for j in at}
         of = dict(nexts)
     else:
         call, count = traced.arguments, len(program.outputs)
         wanted = [call.paths[i] for i in call.having("differentiated")]
         of = dict(enumerate(wanted, count - len(wanted)))
+        gradients = range(count - len(wanted), count)
     donated = Counter(
         (v.shape, v.dtype)
         for v, role in zip(program.block.inputs, program.inputs, strict=True)
@@ -130,7 +138,8 @@ def _output_parts(traced: Traced, program: Program) -> list[FloorPart]:
         if donated[v.shape, v.dtype] > 0:
             donated[v.shape, v.dtype] -= 1
             continue
-        kind = "updated" if j in nexts else "gradient" if role.kind == "gradient" else "output"
+        is_gradient = j in gradients or role.kind == "gradient"
+        kind = "updated" if j in nexts else "gradient" if is_gradient else "output"
         sums.setdefault(kind, []).append((v, of.get(j)))
     return [_part(kind, values) for kind, values in sums.items()]
 

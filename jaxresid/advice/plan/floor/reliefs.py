@@ -20,7 +20,7 @@ from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.search import choices
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
-from jaxresid.inspector.call.leaves import is_array, is_inexact
+from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
@@ -115,7 +115,7 @@ class Reliefs:
         half = batch.size // 2
         leaves = list(self._call.leaves)
         for i in batch.leaves:
-            leaves[i] = _like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
+            leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _ignoring_errors():
             made = self._variant(leaves).trace
@@ -148,7 +148,7 @@ class Reliefs:
                 return
             leaves = list(self._call.leaves)
             for i in wide:
-                leaves[i] = _like(leaves[i], leaves[i].shape, "bfloat16")
+                leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
                 made = self._variant(leaves).trace
@@ -224,12 +224,16 @@ class Reliefs:
         return variants.variant({same[place]: made for place, made in self._choices.items()})
 
 
-def batch_of(subject: Subject) -> Batch | None:
+def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
     """Return the arguments that hold a batch; None where that is not known.
 
     In a step they are what is read and not changed. In a function they are what is not
     differentiated; where all floats are, what is not in the first argument, by which JAX
     differentiates. They share their leading dimension.
+
+    Args:
+      subject: The traced function.
+      rows: That dimension, where it is known.
     """
     call = subject.trace.arguments
     roles = _roles(subject)
@@ -245,11 +249,12 @@ def batch_of(subject: Subject) -> Batch | None:
                 if role == "differentiated" and argument_name(call.paths[i]) != first
             ]
         chosen = sorted(others)
-    arrays = [i for i in chosen if _has_rows(call.leaves[i])]
+    arrays = [i for i in chosen if _has_rows(call.leaves[i], 2 if rows is None else rows)]
     if not arrays:
         return None
-    size = call.leaves[max(arrays, key=lambda i: _nbytes(call.leaves[i]))].shape[0]
-    return Batch(tuple(i for i in arrays if call.leaves[i].shape[0] == size), size)
+    size = rows or call.leaves[max(arrays, key=lambda i: _nbytes(call.leaves[i]))].shape[0]
+    leaves = tuple(i for i in arrays if call.leaves[i].shape[0] == size)
+    return Batch(leaves, size) if leaves else None
 
 
 def _roles(subject: Subject) -> Mapping[int, str]:
@@ -262,9 +267,9 @@ def _roles(subject: Subject) -> Mapping[int, str]:
     return {i: "differentiated" if i in wanted else "argument" for i in call.dynamic}
 
 
-def _has_rows(leaf: Any) -> bool:
-    """Return whether a leaf is an array of dims; a PRNG key is none."""
-    if not is_array(leaf) or not leaf.shape or leaf.shape[0] < 2:
+def _has_rows(leaf: Any, least: int) -> bool:
+    """Return whether a leaf is an array of so many rows; a PRNG key is none."""
+    if not is_array(leaf) or not leaf.shape or leaf.shape[0] < least:
         return False
     jax = jax_compat.import_jax()
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -306,7 +311,7 @@ def _split_leaves(
         most = max(dims, key=lambda d: (leaf.shape[d], -d))
         spec = jax.sharding.PartitionSpec(*(axis if d == most else None for d in range(rank)))
         sharding = jax.sharding.NamedSharding(mesh, spec)
-        found[i] = _like(leaf, leaf.shape, leaf.dtype, sharding)
+        found[i] = like(leaf, leaf.shape, leaf.dtype, sharding)
     return found
 
 
@@ -315,16 +320,6 @@ def _program(traced: Traced) -> Program:
         return step_program(traced)
     assert isinstance(traced, Trace)
     return value_and_gradients(traced)
-
-
-def _like(leaf: Any, shape: Sequence[int], dtype: Any, sharding: Any = None) -> Any:
-    jax = jax_compat.import_jax()
-    return jax.ShapeDtypeStruct(
-        tuple(shape),
-        jax.numpy.dtype(dtype) if isinstance(dtype, str) else dtype,
-        sharding=getattr(leaf, "sharding", None) if sharding is None else sharding,
-        weak_type=bool(getattr(leaf, "weak_type", False)),
-    )
 
 
 def _nbytes(leaf: Any) -> int:

@@ -1,0 +1,1 @@
+"""One search over batch sizes, microbatches, meshes and checkpoints."""

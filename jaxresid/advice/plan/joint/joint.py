@@ -1,0 +1,125 @@
+"""Plan over several batch sizes, numbers of microbatches and meshes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.plan.joint.configurations import Configurations
+from jaxresid.advice.plan.joint.pareto import front_rows
+from jaxresid.advice.plan.joint.recommendation import beaten, to_set
+from jaxresid.advice.plan.joint.search import JointSearch, Solved
+from jaxresid.advice.plan.plan import Terms, terms
+from jaxresid.advice.plan.source.file_edits import FileEdit
+from jaxresid.advice.plan.verification import Check
+from jaxresid.errors import InputsError
+from jaxresid.inspector.memory.compilers import has_estimate
+from jaxresid.inspector.subject.base import gc_paused
+from jaxresid.model import Configuration, Plan, Selection
+from jaxresid.option_types import Aim
+from jaxresid.xla.places import Place
+
+# What was planned, and the edits that carry it out.
+Drafted = tuple[Plan, tuple[FileEdit, ...]]
+
+
+def jointly_drafted(
+    configurations: Configurations,
+    place: Place,
+    budget_nbytes: int | None,
+    *,
+    aim: Aim | None = None,
+    offload: bool = False,
+    progress: Callable[[str], None] | None = None,
+    checks: Callable[[Check, Configuration], Check] | None = None,
+    compiles: LimitedCompiles | None = None,
+    keeps_interrupted: bool = False,
+) -> Drafted:
+    """Return the best plan of all configurations, and the edits that carry it out.
+
+    Args:
+      configurations: What there is to choose from.
+      place: The place to plan for.
+      budget_nbytes: The budget in bytes of peak memory; None: the memory of the place.
+      aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
+      offload: Whether values may be moved to host memory.
+      progress: Called with a text that says what is being done.
+      checks: Makes of what traces edited code in this process what traces it to be sure.
+      compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
+        none.
+      keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
+        one; else it is raised.
+
+    Raises:
+      JaxresidError: Nothing can be traced, or something is not known of the place.
+    """
+    by = terms(place, budget_nbytes, aim=aim, offload=offload, compiles=compiles, progress=progress)
+    if not has_estimate(place) and not configurations.grid.is_single:
+        raise InputsError(
+            f"peaks are not estimated for {place.text}: give one batch size, number of microbatches"
+            " and mesh, or plan for an accelerator, such as --on gpu:h100"
+        )
+    search = JointSearch(configurations, by, offload, progress or (lambda _: None))
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        found = _so_far(search, by) if keeps_interrupted else None
+        if found is None:
+            raise
+        return found
+    ranked = search.ranked() or [search.lowest()]
+    first: tuple[Solved, Drafted] | None = None
+    for solved in ranked:
+        check = configurations.check(solved.configuration)
+        if checks is not None:
+            check = checks(check, solved.configuration)
+        with gc_paused(), solved.planning.subject.tracing():
+            drafted = solved.planning.planned(
+                check, by.compiles, by.said, keeps_interrupted=keeps_interrupted
+            )
+        first = first or (solved, drafted)
+        is_refuted = by.compiles is not None and not drafted[0].is_within
+        if drafted[0].interrupted or not is_refuted:
+            return _told(search, solved, drafted)
+        if by.compiles is not None and by.compiles.is_over:
+            break
+    assert first is not None
+    return _told(search, *first)
+
+
+def _so_far(search: JointSearch, by: Terms) -> Drafted | None:
+    """Return the best plan of what was searched before Ctrl-C; None where nothing was."""
+    ranked = search.ranked()
+    if ranked:
+        found = ranked[0].planning.so_far(by.compiles, by.said)
+        return None if found is None else _told(search, ranked[0], found)
+    if search.pending is None:
+        return None
+    configuration, planning = search.pending
+    found = planning.so_far(by.compiles, by.said)
+    if found is None:
+        return None
+    rows = search.configurations.rows(configuration)
+    items = search.configurations.items(configuration)
+    solved = Solved(configuration, planning, None, None, rows, items, False)
+    search.solved.append(solved)
+    return _told(search, solved, found)
+
+
+def _told(search: JointSearch, chosen: Solved, drafted: Drafted) -> Drafted:
+    """Return a plan with what it was chosen from."""
+    plan, edits = drafted
+    planning, grid = chosen.planning, search.configurations.grid
+    searched = [s for s in search.solved if s.is_searched or s is chosen]
+    with gc_paused():
+        selection = Selection(
+            configuration=chosen.configuration,
+            front=front_rows(search.solved, planning.decided),
+            beaten=() if grid.is_single else beaten(search, chosen),
+            searched=len(searched),
+            followed=len(search.solved) - len(searched),
+            skipped=len(search.skipped),
+            to_set=tuple(to_set(chosen.configuration, planning.subject, chosen.rows, grid)),
+        )
+    return replace(plan, selection=selection), edits

@@ -1,0 +1,126 @@
+"""Why the other configurations were not chosen, and what to set for the one that was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxresid.advice.plan.floor.parts import argument_name
+from jaxresid.advice.plan.floor.reliefs import batch_of
+from jaxresid.advice.plan.joint.configurations import Grid
+from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
+from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.subject.base import Subject
+from jaxresid.model import Beaten, Configuration
+from jaxresid.units import format_bytes
+
+# A smaller difference in the estimated time is not told in per cent.
+_AS_FAST = 0.001
+
+
+def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
+    """Return the configurations that were not chosen, each with the reason, the best first."""
+    found = [
+        Beaten(other.configuration, _reason(other, chosen), True)
+        for other in search.ranked()
+        if other is not chosen
+    ]
+    for solved in search.solved:
+        if solved.best is None and solved is not chosen and solved.lowest is not None:
+            least = format_bytes(solved.lowest.peak)
+            found.append(Beaten(solved.configuration, f"does not fit: {least} at least", False))
+    found += [Beaten(skipped, reason, False) for skipped, reason in search.skipped]
+    for failed, error in search.failed:
+        first = str(error).partition("\n")[0]
+        found.append(Beaten(failed, f"cannot be traced: {first}", False))
+    return tuple(found)
+
+
+def _reason(other: Solved, chosen: Solved) -> str:
+    """Return why a configuration that fits was not chosen."""
+    mine, theirs = chosen.best or chosen.lowest, other.best
+    assert mine is not None
+    assert theirs is not None
+    is_refuted = chosen.best is None
+    aim = other.planning.aim
+    if aim == "memory" and theirs.peak > mine.peak:
+        return f"peak {format_bytes(theirs.peak - mine.peak)} higher: {format_bytes(theirs.peak)}"
+    shares = [
+        each.planning.objective.recompute_fraction(tried.variant)
+        for each, tried in ((chosen, mine), (other, theirs))
+    ]
+    if aim == "recompute" and shares[1] - shares[0] > AS_GOOD:
+        return f"recomputes {shares[1]:.1%} in place of {shares[0]:.1%}"
+    times = chosen.seconds_per_item(mine), other.seconds_per_item(theirs)
+    if is_refuted or times[0] is None or times[1] is None:
+        return "no better"
+    slower = times[1] / times[0] - 1
+    if slower > _AS_FAST:
+        return f"{slower:.1%} slower per item"
+    if slower < -_AS_FAST:
+        word = {"recompute": "recompute", "memory": "peak"}.get(aim)
+        return f"{-slower:.1%} faster per item, with no less {word}" if word else "not confirmed"
+    more = other.configuration.microbatches > chosen.configuration.microbatches
+    return "as fast per item, with more microbatches" if more else "as fast per item"
+
+
+def to_set(configuration: Configuration, subject: Subject, rows: int, grid: Grid) -> Iterator[str]:
+    """Yield what to set for a configuration besides its checkpoints, or to write by hand.
+
+    Args:
+      configuration: The configuration.
+      subject: It as a subject.
+      rows: The items of a microbatch.
+      grid: What it was chosen from.
+    """
+    if len(grid.batches) > 1:
+        yield f"set the batch size to {configuration.batch}"
+    if configuration.mesh is not None and len(grid.meshes) > 1:
+        axes = configuration.mesh.replace("=", "': ").replace(",", ", '")
+        yield f"make the mesh {{'{axes}}}"
+    if configuration.microbatches > 1:
+        yield (
+            f"go through the batch in {configuration.microbatches} microbatches; jaxresid writes"
+            " checkpoints, no loops over microbatches, so write this by hand:"
+        )
+        yield accumulation_code(subject, rows, configuration.microbatches)
+        if subject.trace.arguments.mesh is not None:
+            yield (
+                "the sums of the gradients have to be split as the parameters are:"
+                " jax.lax.with_sharding_constraint"
+            )
+
+
+def accumulation_code(subject: Subject, rows: int, count: int) -> str:
+    """Return the gradients of a loss over microbatches as a person would write them.
+
+    It is for a loss that is a mean over the batch and is differentiated by its first argument.
+    """
+    call, batch = subject.trace.arguments, batch_of(subject, rows)
+    assert batch is not None
+    name = subject.name.rpartition(":")[2].rpartition(".")[2]
+    held, others = _held(call, batch.leaves)
+    given = ", ".join(held)
+    parts = f"({given},)" if len(held) == 1 else f"({given})"
+    signature = ", ".join(n for n in call.names if n in held or n in others)
+    inside = ", ".join("*part" if n == held[0] else n for n in call.names if n not in held[1:])
+    split = f"a.reshape({count}, {rows}, *a.shape[1:])"
+    if call.mesh is not None:  # all devices work at each microbatch
+        split = f"jnp.swapaxes(a.reshape({rows}, {count}, *a.shape[1:]), 0, 1)"
+    return f"""\
+def value_and_gradients({signature}):  # {count} microbatches of {rows}
+    def add(total, part):
+        found = jax.value_and_grad({name})({inside})
+        return jax.tree.map(jnp.add, total, found), None
+
+    shapes = jax.eval_shape(jax.value_and_grad({name}), {signature})
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    parts = jax.tree.map(lambda a: {split}, {parts})
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return jax.tree.map(lambda a: a / {count}, total)  # of a mean; of a sum, total itself"""
+
+
+def _held(call: Arguments, leaves: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return the names of the arguments that hold the batch, and those of the others."""
+    holding = {argument_name(call.paths[i]) for i in leaves}
+    held = [name for name in call.names if name in holding]
+    return held, [name for name in call.names if name not in holding]

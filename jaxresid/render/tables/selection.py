@@ -1,0 +1,150 @@
+"""What a plan was chosen from: the plans that no other beats, and why this one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Beaten, FrontRow, Plan
+from jaxresid.render.report.estimates import about_text
+from jaxresid.render.report.policies import BrokenNames
+from jaxresid.render.style.words import percent
+
+# How many plans, and how many of the configurations that fit and that do not, are shown.
+_MOST_ROWS = 8
+_MOST_BEATEN = 6
+_MOST_REFUSED = 3
+
+# A policy of that many names is not written out.
+_MOST_NAMED = 3
+_POLICY = re.compile(r"\w+\([^()]*\)")
+
+_AIMS = {
+    "recompute": "least recomputation",
+    "time": "least time per item",
+    "memory": "lowest peak",
+    "throughput": "most items per second",
+}
+
+
+def recommendation_text(plan: Plan) -> str | None:
+    """Return what is recommended of several configurations; None where there was one.
+
+    It says how many were searched: `batch 64 in 4 microbatches: most items per second of 12
+    configurations (5 searched, ...)`.
+    """
+    made = plan.selection
+    if not made.beaten:
+        return None
+    count = 1 + len(made.beaten)
+    parts = [f"{made.searched} searched"]
+    if made.followed:
+        parts.append(f"{made.followed} followed from those with equal microbatches")
+    if made.skipped:
+        parts.append(f"{made.skipped} not traced, as smaller ones do not fit")
+    what = _AIMS[plan.aim] if plan.is_within else "lowest peak"
+    return f"{made.configuration}: {what} of {count} configurations ({', '.join(parts)})"
+
+
+def shown_rows(rows: Sequence[FrontRow], most: int = _MOST_ROWS) -> list[FrontRow]:
+    """Return the rows to show: the first, the last and the chosen one, and some between."""
+    if len(rows) <= most:
+        return list(rows)
+    step = (len(rows) - 1) / (most - 2)
+    picked = {round(i * step) for i in range(most - 1)}
+    picked |= {i for i, row in enumerate(rows) if row.chosen}
+    return [rows[i] for i in sorted(picked)]
+
+
+def beaten_text(beaten: Beaten) -> str:
+    """Return a configuration with why it was not chosen: `batch 64 ...: 3.1% slower per item`."""
+    return f"{beaten.configuration}: {beaten.reason}"
+
+
+def checkpoints_text(checkpoints: str) -> str:
+    """Return what is done at each place in short: long lists of names are counted."""
+
+    def counted(match: re.Match[str]) -> str:
+        count = match[0].count("'") // 2
+        return match[0] if count < _MOST_NAMED else f"policy of {count} names"
+
+    return _POLICY.sub(counted, checkpoints)
+
+
+def render_selection(plan: Plan) -> Iterator[RenderableType]:
+    """Yield what a plan was chosen from; nothing where there was nothing to choose."""
+    made = plan.selection
+    told = recommendation_text(plan)
+    if told is not None:
+        yield Text()
+        yield Text(told, style="bold")
+    for text in made.to_set:
+        if "\n" in text:
+            yield Padding(Text(text, "green", no_wrap=True, overflow="ignore"), (0, 0, 0, 2))
+        else:
+            yield Text(f"  {text}")
+    if made.beaten:
+        yield Text()
+        yield Text("it beats", style="bold")
+        yield from _beaten(made.beaten)
+    if len(made.front) > 1:
+        yield Text()
+        yield from _front(plan)
+
+
+def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:
+    fitting = [each for each in beaten if each.fits]
+    others = [each for each in beaten if not each.fits]
+    shown = [*fitting[:_MOST_BEATEN], *others[:_MOST_REFUSED]]
+    for each in shown:
+        yield Padding(Text(beaten_text(each)), (0, 0, 0, 2))
+    more = len(beaten) - len(shown)
+    if more:
+        yield Text(f"  and {more} more (--format json lists them)", style="dim")
+
+
+def _front(plan: Plan) -> Iterator[RenderableType]:
+    """Yield the plans that no other beats, the lowest peak first."""
+    made = plan.selection
+    rows = shown_rows(made.front)
+    more = len(made.front) - len(rows)
+    heading = "no other plan tried has both a lower peak and costs less"
+    if more:
+        heading += f"; {more} more in --format json"
+    yield Text.assemble(("Pareto front", "bold"), (f"  {heading}", "dim"))
+    columns = _columns(plan, rows)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name, _ in columns:
+        right = name not in ("mesh", "checkpoints")
+        table.add_column(name, justify="right" if right else "left", no_wrap=right)
+    for row in rows:
+        style = "bold" if row.chosen else "" if row.peak_nbytes <= plan.budget_nbytes else "dim"
+        *figures, (_, checkpoints) = columns
+        cells = [Text(text(row), style=style) for _, text in figures]
+        table.add_row(*cells, BrokenNames(checkpoints(row), style=style))
+    yield table
+
+
+def _columns(plan: Plan, rows: Sequence[FrontRow]) -> list[tuple[str, Callable[[FrontRow], str]]]:
+    """Return the columns of the table by their names: those in which there is something to tell."""
+    found: list[tuple[str, Callable[[FrontRow], str]]] = [
+        ("peak", lambda row: about_text(row.peak_nbytes, row.interval)),
+        ("recompute", lambda row: percent(row.recompute_fraction, 1)),
+    ]
+    if all(row.items_per_s is not None for row in rows):
+        found.append(("items/s", lambda row: f"{row.items_per_s or 0:,.4g}"))
+    elif all(row.seconds is not None for row in rows):
+        found.append(("ms", lambda row: f"{(row.seconds or 0) * 1e3:,.4g}"))
+    if plan.selection.beaten:
+        if all(row.configuration.batch is not None for row in rows):
+            found.append(("batch", lambda row: str(row.configuration.batch)))
+        if any(row.configuration.microbatches > 1 for row in rows):
+            found.append(("in", lambda row: str(row.configuration.microbatches)))
+        if any(row.configuration.mesh is not None for row in rows):
+            found.append(("mesh", lambda row: row.configuration.mesh or ""))
+    return [*found, ("checkpoints", lambda row: checkpoints_text(row.checkpoints))]

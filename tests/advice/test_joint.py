@@ -1,0 +1,310 @@
+"""Plans over batch sizes, microbatches and meshes: against every combination, traced one by one."""
+
+import itertools
+import json
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import jsonschema
+import numpy as np
+import pytest
+
+import jaxresid
+from jaxresid.advice.plan.joint.configurations import Configurations, Grid
+from jaxresid.advice.plan.joint.joint import jointly_drafted
+from jaxresid.advice.plan.joint.microbatches import in_microbatches, over_microbatches
+from jaxresid.advice.plan.joint.search import AS_GOOD
+from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.timing.chips import chip_of
+from jaxresid.advice.timing.roofline import seconds
+from jaxresid.cli.main import run
+from jaxresid.errors import InputsError
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.variants.choices import everywhere
+from jaxresid.xla.places import parse_place
+
+ON = "tpu:v5e"
+WIDTH, LAYERS = 128, 3
+BATCHES, COUNTS = (8, 16, 32), (1, 2, 4)
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def layer(x, w):
+    return x + jnp.tanh(jnp.sin(x @ w["in"]) @ w["out"]), None
+
+
+def loss(params, x):
+    x, _ = jax.lax.scan(layer, x, params)
+    return jnp.mean(x**2)
+
+
+def inputs(batch, layers=LAYERS):
+    params = {"in": f32(layers, WIDTH, 2 * WIDTH), "out": f32(layers, 2 * WIDTH, WIDTH)}
+    return params, f32(batch, 64, WIDTH)
+
+
+def question(batch, fun=loss):
+    return Question(fun, inputs(batch), argnums=0, mode="function", on=ON)
+
+
+def searched(budget, aim, grid=None, fun=loss):
+    grid = grid or Grid(BATCHES, COUNTS)
+    found = Configurations(grid, lambda batch, mesh: question(batch, fun))
+    return jointly_drafted(found, parse_place(ON), budget, aim=aim)[0]
+
+
+class Everything:
+    """Every choice of a policy, or of values, at every batch size and number of microbatches."""
+
+    def __init__(self, aim):
+        self.rows = []
+        for batch, count in itertools.product(BATCHES, COUNTS):
+            found = in_microbatches(subject(question(batch)), count)
+            planning = Planning(found, 1, chip_of(found.place), False, lambda _: None, aim)
+            menus = planning.menus.all()
+            for menu in menus:
+                for option in menu.options:
+                    self._add(planning, batch, count, menu.place, option)
+
+    def _add(self, planning, batch, count, place, option):
+        made = planning.variants.variant({place: everywhere(place, option.choice)})
+        extra = (made.cost.flops - planning.plain.cost.flops) / planning.plain.cost.flops
+        each = seconds(made.lowered, planning.chip).total / batch
+        self.rows.append((made.peak_nbytes, extra, each, batch, count))
+
+    def best(self, budget, aim):
+        """Return the least of what is minimised, of what fits."""
+        at = {"recompute": 1, "throughput": 2, "memory": 0}[aim]
+        return min((row[at] for row in self.rows if row[0] <= budget), default=None)
+
+
+@pytest.fixture(scope="module")
+def everything():
+    found = {aim: Everything(aim) for aim in ("recompute", "throughput")}
+    return {**found, "memory": found["recompute"]}
+
+
+def achieved(plan):
+    batch = plan.selection.configuration.batch
+    return {
+        "recompute": plan.recompute_fraction,
+        "throughput": plan.seconds / batch,
+        "memory": plan.peak_nbytes,
+    }[plan.aim]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("aim", ["recompute", "throughput", "memory"])
+def test_the_joint_choice_is_that_of_trying_everything(everything, aim):
+    peaks = sorted(row[0] for row in everything[aim].rows)
+    for share in (0.02, 0.2, 0.5):
+        budget = peaks[int(share * len(peaks))]
+        plan = searched(budget, aim)
+        assert plan.is_within
+        least = everything[aim].best(budget, aim)
+        # Segments of the loop may do better than what is enumerated.
+        assert achieved(plan) <= least * (1 + AS_GOOD) + 1e-12
+        if not any(part.segments for site in plan.sites for part in site.parts):
+            assert achieved(plan) >= least * (1 - AS_GOOD) - 1e-12
+
+
+@pytest.mark.integration
+def test_more_budget_is_never_worse(everything):
+    peaks = sorted(row[0] for row in everything["throughput"].rows)
+    for aim in ("throughput", "recompute"):
+        before = float("inf")
+        for share in (0.02, 0.3, 0.9):
+            plan = searched(peaks[int(share * len(peaks))], aim)
+            assert achieved(plan) <= before * (1 + AS_GOOD)
+            before = achieved(plan)
+
+
+@pytest.mark.integration
+def test_what_follows_and_what_is_skipped_is_not_searched():
+    one = searched(10**9, "throughput", Grid((8, 16), (1, 2)))
+    assert (one.selection.searched, one.selection.followed, one.selection.skipped) == (3, 1, 0)
+    # 16 in 1 is 8 in 1's double; 16 in 2 has the microbatches of 8 in 1.
+    none = searched(10**6, "throughput", Grid((8, 16), (1, 2)))
+    assert not none.is_within
+    made = none.selection
+    assert made.searched + made.followed + made.skipped == 4
+    assert made.skipped > 0
+    reasons = [each.reason for each in made.beaten]
+    assert all(reason.startswith("does not fit: ") for reason in reasons)
+
+
+@pytest.mark.integration
+def test_the_front_is_of_plans_that_no_other_beats():
+    plan = searched(10**9, "throughput", Grid((8, 16), (1, 2)))
+    front = plan.selection.front
+    assert sum(row.chosen for row in front) == 1
+    ordinary = [row for row in front if not row.chosen]
+    for one, other in itertools.combinations(ordinary, 2):
+        assert one.peak_nbytes < other.peak_nbytes
+        assert one.items_per_s < other.items_per_s
+    (chosen,) = [row for row in front if row.chosen]
+    assert chosen.items_per_s == pytest.approx(chosen.configuration.batch / plan.seconds)
+    assert chosen.peak_nbytes == plan.peak_nbytes
+
+
+def test_a_variant_over_microbatches_is_the_program_written_by_hand():
+    """Its peak and its FLOPs are those of a scan over `jax.value_and_grad`."""
+
+    def by_hand(params, x):
+        def add(total, part):
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(params, part)), None
+
+        shapes = jax.eval_shape(jax.value_and_grad(loss), params, x)
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        total, _ = jax.lax.scan(add, zeros, x.reshape(4, 8, *x.shape[1:]))
+        return total
+
+    made = in_microbatches(subject(question(32)), 4)
+    variant = made.variants().variant({})
+    written = subject(Question(by_hand, inputs(32), mode="step", on=ON)).variants().variant({})
+    assert variant.peak_nbytes == pytest.approx(written.peak_nbytes, rel=0.01)
+    assert variant.cost.flops == pytest.approx(written.cost.flops, rel=0.01)
+    # As the microbatches of another batch, which share what was traced.
+    shared = over_microbatches(subject(question(8)), 4).variants().variant({})
+    assert shared.peak_nbytes == variant.peak_nbytes
+
+
+@pytest.mark.integration
+def test_the_code_for_microbatches_gives_the_gradients():
+    plan = searched(10**9, "throughput", Grid((32,), (4,)))
+    *_, code = plan.selection.to_set
+    key = jax.random.key(0)
+    given = jax.tree.map(lambda s: jax.random.normal(key, s.shape) / 8, inputs(32))
+    scope = {"jax": jax, "jnp": jnp, "loss": loss}
+    exec(code, scope)
+    found = scope["value_and_gradients"](*given)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6),
+        found,
+        jax.value_and_grad(loss)(*given),
+    )
+
+
+@pytest.mark.integration
+def test_the_lowest_peak_may_be_asked_for():
+    grid = Grid((16,))
+    least, cheap = searched(10**9, "memory", grid), searched(10**9, "recompute", grid)
+    assert least.peak_nbytes == least.lowest_nbytes < cheap.peak_nbytes
+    assert least.fits
+    assert cheap.recompute_flops == 0 < least.recompute_flops
+
+
+@pytest.mark.integration
+def test_from_python():
+    asked = jaxresid.plan(
+        loss, budget="20MiB", batches=[8, 16], microbatches=range(1, 5), argnums=0, on=ON
+    )
+    plan = asked(inputs)
+    assert plan.selection.configuration.batch in (8, 16)
+    schema = jaxresid.__path__[0] + "/schema/plan.schema.json"
+    with open(schema, encoding="utf-8") as file:
+        jsonschema.validate(json.loads(plan.to_json()), json.load(file))
+    with pytest.raises(InputsError, match="with batches, the second call takes one function"):
+        asked(*inputs(8))
+    with pytest.raises(InputsError, match="minimize and maximize cannot be combined"):
+        jaxresid.plan(loss, minimize="time", maximize="throughput")
+    with pytest.raises(InputsError, match="minimize must be one of recompute, time, memory"):
+        jaxresid.plan(loss, minimize="tyme")
+    with pytest.raises(InputsError, match="microbatches must be whole numbers"):
+        jaxresid.plan(loss, microbatches=0)
+
+
+def test_a_training_step_has_no_microbatches():
+    def step(params, x):
+        value, found = jax.value_and_grad(loss)(params, x)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, found)
+
+    with pytest.raises(InputsError, match="is a training step"):
+        jaxresid.plan(step, budget="1GiB", microbatches=2, on=ON)(*inputs(8))
+
+
+def test_microbatches_have_to_divide_the_batch():
+    with pytest.raises(InputsError, match="none of the numbers given divides"):
+        jaxresid.plan(loss, budget="1GiB", microbatches=3, argnums=0, on=ON)(*inputs(8))
+
+
+MODEL = """
+    import jax, jax.numpy as jnp
+
+    def layer(x, w):
+        return x + jnp.tanh(jnp.sin(x @ w["in"]) @ w["out"]), None
+
+    def loss(params, x):
+        x, _ = jax.lax.scan(layer, x, params)
+        return jnp.mean(x**2)
+
+    def loss_inputs(batch=8):
+        s = jax.ShapeDtypeStruct
+        params = {"in": s((4, 128, 256), jnp.float32), "out": s((4, 256, 128), jnp.float32)}
+        return params, s((batch, 64, 128), jnp.float32)
+"""
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    file = tmp_path / "joint_model.py"
+    file.write_text(textwrap.dedent(MODEL))
+    return file
+
+
+def planned(*options):
+    return run(["plan", "joint_model.py:loss", "--argnums", "0", "--on", ON, *options])
+
+
+@pytest.mark.integration
+def test_the_command_line(model, capsys):
+    assert planned("--budget", "1GiB", "--batch", "8..32", "--microbatches", "1..2") in (0, 1)
+    text = capsys.readouterr().out
+    assert "of 6 configurations (" in text
+    assert "set the batch size to 32" in text
+    assert "Pareto front" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--minimize", "time", "--maximize", "throughput"), "cannot be combined"),
+        (("--batch", "8..x"), "'8..x' is not a batch size"),
+        (("--batch", "32..8"), "'32..8' is an empty range; write 8..32"),
+        (("--microbatches", "0"), "'0' is not a number of microbatches"),
+        (("--on", "cpu", "--batch", "8,16", "--budget", "1GiB"), "peaks are not estimated"),
+        (
+            ("--on", "cpu", "--maximize", "throughput", "--budget", "1GiB"),
+            "the rates of cpu are not known",
+        ),
+        (("--offload", "--minimize", "recompute"), "does not count what offload takes"),
+    ],
+)
+def test_errors_are_one_line(model, capsys, options, error):
+    given = ["plan", "joint_model.py:loss", "--argnums", "0"]
+    given += [] if "--on" in options else ["--on", ON]
+    assert run([*given, *options]) == 2
+    said = capsys.readouterr().err
+    assert error in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.integration
+def test_the_checkpoints_of_a_plan_over_microbatches_are_written(model, capsys):
+    options = ("--budget", "9MiB", "--batch", "32", "--microbatches", "4")
+    assert planned(*options, "--write", "--format", "json") in (0, 1)
+    said = capsys.readouterr()
+    assert "joint_model.py written" in said.err
+    plan = json.loads(said.out)
+    assert "jax.checkpoint(" in model.read_text()
+    assert "go through the batch in 4 microbatches" in plan["selection"]["to_set"][0]
+    assert planned(*options, "--format", "json") in (0, 1)
+    again = json.loads(capsys.readouterr().out)
+    assert again["written_nbytes"] == plan["peak_nbytes"]

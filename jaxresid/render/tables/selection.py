@@ -21,7 +21,7 @@ _MOST_BEATEN = 6
 _MOST_REFUSED = 3
 
 # A policy of that many names is not written out.
-_MOST_NAMED = 3
+_MOST_NAMED = 2
 _POLICY = re.compile(r"\w+\([^()]*\)")
 
 _AIMS = {
@@ -85,7 +85,8 @@ def render_selection(plan: Plan) -> Iterator[RenderableType]:
         yield Text(told, style="bold")
     for text in made.to_set:
         if "\n" in text:
-            yield Padding(Text(text, "green", no_wrap=True, overflow="ignore"), (0, 0, 0, 2))
+            # Not wrapped: it is there to be copied.
+            yield Text(text, "green", no_wrap=True, overflow="ignore")
         else:
             yield Text(f"  {text}")
     if made.beaten:
@@ -117,11 +118,12 @@ def _front(plan: Plan) -> Iterator[RenderableType]:
     if more:
         heading += f"; {more} more in --format json"
     yield Text.assemble(("Pareto front", "bold"), (f"  {heading}", "dim"))
-    columns = _columns(plan, rows)
+    columns = _columns(rows)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name, _ in columns:
         right = name not in ("mesh", "checkpoints")
-        table.add_column(name, justify="right" if right else "left", no_wrap=right)
+        is_wide = name == "checkpoints"
+        table.add_column(name, justify="right" if right else "left", no_wrap=not is_wide)
     for row in rows:
         style = "bold" if row.chosen else "" if row.peak_nbytes <= plan.budget_nbytes else "dim"
         *figures, (_, checkpoints) = columns
@@ -130,21 +132,22 @@ def _front(plan: Plan) -> Iterator[RenderableType]:
     yield table
 
 
-def _columns(plan: Plan, rows: Sequence[FrontRow]) -> list[tuple[str, Callable[[FrontRow], str]]]:
+def _columns(
+    rows: Sequence[FrontRow],
+) -> list[tuple[str, Callable[[FrontRow], str]]]:
     """Return the columns of the table by their names: those in which there is something to tell."""
     found: list[tuple[str, Callable[[FrontRow], str]]] = [
-        ("peak", lambda row: about_text(row.peak_nbytes, row.interval)),
+        ("peak", lambda row: about_text(row.peak_nbytes, row.interval).removeprefix("about ")),
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),
     ]
     if all(row.items_per_s is not None for row in rows):
         found.append(("items/s", lambda row: f"{row.items_per_s or 0:,.4g}"))
     elif all(row.seconds is not None for row in rows):
         found.append(("ms", lambda row: f"{(row.seconds or 0) * 1e3:,.4g}"))
-    if plan.selection.beaten:
-        if all(row.configuration.batch is not None for row in rows):
-            found.append(("batch", lambda row: str(row.configuration.batch)))
-        if any(row.configuration.microbatches > 1 for row in rows):
-            found.append(("in", lambda row: str(row.configuration.microbatches)))
-        if any(row.configuration.mesh is not None for row in rows):
-            found.append(("mesh", lambda row: row.configuration.mesh or ""))
+    if len({row.configuration.batch for row in rows}) > 1:
+        found.append(("batch", lambda row: str(row.configuration.batch)))
+    if len({row.configuration.microbatches for row in rows}) > 1:
+        found.append(("micro", lambda row: str(row.configuration.microbatches)))
+    if len({row.configuration.mesh for row in rows}) > 1:
+        found.append(("mesh", lambda row: row.configuration.mesh or ""))
     return [*found, ("checkpoints", lambda row: checkpoints_text(row.checkpoints))]

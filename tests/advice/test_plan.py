@@ -363,6 +363,35 @@ def test_the_integer_program_equals_brute_force():
         assert not any(c.nbytes <= choosing.nbytes and c.cost < choosing.cost - 1 for c in every)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0, 3.0])
+def test_offloading_under_a_window_equals_brute_force(share):
+    """What the link moves while the body computes is free, by all subsets of values."""
+    found, variants = traced(scanned, scanned_inputs())
+    made = graph(
+        variants.body(place_of(variants, "scan")), found.frames, lambda e: eqn_cost(e).flops
+    )
+    once = sum(s.cost for s, f in zip(made.steps, made.forward, strict=True) if f)
+    numbers = range(len(made.saveables))
+    each = once / sum(s.nbytes for s in made.saveables)
+
+    def moving(nbytes):
+        return each * nbytes
+
+    program = ValueProgram(made, moving, share * once)
+    every = []
+    for kinds in itertools.product(("again", "save", "offload"), repeat=len(numbers)):
+        saved, moved = (
+            frozenset(c for c in numbers if kinds[c] == kind) for kind in ("save", "offload")
+        )
+        kept = [i for i, s in enumerate(made.steps) if s.saveable in saved | moved]
+        transfers = sum(moving(made.saveables[c].nbytes) for c in moved)
+        cost = made.cost(kept) + max(transfers - share * once, 0.0)
+        every.append((sum(made.saveables[c].nbytes for c in saved), cost))
+    for limit in sorted({nbytes for nbytes, _ in every}):
+        best = min(cost for nbytes, cost in every if nbytes <= limit)
+        assert program.cheapest(limit).cost == pytest.approx(best, rel=1e-6, abs=1e-6 * once)
+
+
 @pytest.mark.integration
 def test_the_graph_costs_what_jax_recomputes():
     """For every subset of the dots of a body, against differentiating it again."""

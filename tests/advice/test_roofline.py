@@ -439,9 +439,13 @@ def test_offloading_takes_the_link_there_and_back(form):
     kernels = seconds(lower(losses(form, OFFLOAD), TPU), dataclasses.replace(V5P, host_rate=1e15))
     assert kernels.transfers < kernels.total
     # They run beside the kernels: the longer of the two is what counts.
-    assert away.total == pytest.approx(max(kernels.total, away.transfers))
+    assert max(kernels.total, away.transfers) <= away.total < kernels.total + away.transfers
     slow = seconds(lower(losses(form, OFFLOAD), TPU), dataclasses.replace(V5P, host_rate=1e9))
-    assert slow.total == slow.transfers
+    if form == "loop":
+        assert away.total == pytest.approx(max(kernels.total, away.transfers))
+        assert slow.total == slow.transfers
+    else:  # those of an iteration run beside its own kernels
+        assert slow.transfers < slow.total == pytest.approx(slow.transfers, rel=0.01)
 
 
 def test_what_goes_to_the_host_is_read_and_not_written(jax_version):

@@ -122,7 +122,10 @@ def menu(
     ]
     if graph is None:
         return Menu(place, plain, tuple(known), (), False)
-    program = ValueProgram(graph, transfer)
+    # While the body runs forward the link takes values away; while it runs backward, which takes no
+    # less, it brings them back.
+    window = 2 * sum(s.cost for s, f in zip(graph.steps, graph.forward, strict=True) if f)
+    program = ValueProgram(graph, transfer, window if transfer is not None else 0.0)
     found, complete = program.front(_MOST, step)
     proposals = _proposals(graph, found, taken, cwd)
     front = tuple(_option(place, graph, choosing, proposals) for choosing in found)

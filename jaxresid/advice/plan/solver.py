@@ -3,8 +3,9 @@
 For each saveable value of a body there is a variable that says whether it is saved (and one whether
 it is offloaded), for each step one that says whether the backward pass runs it again. A step runs
 again if the backward pass needs its result, or a step that runs again does, and no saved value
-spares it. Given which are saved, the rest is a closure problem whose relaxation is integral, so
-only the first kind needs to be integer.
+spares it. One more variable is the time of transfers that the body's own work does not hide. Given
+which are saved, the rest is a closure problem whose relaxation is integral, so only the first kind
+needs to be integer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ValueChoice:
       offloaded: The numbers in `Graph.saveables` of the values that are offloaded.
       nbytes: The bytes that are saved on the device, once through the body.
       host_nbytes: The bytes that are offloaded.
-      cost: The cost of running again what has to be, and of the transfers.
+      cost: The cost of running again what has to be, and of the transfers that are not hidden.
     """
 
     saved: frozenset[int]
@@ -52,16 +53,22 @@ class ValueProgram:
       graph: The graph of the body.
       transfer: The cost of moving so many bytes to the host and back; None means that nothing is
         offloaded.
+      window: How much of that is hidden: what the link moves while the body computes.
     """
 
-    def __init__(self, graph: Graph, transfer: Callable[[int], float] | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        transfer: Callable[[int], float] | None = None,
+        window: float = 0.0,
+    ) -> None:
         with deferring_interrupts():
             import numpy as np
             from scipy.optimize import Bounds, LinearConstraint
             from scipy.sparse import coo_array
 
         self._graph = graph
-        self._transfer = transfer
+        self._transfer, self._window = transfer, window
         values, steps = len(graph.saveables), len(graph.steps)
         self._values = values
         self._first = 2 * values  # saved, offloaded, then run again
@@ -69,8 +76,10 @@ class ValueProgram:
         self._total = max(float(self._bytes.sum()), 1.0)
         rows = _Rows()
         needed = set(graph.needed)
-        low = np.zeros(self._first + steps)
-        high = np.ones(self._first + steps)
+        exposed = self._first + steps
+        low = np.zeros(exposed + 1)
+        high = np.ones(exposed + 1)
+        high[exposed] = np.inf
         if transfer is None:
             high[values : self._first] = 0
         for i, step in enumerate(graph.steps):
@@ -86,6 +95,14 @@ class ValueProgram:
                 rows.add([(self._first + operand, 1), (mine, -1), *stored], 0)
         for c in range(values):
             rows.add([(c, -1), (values + c, -1)], -1)
+        cost = np.array(
+            [s.cost if f else 0.0 for s, f in zip(graph.steps, graph.forward, strict=True)]
+        )
+        scale = max(float(cost.sum()), 1e-30)
+        if transfer is not None and values:
+            moved = [-transfer(s.nbytes) / scale for s in graph.saveables]
+            each = [(values + c, moved[c]) for c in range(values)]
+            rows.add([(exposed, 1), *each], -window / scale)
         matrix = coo_array(
             (rows.entries, (rows.rows, rows.columns)), shape=(len(rows.lower), len(low))
         ).tocsr()
@@ -93,15 +110,10 @@ class ValueProgram:
         self._constraints = (
             [LinearConstraint(matrix, lb=np.array(rows.lower))] if rows.lower else []
         )
-        self._bounds = Bounds(low, high) if len(low) else None  # nor bounds of nothing
-        self._integral = np.array([1] * self._first + [0] * steps)
-        cost = np.array(
-            [s.cost if f else 0.0 for s, f in zip(graph.steps, graph.forward, strict=True)]
-        )
-        moved = np.array([transfer(s.nbytes) if transfer else 0.0 for s in graph.saveables])
-        scale = max(float(cost.sum()), 1e-30)
+        self._bounds = Bounds(low, high) if exposed else None  # nor bounds of nothing
+        self._integral = np.array([1] * self._first + [0] * (steps + 1))
         tie = _TIE * self._bytes / self._total
-        self._objective = np.concatenate([tie, tie + moved / scale, cost / scale])
+        self._objective = np.concatenate([tie, tie, cost / scale, [1.0]])
 
     def _stored(self, saveable: int) -> list[tuple[int, int]]:
         """Return the terms of a value that is saved or offloaded."""
@@ -136,7 +148,8 @@ class ValueProgram:
         kept = [i for i, s in enumerate(graph.steps) if s.saveable in both]
         cost = graph.cost(kept)
         if self._transfer is not None:
-            cost += sum(self._transfer(graph.saveables[c].nbytes) for c in offloaded)
+            moved = sum(self._transfer(graph.saveables[c].nbytes) for c in offloaded)
+            cost += max(moved - self._window, 0.0)
         return ValueChoice(
             saved,
             offloaded,

@@ -7,7 +7,8 @@ several kernels, if several read it). Kernels run one after another; a loop take
 its body, a while loop one trip, a cond its slower branch. An evaluation of exp and the like counts
 as one operation of the vector unit. Transfers between device and host memory run beside the
 kernels, as XLA's latency-hiding scheduler arranges them, both directions over the link one after
-the other; the program takes the longer of the two. For a program that is split over a mesh it is
+the other: those in a loop beside the kernels of the same iteration, which takes the longer of the
+two, and so does the whole program. For a program that is split over a mesh it is
 the time of one device, which does its share.
 
 The estimate leaves out launches, idle units, caches, the share of its peak that a chip does not
@@ -53,8 +54,8 @@ class Seconds:
         summed over all kernels.
       memory: The time of device memory, summed over all kernels.
       transfers: The time of the link to host memory.
-      total: The kernels, each as long as the longer of its two, or the transfers if these take
-        longer.
+      total: The kernels, each as long as the longer of its two, with what the transfers in a loop
+        take longer than its kernels; or the transfers if all of them take longer.
       uncosted: Primitives whose time is not known, with the type if it is the type that has no
         published rate; they make the estimate a lower bound.
       notes: What was assumed.
@@ -76,7 +77,7 @@ def seconds(lowered: Lowered, chip: Chip) -> Seconds:
         found.compute,
         found.memory,
         found.transfers,
-        max(found.kernels, found.transfers),
+        found.longest,
         tuple(sorted(walk.uncosted)),
         tuple(walk.notes),
     )
@@ -141,22 +142,28 @@ def _vector_seconds(ops: int, chip: Chip) -> float:
 
 @dataclass(slots=True)
 class _TimeSum:
-    """The seconds summed so far; `kernels` sums the longest of each kernel."""
+    """The seconds summed so far.
+
+    `kernels` sums the longest of each kernel, `exposed` what the transfers of each iteration of a
+    loop take longer than its kernels.
+    """
 
     kernels: float = 0.0
+    exposed: float = 0.0
     compute: float = 0.0
     memory: float = 0.0
     transfers: float = 0.0
 
     def add(self, other: _TimeSum, times: int = 1) -> None:
         self.kernels += other.kernels * times
+        self.exposed += other.exposed * times
         self.compute += other.compute * times
         self.memory += other.memory * times
         self.transfers += other.transfers * times
 
     @property
     def longest(self) -> float:
-        return max(self.kernels, self.transfers)
+        return max(self.kernels + self.exposed, self.transfers)
 
 
 @dataclass(slots=True)
@@ -215,6 +222,7 @@ class _TimeEstimator:
             once.add(condition)
         if kernel.nest.length is None:
             self.notes[_WHILE] = None
+        once.exposed = max(once.exposed, once.transfers - once.kernels)
         return once, 1 if kernel.nest.length is None else kernel.nest.length
 
     def _kernel(

@@ -75,7 +75,7 @@ class Beaten:
 
     Attributes:
       configuration: the configuration.
-      reason: why not: `3.1% slower`, `does not fit: 17.20 GiB`.
+      reason: why not: `3.1% slower`, `does not fit by the estimate: 17.20 GiB at least`.
       fits: whether the best of it is within the budget; False as well where it was not traced.
     """
 

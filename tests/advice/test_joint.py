@@ -14,8 +14,8 @@ import jaxresid
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.plan.joint.microbatches import in_microbatches, over_microbatches
-from jaxresid.advice.plan.joint.search import AS_GOOD
-from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch
+from jaxresid.advice.plan.plan import Planning, terms
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.cli.main import run
@@ -135,7 +135,25 @@ def test_what_follows_and_what_is_skipped_is_not_searched():
     assert made.searched + made.followed + made.skipped == 4
     assert made.skipped > 0
     reasons = [each.reason for each in made.beaten]
-    assert all(reason.startswith("does not fit: ") for reason in reasons)
+    assert all(reason.startswith(("does not fit by", "not traced: ")) for reason in reasons)
+
+
+@pytest.mark.integration
+def test_what_does_not_fit_with_more_microbatches_is_searched():
+    plain = [
+        in_microbatches(subject(question(8 * count)), count).variants().variant({}).peak_nbytes
+        for count in (1, 4)
+    ]
+    assert plain[0] < plain[1]
+    by = terms(parse_place(ON), sum(plain) // 2)
+    found = Configurations(Grid((8, 32), (1, 4)), lambda batch, mesh: question(batch))
+    search = JointSearch(found, by, False, lambda _: None)
+    search.run()
+    made = {(s.configuration.batch, s.configuration.microbatches): s for s in search.solved}
+    assert made[8, 1].best.cost == 0
+    assert made[32, 4].is_searched
+    for solved in made.values():
+        assert solved.best is None or solved.best.peak <= by.budget_nbytes
 
 
 @pytest.mark.integration

@@ -27,7 +27,11 @@ def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
     for solved in search.solved:
         if solved.best is None and solved is not chosen and solved.lowest is not None:
             least = format_bytes(solved.lowest.peak)
-            found.append(Beaten(solved.configuration, f"does not fit: {least} at least", False))
+            found.append(
+                Beaten(
+                    solved.configuration, f"does not fit by the estimate: {least} at least", False
+                )
+            )
     found += [Beaten(skipped, reason, False) for skipped, reason in search.skipped]
     for failed, error in search.failed:
         first = str(error).partition("\n")[0]

@@ -182,5 +182,5 @@ class JointSearch:
                 and other.configuration.microbatches <= configuration.microbatches
             ):
                 least = format_bytes(other.lowest.peak)
-                return f"does not fit: {other.configuration} takes {least} at least"
+                return f"not traced: {other.configuration} takes {least} at least"
         return None

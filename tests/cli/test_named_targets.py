@@ -104,7 +104,7 @@ class TestEachKey:
             ("argnums = [0, 1]", "argnums", (0, 1)),
             ("has-aux = true", "has_aux", True),
             ('mode = "step"', "mode", "step"),
-            ('mesh = "data=4,model=2"', "mesh", "data=4,model=2"),
+            ('mesh = "data=4,model=2"', "mesh", ("data=4,model=2",)),
             ('mesh-mode = "explicit"', "mesh_mode", "explicit"),
             ("batch = 8", "batch", (8,)),
             ("batch = [8, 16]", "batch", (8, 16)),
@@ -229,11 +229,11 @@ class TestPrecedence:
             ("batch = [2, 3]", ["--batch", "4"], {"batch": (4,)}),
             ("argnums = 0", ["--argnums", "1"], {"argnums": (1,)}),
             ('mode = "step"', ["--mode", "auto"], {"mode": "auto"}),
-            ('mesh = "d=2"', ["--mesh", "d=4"], {"mesh": "d=4"}),
+            ('mesh = "d=2"', ["--mesh", "d=4"], {"mesh": ("d=4",)}),
             (
                 'mesh = "d=2"\nmesh-mode = "explicit"',
                 ["--mesh-mode", "auto"],
-                {"mesh": "d=2", "mesh_mode": "auto"},
+                {"mesh": ("d=2",), "mesh_mode": "auto"},
             ),
             # One source of inputs replaces another, with the batch size that went there.
             (
@@ -316,7 +316,7 @@ class TestErrors:
     def test_a_value_that_is_overridden_may_be_anything(self, configured):
         configured('mesh = "data"\non = "gpu:h1000"')
         options, _ = probed("--mesh", "d=2", "--on", "cpu")
-        assert (options.mesh, options.on) == ("d=2", ("cpu",))
+        assert (options.mesh, options.on) == (("d=2",), ("cpu",))
 
     def test_a_word_that_the_command_does_not_know(self, configured, fails, call):
         configured('mode = "step"')

@@ -9,6 +9,7 @@ from jaxresid.model.display import show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.interval import Answer, Interval, interval_between
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
+from jaxresid.model.time import TimeBasis, TimeInterval, time_interval_between
 from jaxresid.model.values import Location
 
 
@@ -155,6 +156,11 @@ class Plan:
       choices: what was tried at each place.
       floor: what no checkpoint can remove, and what would lower it.
       interrupted: whether the search was stopped by Ctrl-C; this is the best it had found.
+      low_time_fraction: the lower end of the interval around `time_fraction`; None where the
+        estimated time of such programs was not checked.
+      high_time_fraction: the upper end.
+      time_basis: what estimated times of such programs were held against; None where nothing was.
+      times_checked_on: the places whose estimated times were held against something, in words.
     """
 
     target: Target
@@ -194,6 +200,15 @@ class Plan:
     choices: tuple[TriedPlace, ...] = ()
     floor: Floor = NO_FLOOR
     interrupted: bool = False
+    low_time_fraction: float | None = None
+    high_time_fraction: float | None = None
+    time_basis: TimeBasis | None = None
+    times_checked_on: tuple[str, ...] = ()
+
+    @property
+    def time_interval(self) -> TimeInterval | None:
+        """The interval around the estimated time; None where it was not checked."""
+        return time_interval_between(self.low_time_fraction, self.high_time_fraction)
 
     @property
     def interval(self) -> Interval | None:

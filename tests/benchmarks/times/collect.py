@@ -51,6 +51,7 @@ def main() -> None:
     deadline = time.monotonic() + options.limit
     os.environ.update(ENVIRONMENT)
     file = rows.file_of(options.on, jax_compat.jaxlib_version(), DATA)
+    DATA.mkdir(exist_ok=True)
     known = {row["program"] for row in read(file)}
     for program in chosen():
         is_wanted = options.only in program.name and options.set in (None, program.set)

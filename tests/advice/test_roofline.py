@@ -292,8 +292,8 @@ def test_a_carry_is_written_over_the_last_one():
 
 
 def stacked(body, length=7, profile=GPU):
-    """The memory's seconds of a trip of a scan over nothing, on an H100."""
-    found = jaxpr(lambda x: lax.scan(body, x, None, length=length), array(N, N))
+    """The memory's seconds of a trip of a scan over as many arrays, on an H100."""
+    found = jaxpr(lambda x, xs: lax.scan(body, x, xs), array(N, N), array(length, N, N))
     program = program_of_jaxpr(
         found,
         [ValueRole("argument")] * len(found.invars),
@@ -326,7 +326,9 @@ def test_a_gpu_copies_into_a_stack_what_it_also_reads_or_a_library_makes():
     assert stacked(read_as_well) - stacked(lambda c, _: (read_as_well(c, _)[0], None)) == (
         pytest.approx(2 * array_s, rel=1e-3)
     )
-    assert stacked(carry) - stacked(lambda c, _: (c @ c, None)) == pytest.approx(2 * array_s, 1e-3)
+    dot = stacked(lambda c, _: (c @ c, None))
+    assert stacked(carry) - dot == pytest.approx(2 * array_s, 1e-3)
+    assert stacked(lambda c, x: (c @ c, x)) - dot == pytest.approx(2 * array_s, 1e-3)
 
 
 def test_nested_scans_multiply():

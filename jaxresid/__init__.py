@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from jaxresid.model import Sweep as Sweep
     from jaxresid.model import SweepRow as SweepRow
     from jaxresid.model import Target as Target
+    from jaxresid.model import TimeBasis as TimeBasis
+    from jaxresid.model import TimeInterval as TimeInterval
     from jaxresid.model import Timing as Timing
     from jaxresid.model import Totals as Totals
     from jaxresid.model import Transfers as Transfers
@@ -111,10 +113,11 @@ _PUBLIC = {
     "jaxresid.model": (
         "Argument Aval Beaten Checkpoint Collective Comparison ComparisonRow Compiled "
         "CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant Consumer "
-        "Cost EstimatedVerdict Expression Finding Floor FloorPart FrontRow Interval IntervalBasis "
-        "JaxInfo Literal LiveValue Location Mark Mesh Offloading Origin Peak Phases PlaceInfo "
-        "Plan PlannedPart PlannedSite PlannedValue Relief Report Residual Selection Source Sweep "
-        "SweepRow Target Timing Totals Transfers TriedPlace Verdict"
+        "Cost EstimatedVerdict Expression Finding Floor FloorPart FrontRow Interval "
+        "IntervalBasis JaxInfo Literal LiveValue Location Mark Mesh Offloading Origin Peak "
+        "Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue Relief Report Residual "
+        "Selection Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers "
+        "TriedPlace Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

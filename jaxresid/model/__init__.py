@@ -53,6 +53,9 @@ from jaxresid.model.target import JaxInfo as JaxInfo
 from jaxresid.model.target import Mesh as Mesh
 from jaxresid.model.target import PlaceInfo as PlaceInfo
 from jaxresid.model.target import Target as Target
+from jaxresid.model.time import TimeBasis as TimeBasis
+from jaxresid.model.time import TimeInterval as TimeInterval
+from jaxresid.model.time import time_interval_between as time_interval_between
 from jaxresid.model.values import NOWHERE as NOWHERE
 from jaxresid.model.values import Argument as Argument
 from jaxresid.model.values import Aval as Aval

@@ -10,6 +10,7 @@ from jaxresid.model.display import show, to_json
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
+from jaxresid.model.time import TimeBasis, TimeInterval, time_interval_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class ComparisonRow:
       by: whose peak it is compared with other rows by: XLA's where all rows without an error have
         one.
       rank_changed: whether XLA's peak gives it another rank among the rows than the estimate does.
+      low_time_fraction: the lower end of the interval around `time_fraction`; None where the
+        estimated time of such programs was not checked.
+      high_time_fraction: the upper end.
     """
 
     policy: str
@@ -93,6 +97,13 @@ class ComparisonRow:
     high_nbytes: int | None = None
     by: OneOf["estimate", "xla"] = "estimate"
     rank_changed: bool = False
+    low_time_fraction: float | None = None
+    high_time_fraction: float | None = None
+
+    @property
+    def time_interval(self) -> TimeInterval | None:
+        """The interval around the estimated time; None where it was not checked."""
+        return time_interval_between(self.low_time_fraction, self.high_time_fraction)
 
     @property
     def xla_nbytes(self) -> int | None:
@@ -125,6 +136,8 @@ class Comparison:
       warnings: what was assumed, and what may be wrong.
       measured_on: the local device of the timings, if there are any.
       mesh: the devices that the program is split over; None: one device.
+      time_basis: what estimated times of such programs were held against; None where nothing was.
+      times_checked_on: the places whose estimated times were held against something, in words.
     """
 
     target: Target
@@ -137,6 +150,8 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     measured_on: str | None = None
     mesh: Mesh | None = None
+    time_basis: TimeBasis | None = None
+    times_checked_on: tuple[str, ...] = ()
 
     def print(self) -> None:
         """Print the text of `jaxresid compare` to stdout."""

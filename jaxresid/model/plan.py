@@ -10,6 +10,7 @@ from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.interval import Answer, Interval, interval_between
 from jaxresid.model.joint import NO_SELECTION, Selection
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
+from jaxresid.model.time import TimeBasis, TimeInterval, time_interval_between
 from jaxresid.model.values import Location
 
 
@@ -160,6 +161,11 @@ class Plan:
       seconds: the estimated time of the whole batch; None where it is not known.
       selection: the batch size, microbatches and mesh that it is for, and what they were chosen
         from.
+      low_time_fraction: the lower end of the interval around `time_fraction`; None where the
+        estimated time of such programs was not checked.
+      high_time_fraction: the upper end.
+      time_basis: what estimated times of such programs were held against; None where nothing was.
+      times_checked_on: the places whose estimated times were held against something, in words.
     """
 
     target: Target
@@ -202,6 +208,15 @@ class Plan:
     aim: OneOf["recompute", "time", "memory", "throughput"] = "recompute"
     seconds: float | None = None
     selection: Selection = NO_SELECTION
+    low_time_fraction: float | None = None
+    high_time_fraction: float | None = None
+    time_basis: TimeBasis | None = None
+    times_checked_on: tuple[str, ...] = ()
+
+    @property
+    def time_interval(self) -> TimeInterval | None:
+        """The interval around the estimated time; None where it was not checked."""
+        return time_interval_between(self.low_time_fraction, self.high_time_fraction)
 
     @property
     def interval(self) -> Interval | None:

@@ -52,6 +52,7 @@ from jaxresid.model import (
     Split,
     SweepRow,
     Target,
+    TimeBasis,
     Timing,
     TriedPlace,
     Variable,
@@ -111,6 +112,8 @@ def comparison_json(comparison: Comparison) -> str:
             "target": _target(comparison.target),
             "on": _place(comparison.place),
             "chip": comparison.chip,
+            "time_basis": _time_basis(comparison.time_basis) if comparison.time_basis else None,
+            "times_checked_on": list(comparison.times_checked_on),
             "at": comparison.at,
             "places": list(comparison.places),
             "rows": [_row(row) for row in comparison.rows],
@@ -178,6 +181,10 @@ def plan_json(plan: Plan) -> str:
             "recompute_fraction": plan.recompute_fraction,
             "time_fraction": plan.time_fraction,
             "seconds": plan.seconds,
+            "low_time_fraction": plan.low_time_fraction,
+            "high_time_fraction": plan.high_time_fraction,
+            "time_basis": _time_basis(plan.time_basis) if plan.time_basis else None,
+            "times_checked_on": list(plan.times_checked_on),
             "proven": plan.proven,
             "tried": plan.tried,
             "choices": [_tried_place(each) for each in plan.choices],
@@ -285,6 +292,18 @@ def _intervals(basis: IntervalBasis) -> dict[str, Any]:
         "largest_nbytes": basis.largest_nbytes,
         "others": dict(basis.others),
         "widened": basis.widened,
+    }
+
+
+def _time_basis(basis: TimeBasis) -> dict[str, Any]:
+    return {
+        "place": basis.place,
+        "by": basis.by,
+        "compilers": {name: list(versions) for name, versions in basis.compilers.items()},
+        "models": basis.models,
+        "pairs": basis.pairs,
+        "coverage": basis.coverage,
+        "factor": basis.factor,
     }
 
 
@@ -530,6 +549,8 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "recompute_flops": row.recompute_flops,
         "recompute_fraction": row.recompute_fraction,
         "time_fraction": row.time_fraction,
+        "low_time_fraction": row.low_time_fraction,
+        "high_time_fraction": row.high_time_fraction,
         "pareto": row.pareto,
         "knee": row.knee,
         "error": row.error,

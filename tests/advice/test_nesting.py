@@ -80,6 +80,20 @@ def test_shapes_cover_the_loop():
     ]
 
 
+def test_three_levels_have_the_fewest_segments_of_each_outermost_and_innermost_size():
+    for length in (16, 48, 64, 90, 128):
+        least = {}
+        for sizes in itertools.product(range(2, length // 2 + 1), repeat=3):
+            if sizes[0] % sizes[1] or sizes[1] % sizes[2] or len(set(sizes)) < 3:
+                continue
+            ends = sizes[0], sizes[2]
+            segments = sum(split(length, sizes)[:-1])
+            least[ends] = min(least.get(ends, segments), segments)
+        found = {s.sizes: s.segments for s in shapes(length) if len(s.sizes) == 3}
+        assert {(a, c): n for (a, _, c), n in found.items()} == least
+        assert len(found) == len(least)
+
+
 def test_long_loops_have_every_divisor_and_not_every_size():
     sizes = {shape.sizes[0] for shape in shapes(5000)}
     assert {2, 50, 100, 2500} <= sizes
@@ -107,7 +121,7 @@ def everything(planning):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fun", [loss, checkpointed], ids=["plain", "checkpointed"])
-@pytest.mark.parametrize("length", [8, 13])
+@pytest.mark.parametrize("length", [8, 13, 16])
 def test_no_more_recompute_than_the_best_by_enumeration(fun, length):
     found, planning = searched(fun, inputs(length), 1)
     with found.tracing():
@@ -217,9 +231,9 @@ def gradients(fun, length):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("sizes", [(5,), (6, 3)], ids=str)
+@pytest.mark.parametrize("sizes", [(5,), (6, 3), (8, 4, 2)], ids=str)
 def test_the_code_gives_what_is_promised_and_the_same_gradients(name, sizes, folder):
-    length = 12
+    length = 2 * sizes[0] + 2
     before, body = PROGRAMS[name]
     text = HEAD + before + LOSS + body.replace("LENGTH", str(length))
     original = module(folder, text)

@@ -291,6 +291,46 @@ def test_a_carry_is_written_over_the_last_one():
     assert found.memory == exactly(9 * 2 * 3 * N**2 * 2 / 2765e9)
 
 
+def stacked(body, length=7, profile=GPU):
+    """The memory's seconds of a trip of a scan over as many arrays, on an H100."""
+    found = jaxpr(lambda x, xs: lax.scan(body, x, xs), array(N, N), array(length, N, N))
+    program = program_of_jaxpr(
+        found,
+        [ValueRole("argument")] * len(found.invars),
+        [ValueRole("output")] * len(found.outvars),
+    )
+    return seconds(lower(program, profile), H100).memory / length
+
+
+def test_a_gpu_copies_into_a_stack_what_it_also_reads_or_a_library_makes():
+    """As XLA's module of `mha/scan/none` has it for an H100: a slice is read and written again."""
+    array_s = N**2 * 2 / 3350e9
+
+    def alone(c, _):  # of an elementwise op, read by nothing else: straight into the stack
+        return c @ c, jnp.sin(c)
+
+    def of_a_dot(c, _):
+        return jnp.sin(c), c @ c
+
+    def read_as_well(c, _):
+        y = jnp.exp(c @ c)
+        return jnp.sin(y @ c), y
+
+    def carry(c, _):
+        return c @ c, c
+
+    # The dot and the sine read an array and write one.
+    assert stacked(alone) == pytest.approx(4 * array_s, rel=1e-3)
+    assert stacked(of_a_dot) == pytest.approx(6 * array_s, rel=1e-3)
+    assert stacked(of_a_dot, profile=TPU) == pytest.approx(4 * array_s, rel=1e-3)
+    assert stacked(read_as_well) - stacked(lambda c, _: (read_as_well(c, _)[0], None)) == (
+        pytest.approx(2 * array_s, rel=1e-3)
+    )
+    dot = stacked(lambda c, _: (c @ c, None))
+    assert stacked(carry) - dot == pytest.approx(2 * array_s, 1e-3)
+    assert stacked(lambda c, x: (c @ c, x.reshape(-1))) - dot == pytest.approx(2 * array_s, 1e-3)
+
+
 def test_nested_scans_multiply():
     def nested(c, w):
         def outer(c, _):

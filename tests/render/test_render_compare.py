@@ -284,6 +284,7 @@ lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
 B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
   instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
 Peak, FLOPs and time are estimates, the time from the chip's published figures.
+The time was not checked for tpu:v5p.
 No interval: too few programs were compiled to say how far off this estimate is."""
     )
 
@@ -752,7 +753,8 @@ fits 8.00 GiB: peak about 7.50 GiB (6.80 to 7.90), for 13.8% more FLOPs
  9.00 GiB  as it is written, 1.00 GiB too much
  7.50 GiB  with this plan, 512.00 MiB to spare
  2.00 GiB  the lowest found, 6.00 GiB to spare
-kept 5.00 GiB · recompute 1.20 TFLOP (13.8%) · time est. ×1.11 on tpu:v5p
+kept 5.00 GiB · recompute 1.20 TFLOP (13.8%)
+  time est. ×1.11 on tpu:v5p, not checked
 
 no checkpoint can remove 1.62 GiB
   1.00 GiB  differentiated arguments: params
@@ -786,6 +788,7 @@ Verified: tracing this code gives these figures.
 Proven: nothing cheaper among the choices tried fits (34 variants traced).
 Tried at model.py:49 (layer): no policy, dots_saveable, all 30 selections of
 values; at block: 5 policies.
+The time was not checked for tpu:v5p.
 No interval: too few programs were compiled to say how far off this estimate is.
 """
     )
@@ -1026,6 +1029,8 @@ def test_json_of_a_comparison():
             "intervals": None,
         },
         "chip": "v5p",
+        "time_basis": None,
+        "times_checked_on": [],
         "at": "scan-bodies",
         "places": ["gpt.py:49 (layer) ×12 trips"],
         "measured_on": "cpu",
@@ -1043,6 +1048,8 @@ def test_json_of_a_comparison():
         "recompute_flops": 420_000_000_000,
         "recompute_fraction": 0.048,
         "time_fraction": 0.1,
+        "low_time_fraction": None,
+        "high_time_fraction": None,
         "pareto": True,
         "knee": True,
         "error": None,
@@ -1068,7 +1075,7 @@ def test_json_of_a_comparison():
     assert {k for k, v in failed.items() if v is None} == {
         *("kept_nbytes", "host_nbytes", "peak_nbytes", "recompute_flops", "recompute_fraction"),
         *("time_fraction", "measured", "measure_error", "offloading"),
-        *("low_nbytes", "high_nbytes"),
+        *("low_nbytes", "high_nbytes", "low_time_fraction", "high_time_fraction"),
     }
     assert failed["error"].startswith("the policy bad")
 
@@ -1156,7 +1163,10 @@ def test_json_of_a_plan():
     assert value["by_xla"] == ["peak_nbytes"]
 
 
-_LISTS = ("code", "unwritten", "uncosted", "warnings", "by_xla", "unconfirmed")
+_LISTS = (
+    *("code", "unwritten", "uncosted", "warnings", "by_xla", "unconfirmed"),
+    "times_checked_on",
+)
 
 
 @pytest.mark.integration

@@ -17,9 +17,10 @@ from jaxresid.advice.compile.ahead_of_time import (
 )
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.timing.chips import chip_of
+from jaxresid.advice.timing.intervals import checked_on, time_basis_of, time_interval
 from jaxresid.advice.timing.measure.random_inputs import leaf_recipes
 from jaxresid.advice.timing.measure.rounds import Measurement, VariantToTime, measured
-from jaxresid.advice.timing.roofline import seconds
+from jaxresid.advice.timing.roofline import Seconds, seconds
 from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import answers, description
@@ -213,6 +214,8 @@ def comparison(
         warnings=warnings,
         measured_on=timed.device if timed else None,
         mesh=subject.mesh,
+        time_basis=table.time_basis,
+        times_checked_on=checked_on(),
     )
 
 
@@ -314,6 +317,7 @@ class ComparisonTable:
                     f" cannot differentiate: {e}"
                 ) from e
         self._plain_seconds = self._seconds(self._plain)
+        self.time_basis = time_basis_of(self._plain, subject.place)
         self._kept_without = functools.cache(self._plain.kept)
 
     def names(self) -> tuple[str, ...]:
@@ -369,14 +373,19 @@ class ComparisonTable:
             for place, policy in chosen
         )
 
-    def _seconds(self, variant: Variant) -> float | None:
+    def _seconds(self, variant: Variant) -> Seconds | None:
         """Return the estimated time of a variant; None where no figures of the chip are known."""
-        return None if self.chip is None else seconds(variant.lowered, self.chip).total
+        return None if self.chip is None else seconds(variant.lowered, self.chip)
 
     def _row(self, label: str, variant: Variant, without_effect: bool) -> ComparisonRow:
         # Around a gradient that the function takes a checkpoint may spare work: it adds none.
         added = max((variant.cost - self._plain.cost).flops, 0)
         estimated, plain = self._seconds(variant), self._plain_seconds
+        fraction, time = None, None
+        if estimated is not None and plain is not None and plain.total:
+            fraction = estimated.total / plain.total - 1
+            split = self.subject.mesh is not None
+            time = time_interval(estimated, plain, self.time_basis, is_split=split)
         around = self.subject.interval(variant.peak_nbytes, variant.program)
         return ComparisonRow(
             label,
@@ -386,7 +395,9 @@ class ComparisonTable:
             peak_nbytes=variant.peak_nbytes if has_estimate(self.subject.place) else None,
             recompute_flops=added,
             recompute_fraction=added / self._plain.cost.flops if self._plain.cost.flops else 0.0,
-            time_fraction=None if estimated is None or not plain else estimated / plain - 1,
+            time_fraction=fraction,
+            low_time_fraction=time.low if time else None,
+            high_time_fraction=time.high if time else None,
             uncosted=variant.cost.uncosted,
             offloading=offloading(
                 variant.program,

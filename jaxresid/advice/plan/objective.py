@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxresid.advice.timing.chips import Chip
+from jaxresid.advice.timing.intervals import time_interval
 from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.variants.choices import Variant
+from jaxresid.model import TimeBasis, TimeInterval
 
 # What spares less than this share of the function's cost is not worth an edit.
 _WORTH_AN_EDIT = 5e-4
@@ -76,6 +78,18 @@ class Objective:
         """Return the FLOPs that a variant adds as a share of those without any checkpoint."""
         added = max(variant.cost.flops - self._plain.cost.flops, 0)
         return added / self._plain.cost.flops if self._plain.cost.flops else 0.0
+
+    def time_interval(
+        self, variant: Variant, basis: TimeBasis | None, *, is_split: bool
+    ) -> TimeInterval | None:
+        """Return the interval around the ratio of a variant's time to that without any checkpoint.
+
+        It is None where times of such programs were not held against anything.
+        """
+        if self._chip is None:
+            return None
+        found, plain = (seconds(v.lowered, self._chip) for v in (variant, self._plain))
+        return time_interval(found, plain, basis, is_split=is_split)
 
     def _seconds(self, variant: Variant) -> float:
         return seconds(variant.lowered, self._chip).total if self._chip else 0.0

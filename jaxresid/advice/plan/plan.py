@@ -22,6 +22,7 @@ from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.tried import is_proven, tried_places
 from jaxresid.advice.plan.verification import Check, without_checkpoints
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
+from jaxresid.advice.timing.intervals import checked_on, time_basis_of
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject, gc_paused
@@ -311,6 +312,11 @@ class Planning:
         traces = is_promised and shown in search.tried and not interrupted
         floor = self._floor(shown, traces=traces, fits=fits)
         is_out_of_reach = not fits and floor.held_nbytes > self.budget_nbytes
+        basis = time_basis_of(plain, subject.place)
+        time = None
+        if is_promised:
+            split = subject.mesh is not None
+            time = self.objective.time_interval(shown.variant, basis, is_split=split)
         share = found.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0
         return Plan(
             target=subject.target,
@@ -361,6 +367,10 @@ class Planning:
             choices=tried_places(search),
             floor=floor,
             interrupted=interrupted,
+            low_time_fraction=time.low if time else None,
+            high_time_fraction=time.high if time else None,
+            time_basis=basis,
+            times_checked_on=checked_on(),
         )
 
     def _floor(self, shown: TracedVariant, *, traces: bool, fits: bool) -> Floor:

@@ -8,8 +8,9 @@ its body, a while loop one trip, a cond its slower branch. An evaluation of exp 
 as one operation of the vector unit. Transfers between device and host memory run beside the
 kernels, as XLA's latency-hiding scheduler arranges them, both directions over the link one after
 the other: those in a loop beside the kernels of the same iteration, which takes the longer of the
-two, and so does the whole program. For a program that is split over a mesh it is
-the time of one device, which does its share.
+two, and so does the whole program. For a program that is split over a mesh it is the time of one
+device, which does its share. Where dots are calls of their own, as on a GPU, a loop copies into its
+stacks what a call makes and what else the trip reads.
 
 The estimate leaves out launches, idle units, caches, the share of its peak that a chip does not
 reach, and communication between devices.
@@ -31,6 +32,7 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED
 from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
@@ -40,6 +42,7 @@ from jaxresid.model import Cost
 _WHILE = "while: trips unknown, counted once"
 _COND = "cond: the slower branch"
 
+_CALLED = MULTIPLIED | LIBRARY
 # Of their first operand they read or write a part.
 _PARTS = TAKES | PUTS.keys() | ADDS.keys()
 _PRECISIONS = {"HIGHEST": 2, "HIGH": 1, "F32_F32_F32": 2, "BF16_BF16_F32_X3": 1}
@@ -218,12 +221,34 @@ class _TimeEstimator:
             self.notes[_COND] = None
             return max(each, key=lambda s: s.longest), 1
         once = each[0]
+        self._stacks(once, kernel)
         for condition in each[1:]:
             once.add(condition)
         if kernel.nest.length is None:
             self.notes[_WHILE] = None
         once.exposed = max(once.exposed, once.transfers - once.kernels)
         return once, 1 if kernel.nest.length is None else kernel.nest.length
+
+    def _stacks(self, total: _TimeSum, loop: Op) -> None:
+        """Add the time of what a trip of a loop copies into the loop's stacks.
+
+        XLA for a GPU writes a result straight into the stack where nothing else in the trip reads
+        it and no call makes it (the modules of `zoo.py` for an H100, jaxlib 0.11.2).
+        """
+        nest, body = loop.nest, loop.bodies[0]
+        if nest is None or self.profile.computes_factors:
+            return
+        makers = {v: op for op in body.ops for v in op.results}
+        read = {v for op in body.ops for v in op.operands}
+        for i, out in enumerate(body.outputs):
+            if i not in nest.stacked or out.memory != "device" or out.literal is not None:
+                continue
+            maker = makers.get(out)
+            is_alone = out not in read and body.outputs.count(out) == 1
+            if maker is None or not is_alone or maker.name in _CALLED:
+                copied = 2 * array_nbytes(out, body) / self.chip.hbm_rate
+                total.memory += copied
+                total.kernels += copied
 
     def _kernel(
         self,

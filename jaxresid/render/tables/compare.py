@@ -25,6 +25,7 @@ from jaxresid.render.report.heading import heading
 from jaxresid.render.report.offloading import render_rows
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
 from jaxresid.render.style.columns import (
     Column,
     Unit,
@@ -193,6 +194,11 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
             " times are approximate."
         )
     found += _compiled_remarks(comparison)
+    timed = [row for row in comparison.rows if row.time_fraction is not None]
+    if timed:
+        is_all = all(row.time_interval for row in timed)
+        basis, where = comparison.time_basis, comparison.times_checked_on
+        found.append(time_remark(comparison.place.name, basis, where, is_all=is_all))
     return (*found, *interval_remarks([comparison.place]))
 
 
@@ -299,7 +305,7 @@ def _figures(row: ComparisonRow) -> Hashable:
     """Return the figures that two rows have to share to be one entry."""
     return (
         *(row.kept_nbytes, row.host_nbytes, row.peak_nbytes, row.recompute_flops),
-        *(row.time_fraction, row.uncosted, row.measured, row.measure_error),
+        *(row.time_fraction, row.time_interval, row.uncosted, row.measured, row.measure_error),
         *((c.on, c.peak_nbytes, c.fits, c.may_fit, c.error) for c in row.compiled),
     )
 
@@ -502,7 +508,7 @@ def _columns(found: Sequence[TableEntry], place: PlaceInfo, encoding: str) -> li
         columns.append(of_bytes("host", [r.host_nbytes for r in rows]))
     columns.append(_recompute(rows, flops))
     if any(r.time_fraction is not None for r in rows):
-        columns.append(Column(("time", "est."), tuple(_time(r, times) for r in rows)))
+        columns.append(_times(rows, times))
     columns += [_place(on, rows) for on in compiled_places(rows) if _has_figures(on, rows)]
     if any(r.measured for r in rows):
         texts = tuple(_ratio(r.measured, times) if r.measured else "" for r in rows)
@@ -566,8 +572,18 @@ def _recompute(rows: Sequence[ComparisonRow], unit: Unit) -> Column:
     return Column(("recompute", units), tuple(texts))
 
 
-def _time(row: ComparisonRow, times: str) -> str:
-    return "" if row.time_fraction is None else f"{times}{1 + row.time_fraction:.2f}"
+def _times(rows: Sequence[ComparisonRow], times: str) -> Column:
+    """Return the column of the estimated times, marked where some were checked and one was not."""
+    is_checked = any(row.time_interval for row in rows)
+    texts = []
+    for row in rows:
+        text = ""
+        if row.time_fraction is not None:
+            text = time_text(row.time_fraction, row.time_interval, times)
+            if is_checked and row.time_interval is None:
+                text += f" {NOT_CHECKED}"
+        texts.append(text)
+    return Column(("time", "est."), tuple(texts))
 
 
 def _ratio(timing: Timing, times: str) -> str:

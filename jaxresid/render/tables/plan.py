@@ -17,6 +17,7 @@ from jaxresid.render.report.estimates import STYLES, about_text, interval_remark
 from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
@@ -102,7 +103,9 @@ def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
         parts.append(f"host {format_bytes(plan.host_nbytes)}")
     parts.append(f"recompute {bound}{format_flops(plan.recompute_flops)}{share}")
     if plan.time_fraction is not None and plan.chip is not None:
-        parts.append(f"time est. {times}{1 + plan.time_fraction:.2f} on {plan.place.name}")
+        time = time_text(plan.time_fraction, plan.time_interval, times)
+        doubt = f", {NOT_CHECKED}" if plan.time_interval is None else ""
+        parts.append(f"time est. {time} on {plan.place.name}{doubt}")
     return tuple(parts)
 
 
@@ -325,5 +328,9 @@ def _remarks(plan: Plan) -> Iterator[str]:
         yield choices_text(plan)
     if plan.uncosted:
         yield f"No FLOPs known for {', '.join(plan.uncosted)}: recompute is a lower bound."
+    if plan.time_fraction is not None:
+        is_checked = plan.time_interval is not None
+        basis, where = plan.time_basis, plan.times_checked_on
+        yield time_remark(plan.place.name, basis, where, is_all=is_checked)
     if len(plan.by_xla) < len(_FIGURES):  # some are estimates
         yield from interval_remarks([plan.place])

@@ -1,6 +1,6 @@
 """Compile the corpus for places that need not be here, and keep what XLA says as data.
 
-    python -m tests.benchmarks.accuracy.collect --on gpu:h100 --on tpu:v5e [--only TEXT]
+    python -m tests.benchmarks.accuracy.collect --on gpu:h100 --on tpu:v5e [--only REGEX]
         [--set fit|conform|test] [--limit SECONDS] [--timeout SECONDS] [--again] [--folder FOLDER]
 
 Run it in an environment with the jaxlib to ask, in the root of the repository: with libtpu for
@@ -15,6 +15,7 @@ figures are printed: the test set is not to be looked at.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from tests.benchmarks.accuracy.split import SETS
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--on", action="append", required=True, help="a place: gpu:h100, tpu:v5e")
-    parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs whose name has this")
     parser.add_argument("--set", choices=SETS, help="programs of one set")
     parser.add_argument("--limit", type=float, default=float("inf"), help="in seconds")
     parser.add_argument("--timeout", type=float, default=60.0, help="of one compile, in seconds")
@@ -44,7 +45,7 @@ def main() -> None:
     programs = [
         program
         for program in corpus.PROGRAMS
-        if options.only in program.name and options.set in (None, program.set)
+        if re.search(options.only, program.name) and options.set in (None, program.set)
     ]
     collect(
         programs,

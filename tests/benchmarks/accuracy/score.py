@@ -1,7 +1,7 @@
 """How far the static estimate is from what the compilers say.
 
     python -m tests.benchmarks.accuracy.score [--on gpu:h100] [--jaxlib 0.12.0.1] [--now] [--test]
-        [--only TEXT] [--misses N] [--folder FOLDER]
+        [--only REGEX] [--misses N] [--folder FOLDER]
 
 For each set, place, jaxlib and kind of program: how many, the median, 90th percentile and worst of
 |estimate / XLA - 1|, and of the pairs of placements of checkpoints in one model that XLA has more
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -61,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--on", help="one place alone")
     parser.add_argument("--jaxlib", help="one version alone")
-    parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs whose name has this")
     parser.add_argument("--now", action="store_true", help="estimate again, with this code")
     parser.add_argument("--test", action="store_true", help="score the test set as well")
     parser.add_argument("--misses", type=int, default=10, help="how many to name of the fit set")
@@ -72,7 +73,7 @@ def main() -> None:
         row
         for row in rows.read_all(options.folder)
         if set_of(family(row)) in sets
-        and options.only in row.program
+        and re.search(options.only, row.program)
         and options.on in (None, row.place)
         and options.jaxlib in (None, row.jaxlib)
     ]

@@ -64,6 +64,18 @@ def test_a_residual_connection_finishes_a_dot_but_an_activation_does_not():
     assert "exp" in large(made(activated, X, W))
 
 
+@pytest.mark.parametrize("profile", [GPU, TPU])
+def test_a_dropout_keeps_its_mask_and_not_its_bits(profile):
+    def loss(x, w, key):
+        h = x @ w
+        keep = jax.random.bernoulli(jax.random.wrap_key_data(key), 0.5, h.shape)
+        return jnp.sum(jnp.where(keep, h, 0.0) ** 2)
+
+    block = kernels(program(loss, X, W, ((2,), jnp.uint32)).block, None, profile)
+    bits = next(op for op in block.ops if op.name == "random_bits")
+    assert bits.results[0].dtype == "bool"
+
+
 def test_gathers_are_computed_inside_what_reads_them():
     def loss(x, w, i):
         return jnp.sum((x[i] * 2.0 + 1.0) @ w)

@@ -42,6 +42,8 @@ MULTIPLIED = CONTRACTIONS - _UNMEASURED
 _REDUCTIONS = REDUCTIONS | ARG_REDUCTIONS
 # What takes in an expensive value that nothing else reads.
 _READING = _ELEMENTWISE | _REDUCTIONS | MULTIPLIED
+# Too expensive as well, but what is made of them may be written instead: a dropout's mask.
+_RANDOM = frozenset({"random_bits", "threefry2x32"})
 # Computed inside what reads them, by some compilers.
 _FUSIBLE_MOVES = frozenset({"gather", "concatenate"})
 # Calls into a library, which read arrays and write the type that they are asked for.
@@ -277,9 +279,10 @@ def _epilogues(
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
     for i, op in enumerate(block.ops):
-        if not is_multiplied(op) or op.results[0] in held:
+        is_random = op.name in _RANDOM
+        if not (is_multiplied(op) or is_random) or op.results[0] in held:
             continue
-        (v,) = op.results
+        v = op.results[0]
         end, after = v, post_dominators.get(op)
         while after is not None and after.results and ready[after.results[0]] == i:
             (more,) = after.results[:1]
@@ -289,7 +292,7 @@ def _epilogues(
             if is_cast:
                 end = more if more.itemsize < end.itemsize else end
             elif is_elementwise(after) or after.name in _EXPENSIVE:
-                if profile.epilogue is not None and after.name not in profile.epilogue:
+                if not (is_random or profile.epilogue is None or after.name in profile.epilogue):
                     break
                 end = more
             elif not is_view(after):

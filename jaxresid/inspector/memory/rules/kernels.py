@@ -138,9 +138,16 @@ class _KernelWriter:
         self._alike = _stacks_alike(self._block) if compiler.profile.fills_stacks_at_once else {}
         # Stacks -> the zeros that they are written over.
         self._zeros: dict[Value, Value] = {}
+        # A dot that something finishes -> how many kernels came before it.
+        self._begun: dict[Op, int] = {}
+        # What such a dot is written as -> the kernel that it follows, at the earliest.
+        self._after: dict[Value, int] = {}
 
     def write(self) -> Kernels:
+        begin = {start for end, start in self._fusions.starts.items() if end not in start.results}
         for op in self._block.ops:
+            if op in begin:
+                self._begun[op] = len(self._kernels)
             if op.name == "barrier":
                 self._barrier(op)
             elif is_view(op) and op.results[0] not in self._fusions.widths:
@@ -181,15 +188,30 @@ class _KernelWriter:
         No other kernel waits for a weight's gradient, and the scheduler puts it at the end of the
         trip: what it reads was still there at the peak in most scans measured.
         """
+        found = self._early()
         if self._nest is None:
-            return tuple(self._kernels)
+            return tuple(found)
         stacked = {outputs[i] for i in self._nest.stacked}
-        for op in self._kernels:
+        for op in found:
             stacked.difference_update(op.operands)
-        last = {
-            op: None for op in self._kernels if op.name in MULTIPLIED and op.results[0] in stacked
-        }
-        return (*self._first, *(op for op in self._kernels if op not in last), *last)
+        last = {op: None for op in found if op.name in MULTIPLIED and op.results[0] in stacked}
+        return (*self._first, *(op for op in found if op not in last), *last)
+
+    def _early(self) -> list[Kernel]:
+        """Return the kernels, those of a dot and what finishes it where the dot is.
+
+        What finishes it may stand far behind: gradients are added to those of other microbatches,
+        and to the optimizer's state, after the backward pass.
+        """
+        place: dict[Value, int] = {}
+        order: list[tuple[int, bool, int]] = []
+        for i, op in enumerate(self._kernels):
+            at, is_early = i, bool(op.results) and op.results[0] in self._after
+            if is_early:
+                at = max(self._after[op.results[0]], *(place.get(v, -1) for v in op.operands))
+            place.update(dict.fromkeys(op.results, at))
+            order.append((at, is_early, i))
+        return [self._kernels[i] for *_, i in sorted(order)]
 
     def _alias(self, result: Value, operand: Value) -> None:
         self._roots[result] = () if operand.literal is not None else self._roots[operand]
@@ -271,6 +293,8 @@ class _KernelWriter:
             # A dot is written over what its epilogue reads; a loop over nothing.
             within = self._within(op.operands)
             overwrites = [v for v in roots if v not in within] if start is not op else ()
+            if start in self._begun:
+                self._after[op.results[0]] = self._begun[start] - 1
             op = replace(
                 op, name=start.name, eqn=start.eqn, context=start.context, phase=start.phase
             )

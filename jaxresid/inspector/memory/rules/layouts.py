@@ -1,8 +1,9 @@
 """Work out how many bytes an array takes in a TPU's memory.
 
-Arrays are tiled by 8 rows of 128 lanes over the two minor axes, which are padded to whole tiles;
-the compiler chooses them among the last. For an image they are the batch and the features. An array
-that is reshaped across tiles keeps its own order, unless that takes more than double.
+Arrays are tiled by 8 rows of 128 lanes over the two minor axes, which are padded to whole tiles; of
+two or four rows a tile is as high as they are. The compiler chooses the axes among the last. For an
+image they are the batch and the features. An array that is reshaped across tiles keeps its own
+order, unless that takes more than double.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 _ROWS, _LANES = 8, 128
+_LOW = (2, 4)
 # Smaller arrays stay on the chip.
 _LARGE = 1 << 18
 
@@ -71,7 +73,7 @@ def _padded(shape: tuple[int, ...], axes: Iterable[int]) -> int:
     if len(extents) < 2:
         return size
     return min(
-        size // (rows * lanes) * _up(rows, _ROWS) * _up(lanes, _LANES)
+        size // (rows * lanes) * _up(rows, rows if rows in _LOW else _ROWS) * _up(lanes, _LANES)
         for rows, lanes in itertools.permutations(extents, 2)
     )
 

@@ -1,0 +1,145 @@
+"""The code that `plan` writes against the original: the same values and gradients?
+
+    python -m tests.benchmarks.written_gradients [--on tpu:v5e] [--only REGEX] [--most 30]
+
+Plans, by the estimate, for the programs and budgets of `confirmed_plans.py`. The edits of each plan
+are made in this process, where tracing them gives what is planned, and both functions run here with
+random inputs and a batch of a few rows; everything else has its real size. Held against each other
+are the value and the gradients of a function and the results of a step, by the largest difference
+over the largest entry of each array. The bodies of checkpoints run once more, so that no more than
+rounding may differ. Exits 1 where more does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxresid.advice.plan.floor.reliefs import batch_of
+from jaxresid.advice.plan.live_patch import UnpatchableError, patched
+from jaxresid.advice.plan.plan import drafted
+from jaxresid.advice.plan.verification import in_process_check
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.jaxpr.bindings import intercept_bind
+from jaxresid.inspector.report import subject
+from jaxresid.units import format_bytes
+from jaxresid.xla.places import parse_place
+from tests.benchmarks.accuracy import corpus, estimates
+from tests.benchmarks.confirmed_plans import SHARES
+
+ROWS = 2
+# What rounding explains, of the largest entry of an array.
+CLOSE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-3}
+
+
+def small(program: corpus.Program, found: Any, args: Sequence[Any]) -> list[Any]:
+    """Return random inputs with a batch of `ROWS` rows."""
+    import jax
+    import jax.numpy as jnp
+
+    batch = batch_of(found)
+    call = found.trace.arguments
+    leaves, tree = jax.tree.flatten(tuple(args))
+    assert len(leaves) == len(call.leaves), program.name
+    key, made = jax.random.key(0), []
+    for i, leaf in enumerate(leaves):
+        shape = leaf.shape
+        if batch is not None and i in batch.leaves:
+            shape = (min(ROWS, batch.size), *shape[1:])
+        each = jax.random.fold_in(key, i)
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            # Above 0, as an optimizer takes the root of its second moments.
+            made.append(jax.random.uniform(each, shape, jnp.float32, 0.01, 0.1).astype(leaf.dtype))
+        elif jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            made.append(jax.random.split(each, shape) if shape else each)
+        else:
+            made.append(jax.random.randint(each, shape, 0, ROWS).astype(leaf.dtype))
+    return list(jax.tree.unflatten(tree, made))
+
+
+def results(fun: Callable[..., Any], program: corpus.Program, args: Sequence[Any]) -> list[Any]:
+    """Return what a step returns, or the value of a function with its gradients."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    jax.clear_caches()  # of the function before it was edited
+    if program.options.get("mode") == "step":
+        return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(jax.jit(fun)(*args))]
+    leaves, tree = jax.tree.flatten(tuple(args))
+    floats = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+    def of_floats(given: Sequence[Any], others: Sequence[Any]) -> Any:
+        every = list(others)
+        for i, leaf in zip(floats, given, strict=True):
+            every[i] = leaf
+        return fun(*jax.tree.unflatten(tree, every))
+
+    others = [None if i in floats else leaf for i, leaf in enumerate(leaves)]
+    found = jax.jit(jax.value_and_grad(of_floats))([leaves[i] for i in floats], others)
+    return [np.asarray(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(found)]
+
+
+def largest_difference(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """Return the largest difference between arrays, over the largest entry of each."""
+    import numpy as np
+
+    shares = [0.0]
+    for a, b in zip(one, other, strict=True):
+        if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return float("inf")
+        scale = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a))) or 1.0
+        shares.append(float(np.max(np.abs(np.nan_to_num(a - b)), initial=0.0)) / scale)
+    return max(shares)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--on", default="tpu:v5e", help="a place: gpu:h100, tpu:v5e")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs whose name has this")
+    parser.add_argument("--most", type=int, default=30, help="how many programs")
+    options = parser.parse_args()
+    programs = [
+        p
+        for p in corpus.PROGRAMS
+        if not p.is_checkpointed and p.set != "test" and re.search(options.only, p.name)
+    ]
+    counts = {"same": 0, "different": 0, "by hand": 0, "nothing to write": 0}
+    for program in programs[: options.most]:
+        fun, args = program.build()
+        question = Question(fun, args, on=parse_place(options.on), **program.options)
+        found = subject(question)
+        low = drafted(found, 1)[0]
+        inputs = small(program, found, args)
+        dtypes = {str(leaf.dtype) for leaf in found.trace.arguments.leaves}
+        close = max(CLOSE.get(dtype, 0.0) for dtype in dtypes)
+        expected: list[Any] | None = None
+        for share in SHARES:
+            budget = int(low.lowest_nbytes + (low.plain_nbytes - low.lowest_nbytes) * share)
+            plan, edits = drafted(found, budget, check=in_process_check(found, question))
+            if plan.unwritten or not edits:
+                word = "by hand" if plan.unwritten else "nothing to write"
+            elif not plan.verified:
+                word = "not verified"
+            else:
+                expected = results(fun, program, inputs) if expected is None else expected
+                try:
+                    with patched(edits, fun) as new, intercept_bind({}):
+                        apart = largest_difference(expected, results(new, program, inputs))
+                    word = "same" if apart <= close else "different"
+                except (UnpatchableError, JaxresidError) as e:
+                    word = f"not run here: {' '.join(str(e).split())}"
+            counts[word] = counts.get(word, 0) + 1
+            of = f"  {apart:.1e} (rounding: {close:.0e})" if word in ("same", "different") else ""
+            print(f"{program.name:28} {format_bytes(budget):>10}  {word}{of}", flush=True)
+        estimates.forget()
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
+    sys.exit(1 if counts["different"] else 0)
+
+
+if __name__ == "__main__":
+    main()

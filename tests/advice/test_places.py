@@ -211,6 +211,8 @@ def test_iterations_begin_where_the_innermost_loop_goes_back():
     ran = [first, mul, add, mul, add, mul, add, last]
     ((_, cuts),) = iterations(code, ran)
     assert cuts == [1, 3, 5, 7]
+    twice = [first, mul, mul, add, mul, mul, add]  # one expression, two eqns
+    assert iterations(code, twice) == [(iterations(code, ran)[0][0], [1, 4, 7])]
     assert iterations(code, [first, last]) == []
 
 

@@ -303,6 +303,10 @@ def test_a_loss_that_leaks_its_tracers_has_no_places_and_keeps_its_checkpoints()
 
     found = variants(step, WS, X)
     assert {p.kind for p in found.places()} == {"checkpoint"}
+    site = place_of(found, "checkpoint")
+    assert site.calls == 4
+    without = found.variant({site: everywhere(site, None)})
+    assert without.kept_nbytes > found.variant({}).kept_nbytes
 
 
 def test_a_loss_that_prints_has_no_places_of_calls():

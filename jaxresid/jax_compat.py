@@ -193,6 +193,36 @@ def _patched(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
             setattr(module, name, old)
 
 
+@contextlib.contextmanager
+def replacing_differentiated(
+    new: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Iterator[None]:
+    """Have `jax.vjp`, and what calls it, differentiate `new(fun)` in place of `fun` in the context.
+
+    That holds for this thread, and for `jax.grad`, `jax.value_and_grad`, `jax.jacrev` and those
+    that libraries build on them. A `vjp` that a module has imported by name stays as it is.
+    """
+    jax = import_jax()
+    from jax._src import api
+
+    thread = threading.get_ident()
+    inner = getattr(api, "_vjp", None)  # all go through it until 0.9
+    plain: Callable[..., Any] = inner or api.vjp
+
+    @functools.wraps(plain)
+    def vjp(fun: Any, *primals: Any, **options: Any) -> Any:
+        if threading.get_ident() != thread:
+            return plain(fun, *primals, **options)
+        if inner is None:
+            return plain(new(fun), *primals, **options)
+        made = api.lu.wrap_init(new(fun.call_wrapped), debug_info=fun.debug_info)
+        return plain(made, *primals, **options)
+
+    names = [(api, "_vjp")] if inner else [(api, "vjp"), (jax, "vjp")]
+    with _patched(dict.fromkeys(names, vjp)):
+        yield
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in version.split("."))
 
@@ -805,6 +835,27 @@ def without_callers() -> contextlib.AbstractContextManager[Any]:
     from jax._src import source_info_util
 
     return source_info_util.user_context(_no_callers())  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def keeping_callers() -> Iterator[None]:
+    """Let the first trace within the context keep the lines of those who asked for it.
+
+    JAX forgets them since 0.7.1, but for the outermost trace.
+    """
+    from jax._src.interpreters import partial_eval
+
+    cutting = getattr(partial_eval, "TracebackScope", None)
+
+    def keep() -> contextlib.AbstractContextManager[None]:
+        partial_eval.TracebackScope = cutting
+        return contextlib.nullcontext()
+
+    if cutting is None:
+        yield
+        return
+    with _patched({(partial_eval, "TracebackScope"): keep}):
+        yield
 
 
 @functools.cache

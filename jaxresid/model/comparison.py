@@ -51,7 +51,7 @@ class ComparisonRow:
     Attributes:
       policy: `none`, `as-written`, the name in `jax.checkpoint_policies` with its names, or
         `module:policy`.
-      at: where: `all-sites`, `scan-bodies`, `whole` or a place, `model.py:42 (layer)`.
+      at: where: `all-sites`, `scan-bodies`, `calls`, `whole` or a place, `model.py:42 (layer)`.
       kept_nbytes: bytes of computed residuals in device memory.
       host_nbytes: bytes of computed residuals in host memory.
       peak_nbytes: the estimated peak, in bytes; on a CPU, where none is estimated, XLA's.

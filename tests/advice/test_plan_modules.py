@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
 from tests.small import f32
 
 pytest.importorskip("flax")
@@ -196,3 +198,85 @@ def test_what_is_left_out_is_said_where_nothing_changes():
     assert any("rejected" in warning and "other names" in warning for warning in plan.warnings), (
         plan
     )
+
+
+# -- steps, and modules of libraries ---------------------------------------------------------------
+
+
+class Tower(nn.Module):
+    """Its `act` is a wrapper, whose own `__call__` is called from the same line."""
+
+    @nn.compact
+    def __call__(self, x):
+        h = jax.nn.relu(nn.Dense(HIDDEN)(x))
+        return nn.Dense(WIDTH)(jax.nn.silu(jax.nn.relu(act(h))))
+
+
+class TwoTowers(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        left = nn.Dense(4)(Tower(name="left")(x))
+        right = nn.Dense(1)(Tower(name="right")(x))
+        return (left * right).sum()
+
+
+def two_towers(params, x):
+    return TwoTowers().apply(params, x)
+
+
+def residual(parts, x):
+    for part in parts:
+        x = x + jax.vmap(part)(x)
+    return x.sum()
+
+
+def linear(parts, x):
+    for part in parts:
+        x = act(jax.vmap(part)(x))
+    return x.sum()
+
+
+def eqx_step(loss):
+    def step(model, x):
+        gradients = eqx.filter_grad(loss)(model, x)
+        return eqx.apply_updates(model, gradients)
+
+    return step
+
+
+def eqx_mlps():
+    make = lambda key: eqx.nn.MLP(WIDTH, WIDTH, HIDDEN, 1, key=key)
+    return [eqx.filter_eval_shape(make, jax.random.key(i)) for i in range(4)]
+
+
+def eqx_linears():
+    make = lambda key: eqx.nn.Linear(WIDTH, WIDTH, key=key)
+    return [eqx.filter_eval_shape(make, jax.random.key(i)) for i in range(4)]
+
+
+def places_of(fun, *args, **options):
+    found = subject(Question(fun, args, **options))
+    return [(p.kind, p.function, p.calls) for p in found.variants().places()]
+
+
+def test_modules_of_a_library_are_places_and_linear_ones_are_not():
+    found = places_of(eqx_step(residual), eqx_mlps(), X, mode="step")
+    assert ("call", "MLP.__call__", 4) in found
+    found = places_of(eqx_step(linear), eqx_linears(), X, mode="step")
+    assert not [p for p in found if p[1] == "Linear.__call__"]
+    assert ("block", "loop in linear", 4) in found
+
+
+def test_a_module_of_a_library_is_filtered_where_it_is_called():
+    plan = lowest(residual, eqx_mlps(), X)
+    assert [(s.function, s.library) for s in plan.sites] == [("MLP.__call__", "equinox")]
+
+
+def test_what_else_is_called_on_a_line_does_not_make_an_array_static():
+    params = jax.eval_shape(TwoTowers().init, jax.random.key(0), X)
+    plan = lowest(two_towers, params, X)
+    assert {s.function for s in plan.sites} == {"Tower.__call__"}
+    text = "\n".join(plan.code)
+    assert "nn.remat(Tower.__call__" in text
+    assert "static_argnums" not in text
+    assert plan.doubt is None

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.advice.compare import pareto as frontier
-from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target, remarks
+from jaxresid.advice.compare.policy_targets import WORDS, PolicyTarget, policy_target, remarks
 from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
     PolicyProgram,
@@ -76,9 +76,9 @@ def compare(
 
     Args:
       fun: The function to compare, as for `jaxresid.inspect`.
-      at: Where the policy goes: `all-sites`, `scan-bodies`, `whole`, or a place such as
+      at: Where the policy goes: `all-sites`, `scan-bodies`, `calls`, `whole`, or a place such as
         `model.py:42`. None means the checkpoints that the code has, else the bodies of its scans,
-        else everything.
+        else the calls of functions that were found, else everything.
       policies: More policies to try, by name or as they are.
       measure: Also run each variant on the local device, with random inputs where arguments are
         abstract.
@@ -358,7 +358,7 @@ class ComparisonTable:
     def _variant(self, label: str, choices: Choices) -> Variant:
         if not choices:
             return self._written
-        if label == NONE and self._target.at in ("all-sites", "scan-bodies", "whole"):
+        if label == NONE and self._target.at in WORDS:
             return self._plain
         return self._factory.variant(choices)
 

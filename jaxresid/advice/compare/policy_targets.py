@@ -15,7 +15,7 @@ from jaxresid.inspector.variants.choices import (
 )
 from jaxresid.nearest import nearest
 
-WORDS = ("all-sites", "scan-bodies", "whole")
+WORDS = ("all-sites", "scan-bodies", "calls", "whole")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class PolicyTarget:
     """Several places that get the same policy.
 
     Attributes:
-      at: `all-sites`, `scan-bodies`, `whole`, or the one place.
+      at: one of `WORDS`, or the one place.
       places: The places.
       removed: Checkpoints to remove first, since the policy is to take their place.
     """
@@ -48,20 +48,22 @@ def policy_target(places: Sequence[CheckpointPlace], at: str | None) -> PolicyTa
       places: All the places that there are.
       at: One of `WORDS`, or a place by its function, by its line (`model.py:42`), or both as it is
         printed. None means the checkpoints that the code has, else the bodies of its scans, else
-        everything.
+        the calls of functions that were found, else everything.
 
     Raises:
       InputsError: There is no such place; the message lists those that there are.
     """
     sites = tuple(p for p in places if p.kind == "checkpoint")
     scans = tuple(p for p in places if p.kind == "scan")
+    calls = tuple(p for p in places if p.kind in ("call", "block"))
     wholes = tuple(p for p in places if p.kind == "whole")
     if at is None:
-        at = "all-sites" if sites else "scan-bodies" if scans else "whole"
+        at = "all-sites" if sites else "scan-bodies" if scans else "calls" if calls else "whole"
         if at == "whole" and not wholes:
             raise InputsError(
-                "this training step differentiates a loss with no checkpoint and no scan, and the"
-                " loss cannot be wrapped from outside; compare the loss function itself"
+                "no place for a checkpoint was found in what this training step differentiates: no"
+                " checkpoint, scan, or function of yours is called there; compare the function that"
+                " it differentiates, or checkpoint one by hand"
             )
     if at == "all-sites":
         return PolicyTarget(at, _nonempty(sites, "the function has no checkpoints", places))
@@ -69,11 +71,15 @@ def policy_target(places: Sequence[CheckpointPlace], at: str | None) -> PolicyTa
         return PolicyTarget(
             at, _nonempty(scans, "the function has no scan with more than one trip", places), sites
         )
+    if at == "calls":
+        return PolicyTarget(
+            at, _nonempty(calls, "no calls of functions that would matter were found", places)
+        )
     if at == "whole":
         if not wholes:
             raise InputsError(
-                "a training step's loss cannot be wrapped from outside; compare the loss function"
-                f" itself, or choose {_listed(places)}"
+                "the function that this training step differentiates was not found; compare that"
+                f" function itself, or choose {_listed(places)}"
             )
         return PolicyTarget(at, wholes, sites)
     found = [p for p in places if _is_meant(p, at)]
@@ -123,7 +129,13 @@ def _nonempty(
 
 
 def _listed(places: Sequence[CheckpointPlace]) -> str:
-    words = {"checkpoint": "all-sites", "scan": "scan-bodies", "whole": "whole"}
-    kinds = [words[kind] for kind in words if any(p.kind == kind for p in places)]
+    words = {
+        "checkpoint": "all-sites",
+        "scan": "scan-bodies",
+        "call": "calls",
+        "block": "calls",
+        "whole": "whole",
+    }
+    kinds = list(dict.fromkeys(words[k] for k in words if any(p.kind == k for p in places)))
     sites = [f"{p} [{p.kind}]" for p in places if p.kind != "whole"]
     return ", ".join([*kinds, *sites])

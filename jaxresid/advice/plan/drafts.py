@@ -255,5 +255,7 @@ def _library(place: CheckpointPlace, variants: Variants) -> str | None:
     """Return the installed package that a place's function belongs to; None for the user's own."""
     if place.kind == "whole":
         return None
+    if place.kind == "call":
+        return library_of(place.defined.file) if place.defined else None
     where = jax_compat.traced_function(variants.body(place)) or ""
     return library_of(where.partition(" at ")[2].rpartition(":")[0])

@@ -98,7 +98,8 @@ def _places(variants: Variants) -> list[CheckpointPlace]:
     """Return the places where a plan may put checkpoints.
 
     They are those where the code has one, loop bodies without one inside, calls of functions, and
-    everything as one.
+    everything as one. The whole loss of a step, which is traced again for each choice, is not among
+    them where the step has a checkpoint or a scan.
     """
     places = variants.places()
     overlaps = variants.overlaps()
@@ -110,9 +111,9 @@ def _places(variants: Variants) -> list[CheckpointPlace]:
         p
         for p in places
         if p in sites
-        or p.kind == "whole"
+        or (p.kind == "whole" and not (p.defined and (sites or scans)))
         or (p.kind == "scan" and p not in holding and not _is_inside(p, sites, overlaps))
-        or (p.kind == "call" and p not in holding and p not in around_scans)
+        or (p.kind in ("call", "block") and p not in holding and p not in around_scans)
     ]
 
 

@@ -24,8 +24,8 @@ from jaxresid.cli.options.places import asks_compiler, placed
 @click.option(
     "--at",
     metavar="PLACE",
-    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, whole,"
-    " or a place such as model.py:42.  [default: the first of these that exists]",
+    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
+    " whole, or a place such as model.py:42.  [default: the first of these that exists]",
 )
 @click.option(
     "--policy",

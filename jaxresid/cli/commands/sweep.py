@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="PLACE",
-    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, whole,"
-    " or a place such as model.py:42.  [default: the first of these that exists]",
+    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
+    " whole, or a place such as model.py:42.  [default: the first of these that exists]",
 )
 @compiling_options
 @click.option(

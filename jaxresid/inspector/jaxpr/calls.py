@@ -57,6 +57,35 @@ def call_starts(marks: Sequence[CallMark]) -> list[int]:
     return likely if all(piece == pieces[0] for piece in pieces) else certain
 
 
+def iterations(code: CodeType, offsets: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """Return the loops of a function that hold no other, as far as eqns show their iterations.
+
+    Args:
+      code: the function.
+      offsets: where it is at each eqn of one of its calls, in the order in which they were made.
+
+    Returns:
+      for each time that such a loop ran, the offset at which it begins and the index at which each
+      of its iterations does, with the index after the last.
+    """
+    loops = _flow(code).loops
+    found = []
+    for start, end in loops:
+        if any(start <= s and e <= end and (s, e) != (start, end) for s, e in loops):
+            continue
+        cuts: list[int] = []
+        for i, at in enumerate(offsets):
+            if not start <= at <= end:
+                if cuts:
+                    found.append((start, [*cuts, i]))
+                cuts = []
+            elif not cuts or at < offsets[i - 1]:
+                cuts.append(i)
+        if cuts:
+            found.append((start, [*cuts, len(offsets)]))
+    return found
+
+
 def _went_back(before: Sequence[Frame], now: Sequence[Frame]) -> int | None:
     """Return the index of the frame whose code went back with no loop to take it there.
 

@@ -31,6 +31,7 @@ from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
+from jaxresid.inspector.variants.cutting import cut
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
 from jaxresid.inspector.variants.regions import regions
@@ -70,7 +71,14 @@ class FunctionVariants:
         found += self._loops(top)
         found += [
             CheckpointPlace(
-                "call", r.function, r.location, len(r.runs), len(r.runs), can_split=True, handle=r
+                r.kind,
+                r.function,
+                r.location,
+                len(r.runs),
+                len(r.runs),
+                can_split=True,
+                handle=r,
+                defined=r.defined,
             )
             for r in regions(self._jaxpr, self._traced.levels, top)
             if not any(
@@ -167,7 +175,7 @@ class FunctionVariants:
                 return place.handle.calls[0].jaxpr
             case "scan" | "segments":
                 return place.handle[0].jaxpr
-            case "call":
+            case "call" | "block":
                 run = place.handle.runs[0]
                 return cut(run.jaxpr, run.start, run.stop, run.jaxpr.eqns[run.start : run.stop])
         return self._jaxpr
@@ -228,7 +236,7 @@ class FunctionVariants:
         for place, made in choices.items():
             if place.kind == "whole":
                 whole = made[0]
-            elif place.kind == "call":
+            elif place.kind in ("call", "block"):
                 for run, choice in zip(place.handle.runs, made, strict=True):
                     if choice is not None:
                         jaxprs[id(run.jaxpr)] = run.jaxpr
@@ -245,7 +253,7 @@ class FunctionVariants:
                 for call, choice in zip(place.handle.calls, made, strict=True):
                     what = inline if choice is None else remake.remat(choice)
                     _put(eqns, call.eqn, what, place)
-        regroups = {key: _regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()}
+        regroups = {key: regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()}
         for key, nest in nests.items():
             eqns[key] = _after(eqns[key], nest) if key in eqns else nest
         done = rewritten(self._jaxpr, eqns, regroups)
@@ -394,9 +402,11 @@ class Checkpointing:
         return found[1]
 
 
-def _regroup(
+def regroup(
     jaxpr: Jaxpr, cuts: Sequence[tuple[int, int, Choice]], remake: Checkpointing
 ) -> Regroup:
+    """Return a function that puts stretches of a jaxpr's eqns, [start, stop), into checkpoints."""
+
     def regroup(eqns: Sequence[Eqn]) -> Sequence[Eqn]:
         made: list[Eqn] = []
         at = 0
@@ -409,27 +419,6 @@ def _regroup(
     return regroup
 
 
-def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
-    """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
-
-    What they read from outside are its inputs, what is read after them its outputs.
-
-    Args:
-      jaxpr: the open jaxpr.
-      start: the index of the first of the eqns.
-      stop: the index after the last of them.
-      eqns: these eqns, perhaps rewritten.
-    """
-    made = {v for eqn in eqns for v in eqn.outvars}
-    free = dict.fromkeys(
-        v for eqn in eqns for v in eqn.invars if not jax_compat.is_literal(v) and v not in made
-    )
-    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not jax_compat.is_literal(v)}
-    later |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
-    outputs = [v for eqn in eqns for v in eqn.outvars if v in later]
-    return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
-
-
 def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
     """Return the ids of the eqns that a place consists of, and the ids of the eqns inside it."""
     match place.kind:
@@ -437,7 +426,7 @@ def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
             eqns = [call.eqn for call in place.handle.calls]
         case "scan" | "segments":
             eqns = [loop.eqn for loop in place.handle]
-        case "call":
+        case "call" | "block":
             eqns = [e for run in place.handle.runs for e in run.jaxpr.eqns[run.start : run.stop]]
             return {id(e) for e in eqns}, {id(e) for e in _within(eqns)} | {id(e) for e in eqns}
         case _:

@@ -10,20 +10,24 @@ is split into calls where the position goes back without one.
 from __future__ import annotations
 
 import inspect
+import itertools
+import os
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
+from jaxresid.inspector.jaxpr import structural_key as alike
+from jaxresid.inspector.jaxpr.calls import CallMark, call_starts, iterations
 from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.cutting import cut
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location
 
@@ -37,6 +41,20 @@ NEARLY_ALL = 0.95
 LOOPED = 0.9
 LEAST = 0.01
 MOST_REGIONS = 16
+
+# The folders that libraries have their modules in: layers, which users call like functions.
+_MODULE_FOLDERS = tuple(
+    os.path.join(os.sep, *path.split("/"), "")
+    for path in ("equinox/nn", "flax/linen", "flax/nnx", "haiku")
+)
+# What is linear keeps nothing but what goes in, which is there with and without a checkpoint.
+_LINEAR = frozenset(
+    {
+        *("dot_general", "conv_general_dilated", "add", "add_any", "sub", "neg", "reduce_sum"),
+        *("reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"),
+        *("jit", "slice", "concatenate", "pad", "rev", "expand_dims"),
+    }
+)
 
 # Functions of their own until Python 3.12.
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
@@ -53,27 +71,50 @@ class EqnRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """The calls of one function from one line, in program order."""
+    """The calls of one function from one line, in program order.
+
+    Attributes:
+      function: the qualified name of the function.
+      location: the line; None for the target.
+      runs: the calls.
+      defined: where a library's module is defined; None for a function of the user's.
+      kind: `call`, or `block` for the iterations of a Python loop.
+    """
 
     function: str
     location: Location | None
     runs: tuple[EqnRun, ...]
+    defined: Location | None = None
+    kind: str = "call"
 
 
-def regions(jaxpr: Jaxpr, levels: Levels, top: Level) -> tuple[Region, ...]:
+def is_checkpoint(eqn: Eqn) -> bool:
+    """Return whether an eqn is a checkpoint."""
+    return jax_compat.primitive_name(eqn) == "remat"
+
+
+def regions(
+    jaxpr: Jaxpr,
+    levels: Levels,
+    top: Level,
+    is_written: Callable[[Eqn], bool] = is_checkpoint,
+) -> tuple[Region, ...]:
     """Return the calls of the user's functions that checkpoints could be put around.
 
+    Calls of a library's modules, such as `equinox.nn.MLP`, from the user's code are among them.
     They are in program order; no two share an eqn. The target itself is looked into, and so is
     what is called once and makes most of its caller's bytes; other calls are taken whole. Left out
     are calls that hold a checkpoint, that are a loop and little else, that are a single operation
-    or all of the program, and those whose results nobody reads.
+    or all of the program, of modules of a library that are linear, and those whose results nobody
+    reads.
 
     Args:
       jaxpr: the primal jaxpr, open.
       levels: descends into the eqns.
       top: its outermost level.
+      is_written: whether an eqn is a checkpoint of the user's.
     """
-    search = _CallSearch(levels, jaxpr)
+    search = _CallSearch(levels, jaxpr, is_written)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
     for call in search.within(_Span(top, 0, len(jaxpr.eqns), -1)):
         groups[search.line(call)].append(call)
@@ -113,12 +154,14 @@ class _Call:
         generators in between. Empty for the target.
       run: the eqns that it left in the jaxpr of its caller.
       body: the same eqns, or those in the jit eqn that it left.
+      loop: where the loop begins that this is an iteration of, in the function; None for a call.
     """
 
     code: CodeType
     chain: tuple[Frame, ...]
     run: EqnRun
     body: _Span
+    loop: Frame | None = None
 
     @property
     def eqns(self) -> Sequence[Eqn]:
@@ -153,8 +196,8 @@ class _Weight:
 class _CallSearch:
     """A search for calls, which reads the paths of each level once."""
 
-    def __init__(self, levels: Levels, jaxpr: Jaxpr) -> None:
-        self._levels = levels
+    def __init__(self, levels: Levels, jaxpr: Jaxpr, is_written: Callable[[Eqn], bool]) -> None:
+        self._levels, self._is_written = levels, is_written
         # By level and by jaxpr, which are kept or their ids could be reused.
         self._paths: dict[Level, list[_Path]] = {}
         self._weights: dict[int, tuple[Jaxpr, _Weight]] = {}
@@ -165,22 +208,72 @@ class _CallSearch:
 
     def region(self, calls: Sequence[_Call]) -> Region:
         first = calls[0]
+        if first.loop is not None:
+            where = self._levels.frames.location(first.loop)
+            name = f"loop in {_name(first.code)}"
+            return Region(name, where, tuple(call.run for call in calls), kind="block")
         location = self._levels.frames.location(first.chain[-1]) if first.chain else None
-        return Region(
-            first.code.co_qualname.rpartition("<locals>.")[2],
-            location,
-            tuple(call.run for call in calls),
-        )
+        function = _name(first.code)
+        defined = None
+        if _is_module(first.code):
+            file, line = first.code.co_filename, first.code.co_firstlineno
+            defined = Location(file, line, None, function)
+        return Region(function, location, tuple(call.run for call in calls), defined)
 
     def line(self, call: _Call) -> Hashable:
         """Return the key that calls of one function from one line share."""
+        if call.loop is not None:
+            return call.code, call.loop.lasti
         if not call.chain:
             return call.code
         location = self._levels.frames.location(call.chain[-1])
         return call.code, location.file, location.line
 
     def within(self, span: _Span) -> Iterator[_Call]:
-        """Yield the calls that checkpoints could be put around, in one call of a function."""
+        """Yield the calls that checkpoints could be put around, in one call of a function.
+
+        Iterations of its Python loops, alike, take the place of the calls in them that make little
+        of what these make.
+        """
+        found = list(self._within(span))
+        for block in self._blocks(span):
+            inside = [call for call in found if _is_inside(call, block)]
+            if self.made(inside).nbytes < ENOUGH * self.made(block).nbytes:
+                at = found.index(inside[0]) if inside else sum(_is_before(c, block) for c in found)
+                found[at:at] = block
+                found = [call for call in found if call not in inside]
+        yield from found
+
+    def _blocks(self, span: _Span) -> Iterator[list[_Call]]:
+        """Yield the iterations of the Python loops of a span, where there are some alike in a row.
+
+        Loops that hold others are left out, and iterations that are no places.
+        """
+        if span.depth < 0 or span.start == span.stop:
+            return
+        level, jaxpr = span.level, span.level.jaxpr
+        frames = [
+            path.frames[path.users[span.depth]] if span.depth < len(path.users) else None
+            for path in self._path(level)[span.start : span.stop]
+        ]
+        first = frames[0]
+        if first is None or any(f is None or f.code is not first.code for f in frames):
+            return
+        if any(phase_of(jax_compat.name_stack(eqn)) != UPDATE for eqn in span.eqns):
+            return
+        for offset, cuts in iterations(first.code, [f.lasti for f in frames if f is not None]):
+            runs = [
+                EqnRun(jaxpr, span.start + a, span.start + b) for a, b in itertools.pairwise(cuts)
+            ]
+            loop = Frame(first.code, offset, first.kind)
+            calls = [
+                _Call(first.code, (), run, _Span(level, run.start, run.stop, span.depth), loop)
+                for run in runs
+            ]
+            if _alike_in_a_row(calls) and all(self._is_place(call) for call in calls):
+                yield calls
+
+    def _within(self, span: _Span) -> Iterator[_Call]:
         calls = self._calls(span)
         times = Counter(self.line(call) for call in calls)
         total = self._sum(span.eqns).nbytes
@@ -217,7 +310,7 @@ class _CallSearch:
             nbytes,
             nbytes if is_loop else inner.looped,
             inner.operations,
-            holds or jax_compat.primitive_name(eqn) == "remat",
+            holds or self._is_written(eqn),
         )
 
     def _inner(self, jaxpr: Jaxpr) -> _Weight:
@@ -231,6 +324,8 @@ class _CallSearch:
         if made.remat or made.operations < 2:
             return False
         if made.nbytes >= NEARLY_ALL * self.total or made.looped >= LOOPED * made.nbytes:
+            return False
+        if _is_module(call.code) and all(_is_linear(eqn) for eqn in call.eqns):
             return False
         reads = self._last_reads(call.run.jaxpr)
         return any(reads.get(v, -1) >= call.run.stop for eqn in call.eqns for v in eqn.outvars)
@@ -350,16 +445,64 @@ class _CallSearch:
         return found
 
 
+def _alike_in_a_row(calls: Sequence[_Call]) -> bool:
+    """Return whether two calls that follow each other leave the same eqns."""
+    shapes = [_shape(call) for call in calls]
+    return any(a == b for a, b in itertools.pairwise(shapes))
+
+
+def _shape(call: _Call) -> Hashable:
+    return alike.key(cut(call.run.jaxpr, call.run.start, call.run.stop, call.eqns))
+
+
+def _is_inside(call: _Call, block: Sequence[_Call]) -> bool:
+    return call.run.jaxpr is block[0].run.jaxpr and any(
+        b.run.start <= call.run.start and call.run.stop <= b.run.stop for b in block
+    )
+
+
+def _is_before(call: _Call, block: Sequence[_Call]) -> bool:
+    return call.run.jaxpr is block[0].run.jaxpr and call.run.stop <= block[0].run.start
+
+
+def _name(code: CodeType) -> str:
+    return code.co_qualname.rpartition("<locals>.")[2]
+
+
+def _is_module(code: CodeType) -> bool:
+    """Return whether code is what runs when a module of a library is called."""
+    return (
+        code.co_name == "__call__"
+        and code.co_varnames[:1] == ("self",)
+        and "site-packages" in code.co_filename
+        and any(folder in code.co_filename for folder in _MODULE_FOLDERS)
+    )
+
+
+def _is_linear(eqn: Eqn) -> bool:
+    inner = [each for nest in nests(eqn) for each in eqns_in(nest.jaxpr)]
+    return all(jax_compat.primitive_name(each) in _LINEAR for each in (eqn, *inner))
+
+
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """The frames of an eqn, outermost first, and which of them are the user's."""
+    """The frames of an eqn, outermost first, and which of them are the user's.
+
+    Among these are the modules of libraries that the user's code calls.
+    """
 
     frames: tuple[Frame, ...]
     users: tuple[int, ...]
 
     @classmethod
     def of(cls, frames: tuple[Frame, ...]) -> _Path:
-        return cls(frames, tuple(i for i, frame in enumerate(frames) if frame.kind == "user"))
+        users: list[int] = []
+        for i, frame in enumerate(frames):
+            if frame.kind == "user" or (
+                users and frames[users[-1]].kind == "user" and _is_module(frame.code)
+            ):
+                users.append(i)
+        return cls(frames, tuple(users))
 
     def callee(self, depth: int) -> int | None:
         """Return the number of the user frame of the function that the one at `depth` called.

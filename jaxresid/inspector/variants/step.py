@@ -35,6 +35,7 @@ from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
 from jaxresid.inspector.variants.function import Checkpointing
+from jaxresid.inspector.variants.losses import LossCalls, Losses, tracing_losses, trips_of
 from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
@@ -115,6 +116,7 @@ class StepVariants:
         self.nests = functools.cache(self._nests)
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
+        self._losses = Losses((), step.frames, self._is_written, self._name)
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
         remake = Checkpointing(self._step.frames)
@@ -132,10 +134,28 @@ class StepVariants:
                 return params
             return _wrapped(params, Choice(_Marking(len(bound) - 1)), remake)
 
-        marked = self._traced(checkpoint, scan)
+        marked = self._marked(checkpoint, scan)
         found = self._uses_in_backward(marked)
         self._around = {number: use.around for number, use in found.items()}
-        return self._grouped(found)
+        return (*self._grouped(found), *self._losses.places(trips_of(marked.jaxpr)))
+
+    def _marked(self, checkpoint: Handler, scan: Handler) -> StepTrace:
+        """Return the step traced with these handlers, its losses traced apart where they can be."""
+        try:
+            with tracing_losses(self._step.frames, marked=True) as losses:
+                marked = self._traced(checkpoint, scan)
+        except JaxresidError:  # a loss hands out its tracers some other way than by returning them
+            self._bound.clear()
+            return self._traced(checkpoint, scan)
+        self._losses = Losses(losses, self._step.frames, self._is_written, self._name)
+        return marked
+
+    def _is_written(self, eqn: Eqn) -> bool:
+        """Return whether an eqn of a marked step is a checkpoint that a user wrote."""
+        if jax_compat.primitive_name(eqn) != "remat":
+            return False
+        mark = _mark(eqn)
+        return mark is None or self._bound[mark].kind == "checkpoint"
 
     def _uses_in_backward(self, marked: StepTrace) -> dict[int, _BackwardUse]:
         """Return by number what was bound and occurs in the backward pass of a marked step."""
@@ -203,7 +223,7 @@ class StepVariants:
 
         They are those in no other whose bodies the backward pass runs again.
         """
-        places = self.places()
+        places = [p for p in self.places() if not isinstance(p.handle, LossCalls)]
         groups: dict[tuple[str, Location | None, int], list[int]] = {}
         inside: dict[int, set[int]] = {}
         known: set[int] = set()
@@ -239,8 +259,7 @@ class StepVariants:
 
     def _holds_checkpoint(self, body: Jaxpr) -> bool:
         """Return whether a jaxpr holds a checkpoint that a user wrote; it may hold one of ours."""
-        marks = (_mark(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat")
-        return any(mark is None or self._bound[mark].kind == "checkpoint" for mark in marks)
+        return any(self._is_written(eqn) for eqn in eqns_in(body))
 
     def unchangeable(self) -> tuple[str, ...]:
         """Return the checkpoints that are no places: none; see `choices.Variants`."""
@@ -249,9 +268,10 @@ class StepVariants:
     def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         self.places()
-        number = place.handle[0]
+        in_loss = isinstance(place.handle, LossCalls)
+        number = id(place) if in_loss else place.handle[0]
         if number not in self._bodies:
-            body = self._bound[number].body
+            body = self._losses.body(place) if in_loss else self._bound[number].body
             removed = [
                 id(eqn) for eqn in eqns_in(body) if jax_compat.primitive_name(eqn) == "remat"
             ]
@@ -260,13 +280,21 @@ class StepVariants:
 
     def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
         """Return the pairs of places that overlap; see `choices.Variants`."""
-        places = self.places()
-        return tuple(
+        bound: list[CheckpointPlace] = []
+        in_losses: list[CheckpointPlace] = []
+        for place in self.places():
+            (in_losses if isinstance(place.handle, LossCalls) else bound).append(place)
+        found = [
             (outer, inner)
-            for outer in places
-            for inner in places
+            for outer in bound
+            for inner in bound
             if any(set(self._around[number]) & set(outer.handle) for number in inner.handle)
-        )
+        ]
+        for outer in in_losses:
+            marks = {_mark_of(eqn) for eqn in self._losses.eqns(outer)}
+            found += [(outer, inner) for inner in bound if marks & set(inner.handle)]
+            found += [(outer, p) for p in in_losses if self._losses.overlap(outer, p)]
+        return tuple(found)
 
     def variant(self, choices: Choices) -> Variant:
         """Apply choices, differentiate again, and measure; see `choices.Variants`."""
@@ -283,8 +311,13 @@ class StepVariants:
             return self._step
         chosen: dict[int, Choice | None] = {}
         nested: dict[int, Choice | None] = {}
+        in_losses: dict[CheckpointPlace, tuple[Choice | None, ...]] = {}
         for place, made in choices.items():
             self._check_policies(place, made)
+            if isinstance(place.handle, LossCalls):
+                if any(made):
+                    in_losses[place] = made
+                continue
             which = nested if place.kind == "segments" else chosen
             which.update(zip(place.handle, made, strict=True))
         remake = Checkpointing(self._step.frames)
@@ -304,7 +337,7 @@ class StepVariants:
                 return params
             choice = chosen[number]
             if choice is None:
-                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
+                return as_one(jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body)))
             held = jax_compat.bound_params(params)["jaxpr"]
             body = remake.named(made.body, choice)
             return jax_compat.with_bound_params(
@@ -333,12 +366,23 @@ class StepVariants:
                 finally:
                     is_nesting = False
 
-            return in_segments
+            return as_one(in_segments)
+
+        def as_one(fun: Callable[..., Any]) -> Callable[..., Any]:
+            # Calls in a loss are found again by the numbers of its eqns.
+            return jax_compat.import_jax().jit(fun) if in_losses else fun
 
         scan_primitive = scan_binding().primitive
 
-        traced = self._traced(checkpoint, scan)
-        if found != expected:
+        if in_losses:
+            change = self._losses.changing(in_losses, remake)
+            for number, loss in enumerate(self._losses.found):
+                change(number, loss.closed)  # what JAX has to trace for it is traced here
+            with tracing_losses(self._step.frames, change) as losses:
+                traced = self._traced(checkpoint, scan)
+        else:
+            traced, losses = self._traced(checkpoint, scan), list(self._losses.found)
+        if found != expected or len(losses) != len(self._losses.found):
             raise TraceError(
                 f"{self._name} changes each time it is traced, so its checkpoints cannot be told"
                 " apart"

@@ -29,6 +29,7 @@ _KINDS = {
     "checkpoint": "already checkpointed",
     "scan": "loop body",
     "call": "called",
+    "block": "Python loop",
     "whole": "whole function",
     "segments": "loop",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -216,6 +217,12 @@ def _classes(files: FileRewrites, file: FileRewrite, name: str) -> list[type]:
             found.setdefault(path, []).append(value)
     near = {str(file.path), *related(files, file)} & found.keys() if len(found) > 1 else set()
     return [cls for path in near or found for cls in found[path]]
+
+
+def defining_library(path: str) -> str | None:
+    """Return the library of modules, as `module_library` calls it, that a file belongs to."""
+    dotted = ".".join(Path(path).with_suffix("").parts)
+    return next((lib for prefix, lib in _LIBRARIES.items() if f".{prefix}." in dotted), None)
 
 
 def _library(cls: type) -> str:

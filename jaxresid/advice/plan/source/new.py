@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
-from jaxresid.advice.plan.source.locate import calls_at, is_called, last_name, module_library
+from jaxresid.advice.plan.source.locate import (
+    calls_at,
+    defining_library,
+    is_called,
+    last_name,
+    module_library,
+)
 from jaxresid.advice.plan.source.observed_calls import ArgumentKinds, Kind
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import nn_modules as modules
@@ -53,6 +59,7 @@ def checkpoint_call(
     location: Location,
     parts: Sequence[Part],
     given_kinds: ArgumentKinds | None = None,
+    defined: Location | None = None,
 ) -> None:
     """Checkpoint the function called at a location.
 
@@ -62,6 +69,7 @@ def checkpoint_call(
       location: Where it is called.
       parts: How many of its calls are treated how, in program order.
       given_kinds: What it is called with; None means what the source tells.
+      defined: Where it is defined, if it is a module of a library.
 
     Raises:
       UnwritableError: Which call is meant cannot be told, or how its library checkpoints cannot.
@@ -78,7 +86,7 @@ def checkpoint_call(
     if len(ours) != 1:
         raise UnwritableError(where, f"cannot tell from the line which call of {function} is meant")
     call = ours[0]
-    library = _library(files, file, call, function)
+    library = defining_library(defined.file) if defined else _library(files, file, call, function)
     match library:
         case "jax":
             _wrap_function(file, call, function, parts, given_kinds)
@@ -86,6 +94,9 @@ def checkpoint_call(
             raise UnwritableError(where, f"cannot checkpoint only some of the calls of {function}")
         case "equinox":
             name = file.spelling("equinox.filter_checkpoint", "equinox", call)
+            file.wrap(call.func, f"{name}(", _closing(file, call, policy))
+        case "haiku" if len(parts) == 1:
+            name = file.spelling("haiku.remat", "haiku", call)
             file.wrap(call.func, f"{name}(", _closing(file, call, policy))
         case "nnx" | "linen":
             _wrap_module(file, call, function, f"flax.{library}.remat", policy, given_kinds)

@@ -52,7 +52,7 @@ class ObservedCalls:
     Attributes:
       target: What the target itself is given; None where nothing is known.
       seen: What other functions are given, by the file and line of the call and the function's
-        name.
+        qualified name, without the functions that it is defined in.
     """
 
     target: ArgumentKinds | None = None
@@ -115,14 +115,10 @@ def _worse(one: Kind, other: Kind) -> Kind:
 def calls_of(sites: Iterable[PlannedSite], cwd: str) -> frozenset[tuple[str, int, str]]:
     """Return the calls of a plan's new checkpoints, as keys of `Calls.seen`."""
     return frozenset(
-        (os.path.normpath(os.path.join(cwd, s.location.file)), s.location.line, _last(s.function))
+        (os.path.normpath(os.path.join(cwd, s.location.file)), s.location.line, s.function)
         for s in sites
         if s.kind == "call" and s.location is not None
     )
-
-
-def _last(function: str) -> str:
-    return function.rpartition(".")[2]
 
 
 @contextlib.contextmanager
@@ -132,13 +128,14 @@ def watching_calls(
     """Record in `seen` what functions are called with in this thread, during the context."""
     places: dict[str, list[tuple[str, int, str]]] = {}
     for key in wanted:
-        places.setdefault(key[2], []).append(key)
+        places.setdefault(key[2].rpartition(".")[2], []).append(key)
 
     def called(frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or frame.f_code.co_name not in places:
             return
+        function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
         for key in places[frame.f_code.co_name]:
-            if _is_called_from(frame, key[0], key[1]):
+            if key[2] == function and _is_called_from(frame, key[0], key[1]):
                 given = _kinds_in_frame(frame)
                 seen[key] = seen[key] | given if key in seen else given
 

@@ -22,7 +22,6 @@ from jaxresid.advice.plan.source.file_edits import (
     UnwritableError,
 )
 from jaxresid.advice.plan.source.libraries import by_hand
-from jaxresid.advice.plan.source.locate import last_name
 from jaxresid.advice.plan.source.nested import Segments, cut_by_hand, cut_scans, scan_number
 from jaxresid.advice.plan.source.new import (
     checkpoint_body,
@@ -221,16 +220,19 @@ def _write_new(
     if not any(part.checkpointed for part in parts):
         return
     if site.kind == "whole":
-        location = definition(subject.fun)
+        location = site.defined or definition(subject.fun)
         if location is None:
             raise UnwritableError(site.function, "the target is not a Python function")
         file = files.at(location.file, location.line)
         found = defined_at(file.facts, location)
         whole = found if isinstance(found, ast.stmt) else None
-        checkpoint_whole(file, whole, parts[0].policy, calls.target)
+        given = calls.target if site.defined is None else None
+        checkpoint_whole(file, whole, parts[0].policy, given)
         return
     if site.location is None:
         raise UnwritableError(site.function, "the line where it is called is not known")
+    if site.kind == "block":
+        raise UnwritableError(_where(site), _block_by_hand(parts))
     if site.kind == "scan":
         if len(parts) > 1:
             raise UnwritableError(
@@ -239,8 +241,22 @@ def _write_new(
         checkpoint_body(files, site.function, site.location, parts[0].policy)
         return
     path = files.path(site.location.file)
-    given = calls.seen.get((path, site.location.line, last_name(site.function)))
-    checkpoint_call(files, site.function, site.location, parts, given)
+    given = calls.seen.get((path, site.location.line, site.function))
+    checkpoint_call(files, site.function, site.location, parts, given, site.defined)
+
+
+def _block_by_hand(parts: Sequence[Part]) -> str:
+    """Return what to write for the iterations of a Python loop."""
+    done = []
+    for part in parts:
+        which = "" if len(parts) == 1 else f" for {part.calls} iterations"
+        policy = f", policy=jax.checkpoint_policies.{part.policy}" if part.policy else ""
+        wrapped = f"jax.checkpoint(body{policy})" if part.checkpointed else "body"
+        done.append(f"{wrapped}(...){which}")
+    return (
+        "by hand: make what this loop does in one iteration a function, body, of the arrays that it"
+        f" reads, which returns those that it makes, and call {', then '.join(done)} in the loop"
+    )
 
 
 def _parts(site: PlannedSite) -> list[Part]:

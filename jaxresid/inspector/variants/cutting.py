@@ -1,0 +1,29 @@
+"""Take eqns out of a jaxpr as a jaxpr of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxresid import jax_compat
+from jaxresid.jaxpr_types import Eqn, Jaxpr
+
+
+def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
+    """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
+
+    What they read from outside are its inputs, what is read after them its outputs.
+
+    Args:
+      jaxpr: the open jaxpr.
+      start: the index of the first of the eqns.
+      stop: the index after the last of them.
+      eqns: these eqns, perhaps rewritten.
+    """
+    made = {v for eqn in eqns for v in eqn.outvars}
+    free = dict.fromkeys(
+        v for eqn in eqns for v in eqn.invars if not jax_compat.is_literal(v) and v not in made
+    )
+    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not jax_compat.is_literal(v)}
+    later |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    outputs = [v for eqn in eqns for v in eqn.outvars if v in later]
+    return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))

@@ -1,0 +1,411 @@
+"""Trace what a training step differentiates, its losses, and put checkpoints into them.
+
+A step has no primal jaxpr. What it hands to `jax.grad` and the like has one: it is traced when JAX
+calls it, and JAX differentiates that jaxpr in its place, as it is or with checkpoints around calls
+of functions, or around everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.errors import TraceError
+from jaxresid.inspector.checkpoints.sites import is_derived
+from jaxresid.inspector.jaxpr.frames import Frame, Frames
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.rewrite import Regroup, rewritten
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
+from jaxresid.inspector.variants.cutting import cut
+from jaxresid.inspector.variants.function import Checkpointing, regroup
+from jaxresid.inspector.variants.regions import Region, regions
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
+from jaxresid.model import Location
+
+# The scope that a loss is evaluated in, with its number.
+_SCOPE = "jaxresid_loss_"
+
+# A loss's number and its jaxpr -> what to differentiate in its place.
+Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loss:
+    """A function that a step differentiates.
+
+    Attributes:
+      closed: its jaxpr, with what it closes over as constants.
+      callers: the code of the user's frames that its derivative was taken in.
+    """
+
+    closed: ClosedJaxpr
+    callers: frozenset[CodeType]
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The open jaxpr."""
+        return jax_compat.open_jaxpr(self.closed)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The eqns [start, stop) of a jaxpr in a loss.
+
+    Attributes:
+      path: the way to the jaxpr: of each level the number of the eqn that holds the next.
+      start: the number of the first eqn.
+      stop: the number after the last.
+      primitives: the names of their primitives.
+    """
+
+    path: tuple[int, ...]
+    start: int
+    stop: int
+    primitives: tuple[str, ...]
+
+    def in_(self, loss: Jaxpr, name: str) -> Jaxpr:
+        """Return the open jaxpr that holds these eqns.
+
+        Raises:
+          TraceError: the loss has others at that place.
+        """
+        jaxpr = loss
+        for number in self.path:
+            inner = nests(jaxpr.eqns[number]) if number < len(jaxpr.eqns) else ()
+            if len(inner) != 1:
+                raise _changed(name)
+            jaxpr = inner[0].jaxpr
+        if _primitives(jaxpr.eqns[self.start : self.stop]) != self.primitives:
+            raise _changed(name)
+        return jaxpr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossCalls:
+    """Calls of a function in one loss, which a checkpoint could be put around.
+
+    Attributes:
+      number: the number of the loss.
+      stretches: the eqns of each call; none for the whole loss.
+    """
+
+    number: int
+    stretches: tuple[Stretch, ...]
+
+
+class Losses:
+    """The losses of a step, as they were traced, and the places in them.
+
+    Attributes:
+      found: the losses.
+
+    Args:
+      found: the losses, in the order in which they were differentiated.
+      frames: reads the tracebacks of their eqns.
+      is_written: whether an eqn is a checkpoint of the user's.
+      name: the name of the step.
+    """
+
+    def __init__(
+        self, found: Sequence[Loss], frames: Frames, is_written: Callable[[Eqn], bool], name: str
+    ) -> None:
+        self.found, self._frames, self._name = tuple(found), frames, name
+        self._levels = Levels(frames)
+        self._is_written = is_written
+
+    def places(self, trips: Mapping[int, int]) -> tuple[CheckpointPlace, ...]:
+        """Return the calls in losses that a checkpoint could be put around, and the losses.
+
+        Args:
+          trips: how often each loss runs in a step; one that is not there is not differentiated
+            in it.
+        """
+        calls, wholes = [], []
+        for number in sorted(trips):
+            loss = self.found[number]
+            top = Level(loss.jaxpr)
+            for region in regions(loss.jaxpr, self._levels, top, self._is_written):
+                found = _calls(number, loss.jaxpr, region)
+                if found is not None:
+                    calls.append(_call_place(region, found, trips[number]))
+            whole = self._whole(number, trips[number])
+            if whole is not None:
+                wholes.append(whole)
+        return (*calls, *wholes)
+
+    def _whole(self, number: int, trips: int) -> CheckpointPlace | None:
+        """Return the place of a whole loss; None where it is no function of the user's."""
+        loss = self.found[number]
+        top = Level(loss.jaxpr)
+        outermost: dict[CodeType | None, Frame | None] = {}
+        for eqn in loss.jaxpr.eqns:
+            users = (
+                frame
+                for frame in self._levels.position(top, eqn).frames
+                if frame.kind == "user" and frame.code not in loss.callers
+            )
+            first = next(users, None)
+            outermost.setdefault(first.code if first else None, first)
+        (frame, *others) = outermost.values() or [None]
+        if frame is None or others or loss.jaxpr.effects:
+            return None
+        code = frame.code
+        function = code.co_qualname.rpartition("<locals>.")[2]
+        file = self._frames.location(frame).file
+        return CheckpointPlace(
+            "whole",
+            function,
+            None,
+            1,
+            trips,
+            handle=LossCalls(number, ()),
+            defined=Location(file, code.co_firstlineno, None, function),
+        )
+
+    def body(self, place: CheckpointPlace) -> Jaxpr:
+        """Return the open jaxpr that the first call of a place runs."""
+        calls: LossCalls = place.handle
+        loss = self.found[calls.number].jaxpr
+        if not calls.stretches:
+            return loss
+        first = calls.stretches[0]
+        jaxpr = first.in_(loss, self._name)
+        return cut(jaxpr, first.start, first.stop, jaxpr.eqns[first.start : first.stop])
+
+    def eqns(self, place: CheckpointPlace) -> Iterator[Eqn]:
+        """Yield the eqns inside a place, at any depth."""
+        calls: LossCalls = place.handle
+        loss = self.found[calls.number].jaxpr
+        if not calls.stretches:
+            yield from eqns_in(loss)
+        for each in calls.stretches:
+            jaxpr = each.in_(loss, self._name)
+            for eqn in jaxpr.eqns[each.start : each.stop]:
+                yield eqn
+                for nest in nests(eqn):
+                    yield from eqns_in(nest.jaxpr)
+
+    def overlap(self, outer: CheckpointPlace, inner: CheckpointPlace) -> bool:
+        """Return whether one place is inside another: calls share nothing, and are in a loss."""
+        a, b = outer.handle, inner.handle
+        return a.number == b.number and not a.stretches and bool(b.stretches)
+
+    def changing(
+        self, chosen: Mapping[CheckpointPlace, Sequence[Choice | None]], remake: Checkpointing
+    ) -> Change:
+        """Return the change of the losses that makes choices."""
+
+        def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
+            loss = jax_compat.open_jaxpr(closed)
+            jaxprs: dict[int, Jaxpr] = {}
+            cuts: dict[int, list[tuple[int, int, Choice]]] = {}
+            whole: Choice | None = None
+            for place, made in chosen.items():
+                calls: LossCalls = place.handle
+                if calls.number != number:
+                    continue
+                if not calls.stretches:
+                    whole = made[0]
+                for each, choice in zip(calls.stretches, made, strict=bool(calls.stretches)):
+                    if choice is not None:
+                        jaxpr = each.in_(loss, self._name)
+                        jaxprs[id(jaxpr)] = jaxpr
+                        cuts.setdefault(id(jaxpr), []).append((each.start, each.stop, choice))
+            groups: dict[int, Regroup] = {
+                key: regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()
+            }
+            made_jaxpr = rewritten(loss, {}, groups)
+            if whole is not None:
+                made_jaxpr = remake.wrapped(made_jaxpr, whole, prevent_cse=True)
+            return closed if made_jaxpr is loss else jax_compat.with_jaxpr(closed, made_jaxpr)
+
+        return change
+
+
+def trips_of(jaxpr: Jaxpr) -> dict[int, int]:
+    """Return how often each loss runs in a step whose losses were traced, by its number."""
+    found: dict[int, int] = {}
+    known: dict[int, frozenset[int]] = {}
+
+    def inside(jaxpr: Jaxpr) -> frozenset[int]:
+        made = known.get(id(jaxpr))
+        if made is None:
+            marks: set[int] = set()
+            for eqn in jaxpr.eqns:
+                marks |= _marks(eqn)
+                for nest in nests(eqn):
+                    marks |= inside(nest.jaxpr)
+            made = known[id(jaxpr)] = frozenset(marks)
+        return made
+
+    def enter(jaxpr: Jaxpr, trips: int) -> None:
+        for eqn in jaxpr.eqns:
+            for number in _marks(eqn):
+                found[number] = max(found.get(number, 0), trips)
+            for nest in nests(eqn):
+                if not inside(nest.jaxpr) <= found.keys():
+                    enter(nest.jaxpr, trips * (nest.length or 1))
+
+    inside(jaxpr)
+    enter(jaxpr, 1)
+    return found
+
+
+def _marks(eqn: Eqn) -> set[int]:
+    _, *after = jax_compat.name_stack(eqn).split(_SCOPE)
+    return {int("".join(_digits(text))) for text in after}
+
+
+def _digits(text: str) -> Iterator[str]:
+    for character in text:
+        if not character.isdigit():
+            return
+        yield character
+
+
+@contextlib.contextmanager
+def tracing_losses(
+    frames: Frames, change: Change | None = None, *, marked: bool = False
+) -> Iterator[list[Loss]]:
+    """Trace what is differentiated in the context to jaxprs, and yield the list of them.
+
+    What a loss itself differentiates is a part of it.
+
+    Args:
+      frames: tells the user's frames.
+      change: what is differentiated in place of a loss; None: the loss.
+      marked: whether the losses are to be found again by `trips_of`.
+    """
+    found: list[Loss] = []
+    is_busy = False
+
+    def new(fun: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fun)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_busy
+            if is_busy:
+                return fun(*args, **kwargs)
+            is_busy = True
+            try:
+                closed, leaves, restored = _traced(fun, args, kwargs)
+                number = len(found)
+                found.append(Loss(closed, _callers(frames)))
+                made = closed if change is None else change(number, closed)
+                scope = jax_compat.import_jax().named_scope(f"{_SCOPE}{number}")
+                with scope if marked else contextlib.nullcontext():
+                    return restored(jax_compat.as_function(made)(*leaves))
+            finally:
+                is_busy = False
+
+        return traced
+
+    with jax_compat.replacing_differentiated(new):
+        yield found
+
+
+def _traced(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[ClosedJaxpr, list[Any], Callable[[Sequence[Any]], Any]]:
+    """Return the jaxpr of a call, its operands, and a function from its results to what it returns.
+
+    What is returned that is no array is returned as it is.
+    """
+    jax = jax_compat.import_jax()
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    returned: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        again, named = jax.tree.unflatten(tree, values)
+        out, out_tree = jax.tree.flatten(fun(*again, **named))
+        is_array = [hasattr(leaf, "dtype") or isinstance(leaf, _NUMBERS) for leaf in out]
+        others = [None if a else leaf for leaf, a in zip(out, is_array, strict=True)]
+        returned[:] = [out_tree, is_array, others]
+        return [leaf for leaf, a in zip(out, is_array, strict=True) if a]
+
+    with jax_compat.keeping_callers():
+        closed: ClosedJaxpr = jax.make_jaxpr(flat)(*leaves)
+
+    def restored(results: Sequence[Any]) -> Any:
+        out_tree, is_array, others = returned
+        arrays = iter(results)
+        made = [next(arrays) if a else o for a, o in zip(is_array, others, strict=True)]
+        return jax.tree.unflatten(out_tree, made)
+
+    return closed, leaves, restored
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _callers(frames: Frames) -> frozenset[CodeType]:
+    found: set[CodeType] = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
+        if kind == "root":
+            break
+        if kind == "user":
+            found.add(frame.f_code)
+        frame = frame.f_back
+    return frozenset(found)
+
+
+def _calls(number: int, loss: Jaxpr, region: Region) -> LossCalls | None:
+    """Return the calls of a region of a loss; None where one takes a derivative, or prints."""
+    paths = _paths(loss)
+    stretches = []
+    for run in region.runs:
+        eqns = run.jaxpr.eqns[run.start : run.stop]
+        path = paths.get(id(run.jaxpr))
+        if path is None or any(is_derived(eqn) or eqn.effects for eqn in eqns):
+            return None
+        stretches.append(Stretch(path, run.start, run.stop, _primitives(eqns)))
+    return LossCalls(number, tuple(stretches))
+
+
+def _call_place(region: Region, calls: LossCalls, trips: int) -> CheckpointPlace:
+    return CheckpointPlace(
+        region.kind,
+        region.function,
+        region.location,
+        len(calls.stretches),
+        len(calls.stretches) * trips,
+        can_split=True,
+        handle=calls,
+        defined=region.defined,
+    )
+
+
+def _paths(jaxpr: Jaxpr) -> dict[int, tuple[int, ...]]:
+    """Return the paths to the jaxprs that calls hold, by the ids of the jaxprs."""
+    found: dict[int, tuple[int, ...]] = {}
+
+    def enter(jaxpr: Jaxpr, path: tuple[int, ...]) -> None:
+        if id(jaxpr) in found:
+            return
+        found[id(jaxpr)] = path
+        for number, eqn in enumerate(jaxpr.eqns):
+            for nest in nests(eqn):
+                if nest.kind == "call":
+                    enter(nest.jaxpr, (*path, number))
+
+    enter(jaxpr, ())
+    return found
+
+
+def _primitives(eqns: Sequence[Eqn]) -> tuple[str, ...]:
+    return tuple(jax_compat.primitive_name(eqn) for eqn in eqns)
+
+
+def _changed(name: str) -> TraceError:
+    return TraceError(
+        f"{name} changes each time it is traced, so the calls in it cannot be told apart"
+    )

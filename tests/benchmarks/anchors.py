@@ -28,12 +28,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import jax.numpy as jnp
-from jaxresid.advice.plan.joint.configurations import Configurations, Grid
-from jaxresid.advice.plan.joint.joint import jointly_drafted
 
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.confirmation import compiles_for
+from jaxresid.advice.plan.joint.configurations import Configurations, Grid
+from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.inspector.call.question import Question

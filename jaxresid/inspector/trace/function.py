@@ -58,7 +58,7 @@ class Trace(Traced):
 
     # Invars in front of the arguments are constants, or tracers that the function leaked.
 
-    @property
+    @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
         """The path of each of the forward's invars; None for one that is no argument."""
         paths = [self.arguments.paths[i] for i in self.arguments.dynamic]

@@ -64,7 +64,7 @@ class StepTrace(Traced):
         """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
-    @property
+    @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
         """The path of each invar; None for one that is no argument (a constant in front)."""
         paths = [self.arguments.paths[i] for i in self.arguments.dynamic]

@@ -9,7 +9,7 @@ arrays.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from jaxresid.inspector.jaxpr.primitives import (
@@ -75,6 +75,7 @@ class Fusions:
 
     Attributes:
       block: the block with `Elementwise` and `Sum` ops.
+      fusible: its ops that are computed inside what reads them, unless something prevents that.
       always_materialized: values that are materialised because of what reads them.
       materialized: elementwise values that are materialised because that reads and writes less.
       fused: dots and convolutions that are not materialised, as something else finishes them.
@@ -84,6 +85,7 @@ class Fusions:
     """
 
     block: Block
+    fusible: set[Op]
     always_materialized: set[Value]
     materialized: set[Value]
     fused: set[Value]
@@ -99,7 +101,7 @@ class Fusions:
             return True
         if first in self.fused:
             return False
-        return first in self.starts or first in self.materialized or not is_fusible(op)
+        return first in self.starts or first in self.materialized or op not in self.fusible
 
 
 def fusions(block: Block, profile: Profile) -> Fusions:
@@ -107,13 +109,14 @@ def fusions(block: Block, profile: Profile) -> Fusions:
     block = _simplified(block, _readers(block), profile)
     readers = _readers(block)
     held = _always_materialized(block, profile)
-    post_dominators = _post_dominators(block, held, readers)
-    fused, starts = _epilogues(block, held, post_dominators, profile)
+    fusible = {op for op in block.ops if is_fusible(op)}
+    post_dominators = _post_dominators(block, held, readers, fusible)
+    fused, starts = _epilogues(block, held, post_dominators, profile, fusible)
     widths = _retiled(block, readers) if profile.pads_to_tiles else {}
-    made = Fusions(block, held, set(), fused, starts, widths)
+    made = Fusions(block, fusible, held, set(), fused, starts, widths)
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
-        consumers = _consumer_kernels(block, held | made.materialized, readers)
+        consumers = _consumer_kernels(block, held | made.materialized, readers, fusible)
         materialized = _materialized_to_save_traffic(
             made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
         )
@@ -223,7 +226,10 @@ def _always_materialized(block: Block, profile: Profile) -> set[Value]:
 
 
 def _post_dominators(
-    block: Block, held: set[Value], readers: Mapping[Value, Sequence[Op]]
+    block: Block,
+    held: set[Value],
+    readers: Mapping[Value, Sequence[Op]],
+    fusible: Container[Op],
 ) -> dict[Op, Op | None]:
     """Return, for each op, the first op that everything made of its results leads through.
 
@@ -238,21 +244,25 @@ def _post_dominators(
             continue
         meet: Op | None = reading.pop()
         for other in reading:
-            meet = _common_post_dominator(meet, other, found, depth)
+            meet = _common_post_dominator(meet, other, found, depth, fusible)
         found[op] = meet
-        depth[op] = depth[meet] + 1 if meet is not None and is_fusible(meet) else 1
+        depth[op] = depth[meet] + 1 if meet is not None and meet in fusible else 1
     return found
 
 
 def _common_post_dominator(
-    a: Op | None, b: Op | None, found: Mapping[Op, Op | None], depth: Mapping[Op, int]
+    a: Op | None,
+    b: Op | None,
+    found: Mapping[Op, Op | None],
+    depth: Mapping[Op, int],
+    fusible: Container[Op],
 ) -> Op | None:
     for _ in range(_MAX_STEPS):
         if a is b or a is None or b is None:
             break
-        if is_fusible(a) and (depth[a] >= depth[b] or not is_fusible(b)):
+        if a in fusible and (depth[a] >= depth[b] or b not in fusible):
             a = found[a]
-        elif is_fusible(b):
+        elif b in fusible:
             b = found[b]
         else:
             return None
@@ -264,6 +274,7 @@ def _epilogues(
     held: set[Value],
     post_dominators: Mapping[Op, Op | None],
     profile: Profile,
+    fusible: Container[Op],
 ) -> tuple[set[Value], dict[Value, Op]]:
     """Return `Fusions.fused` and `Fusions.starts`.
 
@@ -275,7 +286,7 @@ def _epilogues(
     ready: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         at = i
-        if is_fusible(op) or op.name in _EXPENSIVE:
+        if op in fusible or op.name in _EXPENSIVE:
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
     for i, op in enumerate(block.ops):
@@ -305,7 +316,10 @@ def _epilogues(
 
 
 def _consumer_kernels(
-    block: Block, arrays: set[Value], readers: Mapping[Value, Sequence[Op]]
+    block: Block,
+    arrays: set[Value],
+    readers: Mapping[Value, Sequence[Op]],
+    fusible: Container[Op],
 ) -> dict[Op, frozenset[Op]]:
     """Return, for each op that leads on, the kernels that compute it if it is not materialised.
 
@@ -313,7 +327,7 @@ def _consumer_kernels(
     """
     found: dict[Op, frozenset[Op]] = {}
     for op in reversed(block.ops):
-        if not is_fusible(op):
+        if op not in fusible:
             continue
         consumers: set[Op] = set()
         for v in op.results:
@@ -381,7 +395,7 @@ def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value,
             continue
         (v,) = op.results
         reading = readers.get(v, ())
-        if any(r.name in _ELEMENTWISE | _REDUCTIONS for r in reading):
+        if any(r.name in _ELEMENTWISE or r.name in _REDUCTIONS for r in reading):
             casts = [r.results[0].itemsize for r in reading if r.name == "convert_element_type"]
             found[v] = max([v.itemsize, *casts])
     return found

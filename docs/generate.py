@@ -36,7 +36,7 @@ _FAMILIES = {
 _API = {
     "Inspect and advise": (
         *("jaxresid.advice.compile.report", "jaxresid.advice.compare.compare"),
-        *("jaxresid.advice.plan.plan", "jaxresid.advice.check.check"),
+        *("jaxresid.advice.plan.joint.api", "jaxresid.advice.check.check"),
         *("jaxresid.advice.compile.ahead_of_time", "jaxresid.advice.sweep.sweep"),
     ),
     "Lint": ("jaxresid.linter",),

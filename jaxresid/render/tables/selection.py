@@ -114,7 +114,7 @@ def _front(plan: Plan) -> Iterator[RenderableType]:
     made = plan.selection
     rows = shown_rows(made.front)
     more = len(made.front) - len(rows)
-    heading = "no other plan tried has both a lower peak and costs less"
+    heading = "no other plan tried has a lower peak and costs less"
     if more:
         heading += f"; {more} more in --format json"
     yield Text.assemble(("Pareto front", "bold"), (f"  {heading}", "dim"))

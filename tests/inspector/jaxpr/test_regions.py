@@ -36,6 +36,8 @@ FIXTURES = where.FIXTURES / "inspect"
 LAYERS, BATCH, WIDTH = 8, 4, 16
 X = f32(BATCH, WIDTH)
 WS = [f32(WIDTH, WIDTH)] * LAYERS
+# Iterations with these are not alike.
+UNLIKE = (jnp.sin, jnp.cos, jnp.exp, jnp.tanh, jnp.log1p)
 
 _numbers = itertools.count()
 
@@ -186,8 +188,8 @@ def test_what_is_called_once_is_looked_into():
 def test_what_is_found_inside_has_to_be_worth_it():
     def inline(ws, x):
         with marked("inline"):
-            for w in ws:
-                x = jnp.tanh(jnp.sin(x @ w))
+            for made, w in zip(UNLIKE, ws, strict=False):
+                x = jnp.tanh(made(x @ w))
             return stage("head")(ws[0], x)
 
     def fun(ws, x):
@@ -521,8 +523,8 @@ def test_a_jitted_function_called_elsewhere_is_taken_whole():
 
     def most(ws, x):
         y = shared(ws, x)
-        for w in ws[:5]:
-            x = jnp.cos(jnp.tanh(jnp.sin(x @ w)) + 1.0)
+        for made, w in zip(UNLIKE, ws, strict=False):
+            x = jnp.cos(jnp.tanh(made(x @ w)) + 1.0)
         return y + x.sum()
 
     def more(ws, x):

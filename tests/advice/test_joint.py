@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import re
 import textwrap
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -154,6 +156,23 @@ def test_what_does_not_fit_with_more_microbatches_is_searched():
     assert made[32, 4].is_searched
     for solved in made.values():
         assert solved.best is None or solved.best.peak <= by.budget_nbytes
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("on", "is_checked"), [("gpu:h100", True), ("tpu:v5e", False)])
+def test_a_difference_within_the_interval_of_the_time_is_none(on, is_checked):
+    def ask(batch, mesh):
+        return replace(question(batch), on=parse_place(on))
+
+    found = Configurations(Grid((24, 28, 32)), ask)
+    plan = jointly_drafted(found, parse_place(on), 10**9, aim="throughput")[0]
+    assert (plan.time_basis is not None) == is_checked
+    reasons = [each.reason for each in plan.selection.beaten]
+    slower = [float(re.search(r"([\d.]+)% slower", reason)[1]) / 100 for reason in reasons]
+    for share, reason in zip(slower, reasons, strict=True):
+        is_none = is_checked and 1 + share < plan.time_basis.factor
+        assert reason.startswith("about as fast") == is_none
+        assert "by the estimate" in reason
 
 
 @pytest.mark.integration

@@ -8,6 +8,7 @@ from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.configurations import Grid
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
+from jaxresid.advice.timing.intervals import time_basis_of
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.model import Beaten, Configuration
@@ -59,10 +60,14 @@ def _reason(other: Solved, chosen: Solved) -> str:
         return "no better"
     slower = times[1] / times[0] - 1
     if slower > _AS_FAST:
-        return f"{slower:.1%} slower per item"
+        basis = time_basis_of(mine.variant, chosen.planning.subject.place)
+        if basis is not None and 1 + slower < basis.factor:
+            return f"about as fast per item ({slower:.1%} slower by the estimate)"
+        return f"{slower:.1%} slower per item by the estimate"
     if slower < -_AS_FAST:
         word = {"recompute": "recompute", "memory": "peak"}.get(aim)
-        return f"{-slower:.1%} faster per item, with no less {word}" if word else "not confirmed"
+        faster = f"{-slower:.1%} faster per item by the estimate"
+        return f"{faster}, with no less {word}" if word else "not confirmed"
     more = other.configuration.microbatches > chosen.configuration.microbatches
     return "as fast per item, with more microbatches" if more else "as fast per item"
 

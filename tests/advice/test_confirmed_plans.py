@@ -17,6 +17,7 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan import confirmation, plan
 from jaxresid.advice.plan.peaks import ESTIMATE, Peaks
+from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
@@ -384,7 +385,7 @@ def test_the_figure_is_that_of_the_code_when_it_is_written(
     asked = Question(module.loss, inputs, on=CPU)
     found = subject(asked)
     compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1))
-    check = plan.in_process_check(found, asked)
+    check = in_process_check(found, asked)
     made, edits = plan.drafted(found, whole.peak_nbytes * 2 // 3, check=check, compiles=compiles)
     assert made.fits and made.confirmed and made.verified and made.code
     (tmp_path / f"{name}_after.py").write_bytes(edits[0].new)

@@ -66,8 +66,8 @@ from jaxresid.xla.job import (
     PeakBuffer,
 )
 from jaxresid.xla.places import parse_place, topologies
+from tests.render.made_by_hand import COMPARISON, printed
 from tests.render.test_render import schema
-from tests.render.test_render_compare import COMPARISON, printed
 from tests.where import ROOT
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3

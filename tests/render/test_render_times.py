@@ -1,6 +1,7 @@
 """Estimated times in words: the interval, `about the same`, `not checked`."""
 
 import dataclasses
+import json
 
 import jsonschema
 import pytest
@@ -9,7 +10,8 @@ from jaxresid.model import TimeBasis, TimeInterval
 from jaxresid.render.report.times import time_remark, time_text
 from jaxresid.render.tables.compare import entries, remarks, render_comparison
 from jaxresid.render.tables.plan import figure_parts, render_plan
-from tests.render.test_render_compare import COMPARISON, PLAN, ROWS, json, printed, schema
+from tests.render.made_by_hand import COMPARISON, PLAN, ROWS, printed
+from tests.render.test_render import schema
 
 CHIP = TimeBasis("gpu:h100", "chip", {"jaxlib": ("0.11.2",)}, 6, 138, 0.8, 1.2)
 COMPILER = TimeBasis(

@@ -18,6 +18,7 @@ from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.plan.joint.microbatches import in_microbatches, over_microbatches
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch
 from jaxresid.advice.plan.plan import Planning, terms
+from jaxresid.advice.plan.verification import UnverifiedError
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.cli.main import run
@@ -345,3 +346,29 @@ def test_the_checkpoints_of_a_plan_over_microbatches_are_written(model, capsys):
     assert planned(*options, "--format", "json") in (0, 1)
     again = json.loads(capsys.readouterr().out)
     assert again["written_nbytes"] == plan["peak_nbytes"]
+
+
+@pytest.mark.integration
+def test_what_cannot_be_verified_gives_way_to_what_can():
+    """Of the first by rank only a plan can be shown that is worse than that of the next."""
+
+    def refused(edits, promised):
+        raise UnverifiedError("not here")
+
+    def chosen(is_refused):
+        found = Configurations(Grid((16, 32)), lambda batch, mesh: question(batch))
+        return jointly_drafted(
+            found,
+            parse_place(ON),
+            10**9,
+            aim="throughput",
+            checks=lambda check, made: refused if made.batch in is_refused else check,
+        )[0]
+
+    free, without = chosen(()), chosen((32,))
+    assert free.selection.configuration.batch == 32 and free.verified and free.code
+    assert without.selection.configuration.batch == 16 and without.verified and without.code
+    (other,) = without.selection.beaten
+    assert "faster" in other.reason and "code" in other.reason
+    nothing = chosen((16, 32))
+    assert nothing.is_untraced and nothing.selection.configuration.batch == 32

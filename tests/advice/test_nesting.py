@@ -259,7 +259,7 @@ def test_the_code_gives_what_is_promised_and_the_same_gradients(name, sizes, fol
             again = module(folder, edit.new.decode())
             want, got = gradients(original.loss, length), gradients(again.loss, length)
             for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
-                np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+                np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)  # of entries up to 8
 
 
 def drafts(planning, check):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.joint.configurations import Configurations
 from jaxresid.advice.plan.joint.pareto import front_rows
 from jaxresid.advice.plan.joint.recommendation import beaten, to_set
-from jaxresid.advice.plan.joint.search import JointSearch, Solved
+from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.plan import Terms, terms
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.verification import Check
@@ -20,6 +20,8 @@ from jaxresid.model import Configuration, Plan, Selection
 from jaxresid.option_types import Aim
 from jaxresid.xla.places import Place
 
+# Of how many configurations plans are drafted whose code cannot be traced.
+_MOST_UNTRACED = 4
 # What was planned, and the edits that carry it out.
 Drafted = tuple[Plan, tuple[FileEdit, ...]]
 
@@ -68,9 +70,10 @@ def jointly_drafted(
         if found is None:
             raise
         return found
-    ranked = search.ranked() or [search.lowest()]
-    first: tuple[Solved, Drafted] | None = None
-    for solved in ranked:
+    drafts: list[tuple[Solved, Drafted]] = []
+    for solved in search.ranked() or [search.lowest()]:
+        if drafts and not _may_be_better(solved, drafts, by.compiles):
+            break
         check = configurations.check(solved.configuration)
         if checks is not None:
             check = checks(check, solved.configuration)
@@ -78,14 +81,47 @@ def jointly_drafted(
             drafted = solved.planning.planned(
                 check, by.compiles, by.said, keeps_interrupted=keeps_interrupted
             )
-        first = first or (solved, drafted)
-        is_refuted = by.compiles is not None and not drafted[0].is_within
-        if drafted[0].interrupted or not is_refuted:
+        if drafted[0].interrupted:
             return _told(search, solved, drafted)
-        if by.compiles is not None and by.compiles.is_over:
-            break
-    assert first is not None
-    return _told(search, *first)
+        drafts.append((solved, drafted))
+    return _told(search, *_best(drafts, by.compiles))
+
+
+def _may_be_better(
+    solved: Solved, drafts: Sequence[tuple[Solved, Drafted]], compiles: LimitedCompiles | None
+) -> bool:
+    """Return whether a configuration may lead to a better plan than those drafted so far.
+
+    Of a configuration whose best plan cannot be written as it was found, or not traced, the next is
+    shown; and what the compiler refutes is no plan.
+    """
+    if compiles is not None and compiles.is_over:
+        return False
+    best, (plan, _) = _best(drafts, compiles)
+    if _is_refuted(plan, compiles):
+        return True
+    if plan.is_untraced:
+        return len(drafts) < _MOST_UNTRACED
+    return solved.best is not None and (
+        solved.score(solved.best)[0] < best.shown_score()[0] * (1 - AS_GOOD)
+    )
+
+
+def _best(
+    drafts: Sequence[tuple[Solved, Drafted]], compiles: LimitedCompiles | None
+) -> tuple[Solved, Drafted]:
+    """Return the best plan: one that is not refuted, then one that was traced, then by score."""
+
+    def rank(made: tuple[Solved, Drafted]) -> tuple[bool, bool, float]:
+        solved, (plan, _) = made
+        is_refuted = _is_refuted(plan, compiles)
+        return is_refuted, plan.is_untraced, 0.0 if is_refuted else solved.shown_score()[0]
+
+    return min(drafts, key=rank)
+
+
+def _is_refuted(plan: Plan, compiles: LimitedCompiles | None) -> bool:
+    return compiles is not None and not plan.is_within
 
 
 def _so_far(search: JointSearch, by: Terms) -> Drafted | None:

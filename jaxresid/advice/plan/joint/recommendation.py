@@ -20,11 +20,17 @@ _AS_FAST = 0.001
 
 def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
     """Return the configurations that were not chosen, each with the reason, the best first."""
-    found = [
-        Beaten(other.configuration, _reason(other, chosen), True)
-        for other in search.ranked()
-        if other is not chosen
-    ]
+    found, refuted = [], []
+    for other in search.ranked():
+        if other is chosen:
+            continue
+        needed = _refuted_nbytes(other)
+        if needed is None:
+            found.append(Beaten(other.configuration, _reason(other, chosen), True))
+        else:
+            reason = f"does not fit: XLA needs {format_bytes(needed)}"
+            refuted.append(Beaten(other.configuration, reason, False))
+    found += refuted
     for solved in search.solved:
         if solved.best is None and solved is not chosen and solved.lowest is not None:
             least = format_bytes(solved.lowest.peak)
@@ -40,9 +46,17 @@ def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
     return tuple(found)
 
 
+def _refuted_nbytes(solved: Solved) -> int | None:
+    """Return what XLA needs for the plan that was to be shown of a configuration, if too much."""
+    planning = solved.planning
+    said = None if planning.decided is None else planning.peaks.figures.get(planning.decided)
+    return said if said is not None and said > planning.budget_nbytes else None
+
+
 def _reason(other: Solved, chosen: Solved) -> str:
     """Return why a configuration that fits was not chosen."""
-    mine, theirs = chosen.best or chosen.lowest, other.best
+    mine = chosen.planning.decided or chosen.best or chosen.lowest
+    theirs = other.planning.decided or other.best
     assert mine is not None
     assert theirs is not None
     is_refuted = chosen.best is None
@@ -67,7 +81,7 @@ def _reason(other: Solved, chosen: Solved) -> str:
     if slower < -_AS_FAST:
         word = {"recompute": "recompute", "memory": "peak"}.get(aim)
         faster = f"{-slower:.1%} faster per item by the estimate"
-        return f"{faster}, with no less {word}" if word else "not confirmed"
+        return f"{faster}, " + (f"with no less {word}" if word else "but not in code that holds")
     more = other.configuration.microbatches > chosen.configuration.microbatches
     return "as fast per item, with more microbatches" if more else "as fast per item"
 

@@ -49,6 +49,11 @@ class Solved:
         seconds = self.planning.objective.seconds(tried.variant)
         return None if seconds is None else seconds / (self.items or 1)
 
+    def shown_score(self) -> tuple[float, float]:
+        """Return the score of the plan that is shown of it."""
+        assert self.planning.decided is not None
+        return self.score(self.planning.decided)
+
     def score(self, tried: TracedVariant) -> tuple[float, float]:
         """Return what is minimised, and what decides where that is equal."""
         each = self.seconds_per_item(tried) or 0.0

@@ -233,7 +233,7 @@ def test_a_step(tmp_path, monkeypatch):
     step = dataclasses.replace(step, target="train_step.py:train_step_checkpointed")
     subject, _ = subject_of(step)
     variants = subject.variants()
-    (place,) = variants.places()
+    (place,) = (p for p in variants.places() if p.kind == "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})
     policy = jax.checkpoint_policies.dots_saveable
     chosen = variants.variant({place: everywhere(place, Choice(policy))})

@@ -16,7 +16,7 @@ from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import _expressions, nameable
-from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
+from jaxresid.model import Configuration, PlannedPart, PlannedSite, PlannedValue, Selection
 from tests.where import FIXTURES
 
 STEP = FIXTURES / "inspect" / "train_step.py"
@@ -248,6 +248,7 @@ def test_a_step(tmp_path, monkeypatch):
         host_nbytes=chosen.host_nbytes,
         recompute_flops=(chosen.cost - plain.cost).flops,
         plain_flops=plain.cost.flops,
+        selection=Selection(Configuration()),
     )
     assert plan.recompute_flops
     verify(plan, edits(plan, subject), step)

@@ -318,6 +318,7 @@ def test_the_command_line(model, capsys):
         (("--batch", "8..x"), "'8..x' is not a batch size"),
         (("--batch", "32..8"), "'32..8' is an empty range; write 8..32"),
         (("--microbatches", "0"), "'0' is not a number of microbatches"),
+        (("--microbatches", "1..1000000000"), "'1..1000000000' are too many; write at most 4096"),
         (("--on", "cpu", "--batch", "8,16", "--budget", "1GiB"), "peaks are not estimated"),
         (
             ("--on", "cpu", "--maximize", "throughput", "--budget", "1GiB"),

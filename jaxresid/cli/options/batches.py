@@ -17,6 +17,8 @@ import click
 from jaxresid.errors import InputsError
 
 PARAMETERS = ("batch", "batch_size")
+# Of a range of numbers of microbatches.
+_MOST = 4096
 # A string, or an array with its shape: the word stands for a size nowhere else, and after an `@`
 # it may well be an axis of the mesh.
 _ARRAY = re.compile(
@@ -60,6 +62,8 @@ def counts(
     found: list[int] = []
     for part in value.split(","):
         low, high = _range(part, "a number of microbatches")
+        if high - low > _MOST:
+            raise click.BadParameter(f"{part.strip()!r} are too many; write at most {_MOST}")
         found += range(low, high + 1)
     return tuple(dict.fromkeys(found))
 

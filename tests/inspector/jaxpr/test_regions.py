@@ -640,7 +640,8 @@ def library(name, package):
 def test_blocks_of_model_libraries(name, package, code):
     module = library(name, package)
     _, found = searched(module.loss, *module.loss_inputs())
-    blocks, loss = found
+    blocks, *modules, loss = found
+    assert all(each.function == "LayerNorm.__call__" and each.defined for each in modules)
     assert (blocks.function, blocks.location.code) == ("Block.__call__", code)
     assert (loss.function, len(loss.runs)) == ("cross_entropy", 1)
     assert len(blocks.runs) == module.LAYERS

@@ -27,8 +27,11 @@ from jaxresid.model.floor import TriedPlace as TriedPlace
 from jaxresid.model.interval import Answer as Answer
 from jaxresid.model.interval import Interval as Interval
 from jaxresid.model.interval import IntervalBasis as IntervalBasis
+from jaxresid.model.interval import TimeBasis as TimeBasis
+from jaxresid.model.interval import TimeInterval as TimeInterval
 from jaxresid.model.interval import answer as answer
 from jaxresid.model.interval import interval_between as interval_between
+from jaxresid.model.interval import time_interval_between as time_interval_between
 from jaxresid.model.joint import Beaten as Beaten
 from jaxresid.model.joint import Configuration as Configuration
 from jaxresid.model.joint import FrontRow as FrontRow
@@ -53,9 +56,6 @@ from jaxresid.model.target import JaxInfo as JaxInfo
 from jaxresid.model.target import Mesh as Mesh
 from jaxresid.model.target import PlaceInfo as PlaceInfo
 from jaxresid.model.target import Target as Target
-from jaxresid.model.time import TimeBasis as TimeBasis
-from jaxresid.model.time import TimeInterval as TimeInterval
-from jaxresid.model.time import time_interval_between as time_interval_between
 from jaxresid.model.values import NOWHERE as NOWHERE
 from jaxresid.model.values import Argument as Argument
 from jaxresid.model.values import Aval as Aval

@@ -7,10 +7,15 @@ from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import show, to_json
-from jaxresid.model.interval import Interval, interval_between
+from jaxresid.model.interval import (
+    Interval,
+    TimeBasis,
+    TimeInterval,
+    interval_between,
+    time_interval_between,
+)
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
-from jaxresid.model.time import TimeBasis, TimeInterval, time_interval_between
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,16 @@ from typing import Literal as OneOf
 
 from jaxresid.model.display import show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
-from jaxresid.model.interval import Answer, Interval, interval_between
+from jaxresid.model.interval import (
+    Answer,
+    Interval,
+    TimeBasis,
+    TimeInterval,
+    interval_between,
+    time_interval_between,
+)
 from jaxresid.model.joint import NO_SELECTION, Selection
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
-from jaxresid.model.time import TimeBasis, TimeInterval, time_interval_between
 from jaxresid.model.values import Location
 
 

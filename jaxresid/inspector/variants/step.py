@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -13,6 +13,7 @@ from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
+from jaxresid.inspector.jaxpr import structural_key
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
     checkpoint_binding,
@@ -33,7 +34,14 @@ from jaxresid.inspector.residuals.offloading import kept_of
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
+from jaxresid.inspector.variants.choices import (
+    CheckpointPlace,
+    Choice,
+    Choices,
+    Details,
+    Nest,
+    Variant,
+)
 from jaxresid.inspector.variants.function import Checkpointing
 from jaxresid.inspector.variants.losses import LossCalls, Losses, tracing_losses, trips_of
 from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
@@ -116,6 +124,7 @@ class StepVariants:
         self.nests = functools.cache(self._nests)
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
+        self._alike: dict[Hashable, Jaxpr] = {}
         self._losses = Losses((), step.frames, self._is_written, self._name)
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
@@ -336,10 +345,11 @@ class StepVariants:
             if number not in chosen:
                 return params
             choice = chosen[number]
+            same = self._shared(made.body)
             if choice is None:
-                return as_one(jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body)))
+                return as_one(jax_compat.as_function(jax_compat.as_jit_jaxpr(same)))
             held = jax_compat.bound_params(params)["jaxpr"]
-            body = remake.named(made.body, choice)
+            body = remake.named(same, choice)
             return jax_compat.with_bound_params(
                 params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
@@ -401,10 +411,14 @@ class StepVariants:
             peak_nbytes(lowered),
             jaxpr_cost(traced.jaxpr),
             lowered,
-            traced,
-            lambda: found,
-            lambda: kept_of(found),
+            lambda: Details(program, traced, lambda: found, lambda: kept_of(found)),
         )
+
+    def _shared(self, body: Jaxpr) -> Jaxpr:
+        """Return the one object of all bodies alike, of which JAX derives everything once."""
+        if body.constvars:
+            return body
+        return self._alike.setdefault(structural_key.key(body), body)
 
     def _check_policies(self, place: CheckpointPlace, made: Iterable[Choice | None]) -> None:
         for policy in {id(c.policy): c.policy for c in made if c is not None}.values():

@@ -3,7 +3,8 @@
     python tests/benchmarks/depth.py [--only TEXT] [--depths 12,24,48,96] [--on tpu:v5p]
 
 `report` of layers that share one checkpointed function, and of checkpoints that each have a line
-of their own; one variant of the former, traced and measured, as a plan does dozens of times. Each
+of their own; of the former also one variant, traced and measured, as a plan does dozens of times,
+and a whole plan for three quarters of the peak, with nothing compiled and no code checked. Each
 is CPU time of this process, as a ratio to the bare trace of value and gradients that is taken right
 before it, with JAX's caches cleared before each. The exponent is the slope of the time's logarithm
 over that of the depth.
@@ -27,6 +28,7 @@ import jax
 import report_time
 
 from jaxresid import inspect
+from jaxresid.advice.plan.plan import planned
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
@@ -65,6 +67,11 @@ def variant(on, fun, args):
     return lambda: found.variant(choices)
 
 
+def plan(on, fun, args):
+    budget = inspect(fun, on=on)(*args).peak.nbytes * 3 // 4
+    return lambda: planned(subject(Question(fun, args, on=on)), budget)
+
+
 def seconds(run):
     jax.clear_caches()
     gc.collect()
@@ -84,6 +91,7 @@ def main():
     rows = {
         "report, one checkpointed function": (layers, report),
         "variant, one checkpointed function": (layers, variant),
+        "plan, one checkpointed function": (layers, plan),
         "report, a line for each": (lines, report),
     }
     print(f"jax {jax.__version__}, python {sys.version.split()[0]}; CPU seconds, on {options.on}")

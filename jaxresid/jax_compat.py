@@ -477,6 +477,23 @@ def with_params(eqn: Eqn, changed: Mapping[str, Any]) -> Eqn:
     return eqn.replace(params=with_bound_params(eqn.params, changed))
 
 
+def with_label(eqn: Eqn, label: str) -> Eqn:
+    """Return the eqn with a label in front of its name stack, which what JAX makes of it keeps."""
+    source = eqn.source_info
+    stack = type(source.name_stack)().extend(label) + source.name_stack
+    return eqn.replace(source_info=source.replace(name_stack=stack))
+
+
+def with_eqns(jaxpr: Jaxpr, invars: Sequence[Var], eqns: Sequence[Eqn]) -> Jaxpr:
+    """Return an open jaxpr with other eqns, and with some of its inputs."""
+    info = jaxpr.debug_info
+    names = getattr(info, "arg_names", None)
+    if names is not None and len(names) == len(jaxpr.invars):
+        known = dict(zip(jaxpr.invars, names, strict=True))
+        info = info._replace(arg_names=tuple(known[v] for v in invars))
+    return jaxpr.replace(invars=list(invars), eqns=list(eqns), debug_info=info)
+
+
 def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what remat or scan is bound with, with some of its params changed.
 

@@ -386,7 +386,7 @@ class ComparisonTable:
             fraction = estimated.total / plain.total - 1
             split = self.subject.mesh is not None
             time = time_interval(estimated, plain, self.time_basis, is_split=split)
-        around = self.subject.interval(variant.peak_nbytes, variant.program)
+        around = self.subject.interval(variant.peak_nbytes, variant.lowered.program)
         return ComparisonRow(
             label,
             self._target.at,
@@ -400,7 +400,7 @@ class ComparisonTable:
             high_time_fraction=time.high if time else None,
             uncosted=variant.cost.uncosted,
             offloading=offloading(
-                variant.program,
+                variant.lowered.program,
                 variant.kept,
                 self._kept_without,
                 without_effect=without_effect,

@@ -301,7 +301,7 @@ class Planning:
             lowest = shown
         around = None
         if confirmed is None:
-            around = subject.interval(found.peak_nbytes, shown.variant.program)
+            around = subject.interval(found.peak_nbytes, shown.variant.lowered.program)
         by_name = {
             "peak_nbytes": shown,
             "lowest_nbytes": lowest,

@@ -17,6 +17,7 @@ from jaxresid.advice.plan.options import UNTOUCHED, Menu, Option
 from jaxresid.advice.plan.peaks import Peaks
 from jaxresid.advice.plan.solver import combine_options
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Nest, Variant, Variants
 
@@ -224,8 +225,10 @@ class Search:
     def _exhaustive_limit(self) -> int:
         if sum(bool(menu.front) for menu in self.menus) > 1:
             return _EXHAUSTIVE_LIMIT_OF_SEVERAL
-        ops = sum(len(block.ops) for block in _blocks(self.tried[0].variant.program.block))
-        return _EXHAUSTIVE_LIMIT_IF_SMALL if ops <= _SMALL else _EXHAUSTIVE_LIMIT
+        plain = self.tried[0].variant
+        # Where the first is not small, with layers left out perhaps, the other is not.
+        is_small = _is_small(plain.lowered.program) and _is_small(plain.program)
+        return _EXHAUSTIVE_LIMIT_IF_SMALL if is_small else _EXHAUSTIVE_LIMIT
 
     # -- one place ---------------------------------------------------------------------------
 
@@ -421,6 +424,10 @@ def _key(runs: Combination) -> Hashable:
         for each in runs.values()
         for option, count in each
     )
+
+
+def _is_small(program: Program) -> bool:
+    return sum(len(block.ops) for block in _blocks(program.block)) <= _SMALL
 
 
 def _blocks(block: Block) -> Iterator[Block]:

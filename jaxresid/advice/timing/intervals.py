@@ -51,7 +51,7 @@ def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
 
 def time_basis_of(variant: Variant, place: Place) -> TimeBasis | None:
     """Return what times of a program on a place were held against; None where nothing was."""
-    return time_basis(place, has_loop=kind_of(variant.program).has_loop)
+    return time_basis(place, has_loop=kind_of(variant.lowered.program).has_loop)
 
 
 def time_interval(

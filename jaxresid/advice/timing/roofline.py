@@ -75,7 +75,7 @@ class Seconds:
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
     """Return the estimated time of a program on a chip, in seconds."""
     walk = _TimeEstimator(chip, lowered.profile)
-    found = walk.block(lowered.program.block, lowered.block)
+    found = walk.block(lowered.program.block, lowered.block, lowered.ops)
     return Seconds(
         found.compute,
         found.memory,
@@ -181,8 +181,8 @@ class _TimeEstimator:
     # Inputs of loops' bodies that are in host memory; until 0.11 their own avals forget it.
     _hosted: set[Value] = field(default_factory=set)
 
-    def block(self, block: Block, lowered: Block) -> _TimeSum:
-        """Return the times of a block, given with its kernels."""
+    def block(self, block: Block, lowered: Block, order: Sequence[Op]) -> _TimeSum:
+        """Return the times of a block, given with its kernels, in the order in which they run."""
         total = _TimeSum()
         makers: dict[Value, Op] = {}
         same: dict[Value, Value] = {}
@@ -202,12 +202,17 @@ class _TimeEstimator:
             for v in kernel.results:
                 # None of its own where it takes over another's.
                 arrays[v] = array_nbytes(v, lowered) or v.nbytes
-        for kernel in lowered.ops:
-            maker = makers.get(kernel.results[0]) if kernel.results else None
-            if kernel.bodies:
-                total.add(*self._bodies(kernel, maker or kernel))
-            elif kernel.name != "barrier":
-                self._kernel(total, kernel, maker, makers, same, arrays)
+        known: dict[Op, tuple[_TimeSum, int]] = {}
+        for kernel in order:
+            if kernel.name == "barrier":
+                continue
+            if kernel not in known:
+                maker = makers.get(kernel.results[0]) if kernel.results else None
+                if kernel.bodies:
+                    known[kernel] = self._bodies(kernel, maker or kernel)
+                else:
+                    known[kernel] = self._kernel(kernel, maker, makers, same, arrays), 1
+            total.add(*known[kernel])
         return total
 
     def _bodies(self, kernel: Op, op: Op) -> tuple[_TimeSum, int]:
@@ -216,7 +221,8 @@ class _TimeEstimator:
         each = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
             nest = kernel.nest if i == 0 else None
-            each.append(self.block(body, kernels(inner, nest, self.profile)))
+            made = kernels(inner, nest, self.profile)
+            each.append(self.block(body, made, made.ops))
         if kernel.nest is None:
             self.notes[_COND] = None
             return max(each, key=lambda s: s.longest), 1
@@ -252,14 +258,13 @@ class _TimeEstimator:
 
     def _kernel(
         self,
-        total: _TimeSum,
         kernel: Op,
         maker: Op | None,
         makers: Mapping[Value, Op],
         same: Mapping[Value, Value],
         arrays: Mapping[Value, int],
-    ) -> None:
-        """Add the times of a kernel: of all that leads from arrays to its result."""
+    ) -> _TimeSum:
+        """Return the times of a kernel: of all that leads from arrays to its result."""
         matmul, ops, taken = 0.0, 0, 0
         read: set[Value] = set()
         if maker is None:  # a copy; of a literal nothing is read, as a cond's branch may return one
@@ -293,9 +298,7 @@ class _TimeEstimator:
                     moved += arrays[v]
         compute = max(matmul, _vector_seconds(ops, self.chip))
         memory = moved / self.chip.hbm_rate
-        total.compute += compute
-        total.memory += memory
-        total.kernels += max(compute, memory)
+        return _TimeSum(max(compute, memory), compute=compute, memory=memory)
 
     def _work(self, op: Op) -> tuple[float, int]:
         """Return the seconds of the matrix unit and the operations of the vector unit of an op."""

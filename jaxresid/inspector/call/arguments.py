@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,6 +96,22 @@ class Arguments:
     def dynamic(self) -> tuple[int, ...]:
         """The indices of the leaves that are invars, in the order of the forward jaxpr's invars."""
         return self.having("differentiated") + self.having("traced")
+
+    def some(self, numbers: Iterable[int]) -> Arguments:
+        """Return the arguments with only some of the traced leaves.
+
+        Args:
+          numbers: the places in `dynamic` of those that stay.
+        """
+        dynamic = self.dynamic
+        left_out = set(dynamic).difference(dynamic[n] for n in numbers)
+        kept = [i for i in range(len(self.leaves)) if i not in left_out]
+        return replace(
+            self,
+            paths=tuple(self.paths[i] for i in kept),
+            leaves=tuple(self.leaves[i] for i in kept),
+            roles=tuple(self.roles[i] for i in kept),
+        )
 
     def sharding(
         self, invars: Sequence[Var], known: Mapping[Var, tuple[int, ...]]

@@ -11,7 +11,7 @@ bytes are counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,16 +60,28 @@ def jaxpr_cost(jaxpr: Jaxpr) -> Cost:
     return Costs().of_jaxpr(jaxpr)
 
 
-def passes_cost(traced: Trace) -> tuple[Cost, Cost]:
+def passes_cost(
+    traced: Trace,
+    chosen: Callable[[Eqn], bool] | None = None,
+    opened: Container[int] = frozenset(),
+) -> tuple[Cost, Cost]:
     """Return what the forward and the backward pass of a `Trace` cost.
 
     Residuals that the backward pass does not read are not computed: JAX hands some over that
     nothing reads, and a compiler drops them.
+
+    Args:
+      traced: the trace.
+      chosen: which of the eqns of the two jaxprs count; None: all.
+      opened: the ids of calls of which some eqns count.
     """
     costs = Costs()
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
     read = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
     wanted = frozenset([*range(traced.num_outputs), *read])
+    if chosen is not None:
+        ahead = costs.of_some(traced.forward, chosen, opened, wanted)
+        return ahead, costs.of_some(traced.backward, chosen, opened)
     return costs.of_jaxpr(traced.forward, wanted), costs.of_jaxpr(traced.backward)
 
 
@@ -116,6 +128,29 @@ class Costs:
         if met is None:
             met = self._costs[key] = (jaxpr, self._sum(self._read(jaxpr, wanted).eqns))
         return met[1]
+
+    def of_some(
+        self,
+        jaxpr: Jaxpr,
+        chosen: Callable[[Eqn], bool],
+        opened: Container[int],
+        wanted: Wanted = None,
+    ) -> Cost:
+        """Return what one run of some eqns of an open jaxpr costs.
+
+        Args:
+          jaxpr: the open jaxpr.
+          chosen: which of its eqns count.
+          opened: the ids of calls of which some eqns count.
+          wanted: the numbers of those of its results that are read; None for all of them.
+        """
+        read = self._read(jaxpr, wanted).eqns
+        total = self._sum(each for each in read if chosen(each[0]))
+        for eqn, results in read:
+            if id(eqn) in opened:
+                (nest,) = nests(eqn)
+                total += self.of_some(nest.jaxpr, chosen, opened, self._inside(nest, results))
+        return total
 
     def read(self, jaxpr: Jaxpr) -> frozenset[int]:
         """Return the numbers of the invars that an open jaxpr's results need."""

@@ -36,8 +36,7 @@ def key(jaxpr: Jaxpr) -> Hashable:
 
     def var(v: Var) -> Hashable:
         if jax_compat.is_literal(v):
-            # Since 0.8 a literal may be an array.
-            return v.aval, _ById(v.val) if v.aval.shape else repr(v.val)
+            return of_literal(v)
         return v.aval, numbers.setdefault(v, len(numbers))
 
     def all_of(vs: Sequence[Var]) -> Hashable:
@@ -50,9 +49,9 @@ def key(jaxpr: Jaxpr) -> Hashable:
                 eqn.primitive,
                 all_of(eqn.invars),
                 all_of(eqn.outvars),
-                tuple((name, _hashable(value)) for name, value in eqn.params.items()),
+                tuple((name, hashable(value)) for name, value in eqn.params.items()),
                 frozenset(eqn.effects),
-                _hashable(eqn.ctx),
+                hashable(eqn.ctx),
                 jax_compat.traceback(eqn),
             )
             for eqn in jaxpr.eqns
@@ -61,7 +60,14 @@ def key(jaxpr: Jaxpr) -> Hashable:
     )
 
 
-def _hashable(value: Any) -> Hashable:
+def of_literal(literal: Any) -> Hashable:
+    """Return a key that equal literals share."""
+    # Since 0.8 a literal may be an array.
+    return literal.aval, _ById(literal.val) if literal.aval.shape else repr(literal.val)
+
+
+def hashable(value: Any) -> Hashable:
+    """Return a value, or where it has no hash a stand-in that is the same only as itself."""
     try:
         hash(value)
     except TypeError:

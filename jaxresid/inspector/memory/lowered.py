@@ -7,7 +7,22 @@ from dataclasses import dataclass
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.kernels import kernels
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.program.ops import Block
+from jaxresid.inspector.program.ops import Block, Op
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """A program with the layers that were left out.
+
+    Attributes:
+      program: its inputs and outputs; the ops are not there.
+      block: its kernels.
+      order: for each of them the one that it is like, of the program with layers left out.
+    """
+
+    program: Program
+    block: Block
+    order: tuple[Op, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,11 +33,18 @@ class Lowered:
       program: the program.
       profile: the profile of the compiler.
       block: the program's block as this compiler runs it; bodies of loops are as they were.
+      whole: the kernels of the whole program, where layers are left out of this.
     """
 
     program: Program
     profile: Profile
     block: Block
+    whole: Whole | None = None
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The kernels in the order in which they run."""
+        return self.block.ops if self.whole is None else self.whole.order
 
 
 def lower(program: Program, profile: Profile) -> Lowered:

@@ -67,6 +67,8 @@ class OpSources:
 
 def peak_nbytes(lowered: Lowered) -> int:
     """Return the estimated peak in bytes alone: arguments + outputs + temporaries - aliased."""
+    if lowered.whole is not None:
+        lowered = Lowered(lowered.whole.program, lowered.profile, lowered.whole.block)
     return _outside(lowered.program) + timeline(lowered).peak_nbytes
 
 

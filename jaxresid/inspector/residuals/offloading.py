@@ -7,7 +7,7 @@ keep is known by the line that makes it, its primitive and its type.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.level import Level
@@ -16,6 +16,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.transfers import refetched_nbytes, transfers
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.jaxpr_types import Var
 from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers
 
 
@@ -45,14 +46,22 @@ def kept_by(traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
       traced: the trace of the function.
       program: the program of the trace.
     """
+    return tuple(each for _, found in kept_each(traced, program) for each in found)
+
+
+def kept_each(traced: Trace, program: Program) -> Iterator[tuple[Var, Sequence[KeptResidual]]]:
+    """Yield each residual of a function's trace, with what it is if it is computed.
+
+    Args:
+      traced: the trace of the function.
+      program: the program of the trace.
+    """
     levels, top = traced.levels, Level(traced.forward)
-    found = []
     for var in traced.kept:
         made = provenance(levels, top, var, traced.inputs)
         aval = aval_on(program.values, var)
         memory = "host" if "host" in (aval.memory, made.memory) else "device"
-        found += _kept(made.origin, aval, memory)
-    return tuple(found)
+        yield var, _kept(made.origin, aval, memory)
 
 
 def kept_of(residuals: Iterable[Residual]) -> tuple[KeptResidual, ...]:

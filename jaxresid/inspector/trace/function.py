@@ -287,7 +287,7 @@ def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Pr
     return primal
 
 
-def retrace(traced: Trace, primal: ClosedJaxpr) -> Trace:
+def retrace(traced: Trace, primal: ClosedJaxpr, arguments: Arguments | None = None) -> Trace:
     """Return the trace of the same function after its primal jaxpr was rewritten.
 
     No user code runs.
@@ -295,9 +295,10 @@ def retrace(traced: Trace, primal: ClosedJaxpr) -> Trace:
     Args:
       traced: the trace before.
       primal: the rewritten closed jaxpr, with the inputs and outputs that `traced.primal()` has.
+      arguments: the arguments of a jaxpr that has only some of the inputs.
     """
     written = TraceWithoutRefs(primal, traced.primal().out_info)
-    return _passes(_as_evaluation(written), traced.arguments, traced.frames)
+    return _passes(_as_evaluation(written), arguments or traced.arguments, traced.frames)
 
 
 def _as_evaluation(written: TracedFunction) -> _Primal:

@@ -10,6 +10,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.inspector.variants.few_layers import FewLayers
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost, Expression, Location, Residual
 
@@ -91,18 +92,37 @@ Choices = Mapping[CheckpointPlace, tuple[Choice | None, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Details:
+    """A variant, eqn by eqn.
+
+    Attributes:
+      program: the program, as it is before it is lowered.
+      trace: the jaxprs.
+      residuals: lists its residuals.
+      kept: lists those that are computed.
+    """
+
+    program: Program
+    trace: Traced
+    residuals: Callable[[], tuple[Residual, ...]]
+    kept: Callable[[], tuple[KeptResidual, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Variant:
     """The function with some choices made.
+
+    Of a function that repeats a layer the figures are worked out from a few of the layers where
+    that is exact, and the details are traced when they are asked for.
 
     Attributes:
       kept_nbytes: bytes of computed residuals in device memory.
       host_nbytes: bytes of computed residuals in host memory.
       peak_nbytes: the estimated peak in bytes.
       cost: the cost of a value with its gradients (of a step).
-      lowered: the program as the compiler runs it that the peak was estimated for.
-      trace: the jaxprs.
-      residuals: lists its residuals.
-      kept: lists those that are computed.
+      lowered: the program as the compiler runs it, perhaps with layers left out.
+      details: returns the details.
+      few: the trace of a few of its layers that the figures were worked out from.
     """
 
     kept_nbytes: int
@@ -110,14 +130,26 @@ class Variant:
     peak_nbytes: int
     cost: Cost
     lowered: Lowered
-    trace: Traced
-    residuals: Callable[[], tuple[Residual, ...]]
-    kept: Callable[[], tuple[KeptResidual, ...]]
+    details: Callable[[], Details]
+    few: FewLayers | None = None
 
     @property
     def program(self) -> Program:
         """The program, as it is before it is lowered."""
-        return self.lowered.program
+        return self.details().program
+
+    @property
+    def trace(self) -> Traced:
+        """The jaxprs."""
+        return self.details().trace
+
+    def residuals(self) -> tuple[Residual, ...]:
+        """Return its residuals."""
+        return self.details().residuals()
+
+    def kept(self) -> tuple[KeptResidual, ...]:
+        """Return those of its residuals that are computed."""
+        return self.details().kept()
 
 
 class Variants(Protocol):

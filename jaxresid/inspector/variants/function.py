@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
@@ -22,6 +23,7 @@ from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
+from jaxresid.inspector.jaxpr.repeats import Shortened, shortened
 from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -30,12 +32,20 @@ from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
+from jaxresid.inspector.variants.choices import (
+    CheckpointPlace,
+    Choice,
+    Choices,
+    Details,
+    Nest,
+    Variant,
+)
 from jaxresid.inspector.variants.cutting import cut
+from jaxresid.inspector.variants.few_layers import FewLayers, whole_figures
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
 from jaxresid.inspector.variants.regions import regions
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
 
 
@@ -190,7 +200,35 @@ class FunctionVariants:
 
     def variant(self, choices: Choices) -> Variant:
         """Apply choices, differentiate again, and measure; see `choices.Variants`."""
-        return self.measured(self.trace(choices))
+        return self._of_few_layers(choices) or self.measured(self.trace(choices))
+
+    def _of_few_layers(self, choices: Choices) -> Variant | None:
+        """Return a variant worked out from a few of the layers that the function repeats.
+
+        None where it has no such layers, or where that would not be exact. As it is written it is
+        traced already, of its code and not of its jaxpr: some numbers are literals in one alone.
+        """
+        arguments = self._traced.arguments
+        if not choices or arguments.refs or arguments.mesh is not None:
+            return None
+        short = self._shortened(choices)
+        if short is None or len(self._jaxpr.invars) != len(arguments.dynamic):
+            return None
+        primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, short.jaxpr)
+        traced = _differentiated(self._traced, primal, arguments.some(short.invars))
+        few = FewLayers(traced, short.invars, short.runs)
+        figures = whole_figures(few, self._profile)
+        if figures is None:
+            return None
+        return Variant(
+            figures.kept_nbytes,
+            0,
+            figures.peak_nbytes,
+            figures.cost,
+            figures.lowered,
+            functools.cache(lambda: self.measured(self.trace(choices)).details()),
+            few,
+        )
 
     def trace(self, choices: Choices) -> Trace:
         """Return the trace with choices made.
@@ -200,15 +238,10 @@ class FunctionVariants:
         """
         if not choices:
             return self._traced
-        primal = self._traced.primal().jaxpr
         jaxpr = self._rewritten(choices)
-        try:
-            return retrace(self._traced, jax_compat.with_jaxpr(primal, jaxpr))
-        except JaxresidError:
-            raise
-        except Exception as e:
-            cause = e.__cause__ if isinstance(e, BackwardError) else e
-            raise InputsError(summary(cause or e)) from e
+        return _differentiated(
+            self._traced, jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
+        )
 
     def measured(self, traced: Trace) -> Variant:
         """Return a trace with its figures."""
@@ -221,10 +254,27 @@ class FunctionVariants:
             peak_nbytes(lowered),
             sum(passes_cost(traced), Cost()),
             lowered,
-            traced,
-            functools.partial(residuals, traced, program),
-            functools.partial(kept_by, traced, program),
+            lambda: Details(
+                program,
+                traced,
+                functools.partial(residuals, traced, program),
+                functools.partial(kept_by, traced, program),
+            ),
         )
+
+    def _shortened(self, choices: Choices) -> Shortened | None:
+        """Return the primal jaxpr with choices made and with layers left out; None without any."""
+        whole = next((made[0] for p, made in choices.items() if p.kind == "whole"), None)
+        if whole is None:
+            return shortened(self._rewritten(choices))
+        if whole.names:
+            return None
+        inside = {p: made for p, made in choices.items() if p.kind != "whole"}
+        short = shortened(flattened(self._rewritten(inside), everywhere=True))
+        if short is None:
+            return None
+        remake = Checkpointing(self._traced.frames)
+        return replace(short, jaxpr=remake.wrapped(short.jaxpr, whole, prevent_cse=True))
 
     def _rewritten(self, choices: Choices) -> Jaxpr:
         eqns: dict[int, Replace] = {}
@@ -290,6 +340,23 @@ class FunctionVariants:
             if value.expression is not None and value.name is None:
                 found[value.expression].add(id(value.eqn))
         return found
+
+
+def _differentiated(
+    traced: Trace, primal: ClosedJaxpr, arguments: Arguments | None = None
+) -> Trace:
+    """Return the trace of a rewritten primal jaxpr, as `retrace`.
+
+    Raises:
+      JaxresidError: JAX cannot differentiate it, or a policy fails.
+    """
+    try:
+        return retrace(traced, primal, arguments)
+    except JaxresidError:
+        raise
+    except Exception as e:
+        cause = e.__cause__ if isinstance(e, BackwardError) else e
+        raise InputsError(summary(cause or e)) from e
 
 
 def _key(choice: Choice) -> Hashable:

@@ -21,7 +21,7 @@ from jaxresid.advice.plan.search import choices
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
-from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.program.step import step_program
@@ -31,6 +31,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
+from jaxresid.inspector.variants.few_layers import lowered_whole
 from jaxresid.model import Relief, answer
 from jaxresid.model.floor import ReliefKind
 
@@ -69,6 +70,7 @@ class Reliefs:
     ) -> None:
         self._subject, self._variants, self._budget = subject, variants, budget_nbytes
         self._trace, self._peak = shown.variant.trace, shown.variant.peak_nbytes
+        self._few = shown.variant.few
         is_written = not shown.changes
         self._choices: Choices = {} if is_written else choices(shown.combination)
         self._call = subject.trace.arguments
@@ -191,18 +193,26 @@ class Reliefs:
                 call = replace(self._call, leaves=tuple(leaves), mesh=mesh)
                 names = _listed(_names([self._call.paths[i] for i in split]))
                 change = f"{names} split over {size} devices ({way})"
-                yield from self._told(
-                    "sharding", change, _program(replace(self._trace, arguments=call))
-                )
+                yield from self._told("sharding", change, self._lowered_as(call))
 
     # -- what they share ---------------------------------------------------------------------
 
-    def _told(self, kind: ReliefKind, change: str, program: Program) -> Iterator[Relief]:
+    def _lowered(self, program: Program) -> Lowered:
+        return lower(program, self._subject.profile)
+
+    def _lowered_as(self, call: Arguments) -> Lowered:
+        """Return the plan's program with arguments that are split otherwise."""
+        few = None if self._few is None else self._few.split(call)
+        whole = None if few is None else lowered_whole(few, self._subject.profile)
+        return whole or self._lowered(_program(replace(self._trace, arguments=call)))
+
+    def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Relief]:
         """Yield the relief if it is worth saying."""
-        nbytes = peak_nbytes(lower(program, self._subject.profile))
+        lowered = program if isinstance(program, Lowered) else self._lowered(program)
+        nbytes = peak_nbytes(lowered)
         saved = self._peak - nbytes
         if saved > _WORTH_SAYING * self._peak:
-            around = self._subject.interval(nbytes, program)
+            around = self._subject.interval(nbytes, lowered.program)
             yield Relief(kind, change, nbytes, saved, answer(around, self._budget))
 
     def _updates_as_before(self, made: Traced) -> bool:

@@ -23,7 +23,14 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.subject.function import FunctionSubject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Nest, Variant, Variants
+from jaxresid.inspector.variants.choices import (
+    CheckpointPlace,
+    Choices,
+    Details,
+    Nest,
+    Variant,
+    Variants,
+)
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost
@@ -99,8 +106,9 @@ class _MicrobatchedVariants:
 
     def variant(self, choices: Choices) -> Variant:
         """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
-        one = self._base.trace(choices)
-        return self._base.measured(one) if self._subject.count == 1 else self._measured(one)
+        if self._subject.count == 1:
+            return self._base.variant(choices)
+        return self._measured(self._base.trace(choices))
 
     def _measured(self, one: Trace) -> Variant:
         held = value_and_gradients(one)
@@ -118,9 +126,12 @@ class _MicrobatchedVariants:
             peak_nbytes(lowered),
             sum(passes_cost(one), Cost()) * self._subject.count,
             lowered,
-            every,
-            functools.partial(residuals, one, held),
-            functools.partial(kept_by, one, held),
+            lambda: Details(
+                lowered.program,
+                every,
+                functools.partial(residuals, one, held),
+                functools.partial(kept_by, one, held),
+            ),
         )
 
 

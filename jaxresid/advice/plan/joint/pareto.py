@@ -93,7 +93,7 @@ def _row(point: Point, *, is_chosen: bool) -> FrontRow:
     planning, tried, peak = point.solved.planning, point.tried, point.peak_nbytes
     around = None
     if tried not in planning.peaks.figures:
-        around = planning.subject.interval(peak, tried.variant.program)
+        around = planning.subject.interval(peak, tried.variant.lowered.program)
     seconds, items = planning.objective.seconds(tried.variant), point.solved.items
     budget = planning.budget_nbytes
     is_known = "fits" if peak <= budget else "does not fit"

@@ -1,0 +1,234 @@
+"""Figures worked out from a few layers of a function, held against those of the whole function."""
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxresid import jax_compat
+from jaxresid.advice.timing.chips import chip_of
+from jaxresid.advice.timing.roofline import seconds
+from jaxresid.inspector.call.leaves import like
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.variants.choices import Choice
+from jaxresid.inspector.variants.few_layers import lowered_whole
+
+WIDTH, ROWS = 128, 64
+POLICIES = (
+    jax.checkpoint_policies.nothing_saveable,
+    jax.checkpoint_policies.dots_saveable,
+    jax.checkpoint_policies.everything_saveable,
+    jax.checkpoint_policies.save_only_these_names("hidden"),
+)
+CHOICES = (None, *map(Choice, POLICIES))
+
+
+def dense(x, w, mask, shared):
+    hidden = checkpoint_name(jnp.tanh(x @ w["a"]), "hidden")
+    return x + jax.nn.gelu(hidden) @ w["b"] + w["c"]
+
+
+def attention(x, w, mask, shared):
+    mean = x.mean(-1, keepdims=True)
+    x = (x - mean) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * w["c"]
+    q, k = x @ w["a"], checkpoint_name(x @ w["b"], "hidden")
+    scores = jnp.where(mask, q @ k.T / math.sqrt(WIDTH), -1e9)
+    return x + jax.nn.softmax(scores) @ (x @ shared)
+
+
+def chain(x, w, mask, shared):
+    """Nothing but sums and products, which a compiler would make one kernel of."""
+    return x * w["c"] + jnp.sin(x) - w["c"]
+
+
+def looped(x, w, mask, shared):
+    def body(carry, _):
+        return jnp.tanh(carry @ w["a"]), None
+
+    return x + lax.scan(body, x, None, length=3)[0]
+
+
+def branching(x, w, mask, shared):
+    return lax.cond(x[0, 0] > 0, lambda v: v @ w["a"], lambda v: jnp.sin(v) * w["c"], x)
+
+
+def narrow(x, w, mask, shared):
+    low = x.astype(jnp.bfloat16)
+    out = low @ w["a"].astype(jnp.bfloat16)
+    return x + jax.nn.relu(out).astype(x.dtype) * w["c"]
+
+
+def positions(x, w, mask, shared):
+    """Makes in each layer what is equal in all."""
+    wave = jnp.cos(jnp.arange(ROWS, dtype=x.dtype))[:, None]
+    return x + (x * wave) @ w["a"] + mask[:1].sum() * shared[0]
+
+
+LAYERS = (dense, attention, chain, looped, branching, narrow, positions)
+
+
+def model(layers, depth, *, checkpointed=True, jitted=False):
+    """A loss of blocks of layers, and its arguments."""
+
+    def block(x, w, mask, shared):
+        for layer in layers:
+            x = layer(x, w, mask, shared)
+        return x
+
+    each = jax.checkpoint(block) if checkpointed else block
+    each = jax.jit(each) if jitted else each
+
+    def loss(weights, x, mask, shared):
+        x = jnp.sin(x @ shared)
+        for w in weights:
+            x = each(x, w, mask, shared)
+        return (x @ shared).sum() ** 2
+
+    square = jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32")
+    weights = {"a": square, "b": square, "c": jax.ShapeDtypeStruct((WIDTH,), "float32")}
+    x = jax.ShapeDtypeStruct((ROWS, WIDTH), "float32")
+    mask = jax.ShapeDtypeStruct((ROWS, ROWS), "bool")
+    return loss, ([weights] * depth, x, mask, square)
+
+
+def sole(found, kind):
+    (place,) = (p for p in found.variants().places() if p.kind == kind)
+    return place
+
+
+def both(found, choices):
+    """The figures from a few layers, or None, and those of the whole function."""
+    variants = found.variants()
+    few = variants._of_few_layers(choices)
+    return few and figures(few, found.place), figures(
+        variants.measured(variants.trace(choices)), found.place
+    )
+
+
+def figures(variant, place):
+    chip = chip_of(place)
+    time = chip and seconds(variant.lowered, chip)
+    return variant.kept_nbytes, variant.host_nbytes, variant.peak_nbytes, variant.cost, time
+
+
+def chosen_at_random(rng, calls):
+    """A choice for each of some calls, in up to three stretches."""
+    cuts = sorted(rng.randrange(calls + 1) for _ in range(rng.randrange(3)))
+    edges = itertools.pairwise([0, *cuts, calls])
+    return tuple(itertools.chain.from_iterable([rng.choice(CHOICES)] * (b - a) for a, b in edges))
+
+
+@pytest.mark.parametrize("place", ["tpu:v5e", "gpu:h100", "cpu"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_dense_layers_are_worked_out_from_a_few(place, policy):
+    fun, args = model([dense], 14)
+    found = subject(Question(fun, args, on=place))
+    site, whole = (sole(found, kind) for kind in ("checkpoint", "whole"))
+    heavy, light = (Choice(policy),) * 14, (None,) * 14
+    for choices in ({site: heavy}, {site: light}):
+        few, of_all = both(found, choices)
+        assert few == of_all
+    few, of_all = both(found, {site: light, whole: heavy[:1]})
+    assert few in (None, of_all)
+
+
+def test_layers_in_one_checkpoint_are_worked_out_from_a_few():
+    fun, args = model([attention], 14)
+    found = subject(Question(fun, args, on="tpu:v5e"))
+    light = {sole(found, "checkpoint"): (None,) * 14}
+    for policy in (None, *POLICIES[1:3]):
+        few, whole = both(found, light | {sole(found, "whole"): (Choice(policy),)})
+        assert few == whole
+
+
+def test_two_runs_of_layers_are_worked_out_from_a_few_of_each():
+    fun, args = model([dense, attention], 24)
+    found = subject(Question(fun, args, on="tpu:v5e"))
+    few, whole = both(found, {sole(found, "checkpoint"): (CHOICES[1],) * 13 + (CHOICES[2],) * 11})
+    assert few == whole
+
+
+def test_layers_without_a_checkpoint_are_worked_out_from_a_few():
+    fun, args = model([dense], 14, checkpointed=False)
+    found = subject(Question(fun, args, on="tpu:v5e"))
+    for policy in POLICIES:
+        few, whole = both(found, {sole(found, "call"): (Choice(policy),) * 14})
+        assert few == whole
+
+
+def test_layers_whose_values_are_collected_are_not_left_out():
+    def loss(weights, x):
+        each = []
+        for w in weights:
+            x = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))(x, w)
+            each.append(x.sum())
+        return sum(each)
+
+    square = jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32")
+    found = subject(Question(loss, ([square] * 14, square), on="tpu:v5e"))
+    assert both(found, {sole(found, "checkpoint"): CHOICES[1:2] * 14})[0] is None
+
+
+def test_layers_that_read_the_last_but_one_are_not_left_out():
+    def loss(weights, x):
+        before = x
+        for w in weights:
+            before, x = x, jax.checkpoint(lambda x, y, w: jnp.tanh(x @ w) + y)(x, before, w)
+        return x.sum()
+
+    square = jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32")
+    found = subject(Question(loss, ([square] * 14, square), on="tpu:v5e"))
+    assert both(found, {sole(found, "checkpoint"): CHOICES[1:2] * 14})[0] is None
+
+
+def test_few_layers_tell_the_peak_of_a_split_function():
+    fun, args = model([dense], 14)
+    found = subject(Question(fun, args, on="tpu:v5e"))
+    choices = {sole(found, "checkpoint"): CHOICES[2:3] * 14}
+    variant, call = found.variants().variant(choices), found.trace.arguments
+    mesh = jax_compat.new_abstract_mesh({"data": 8})
+    split = {
+        i: like(leaf, leaf.shape, leaf.dtype, NamedSharding(mesh, PartitionSpec("data")))
+        for i, leaf in enumerate(call.leaves)
+        if leaf.shape and leaf.shape[0] == WIDTH
+    }
+    leaves = tuple(split.get(i, leaf) for i, leaf in enumerate(call.leaves))
+    call = replace(call, leaves=leaves, mesh=mesh)
+    few = lowered_whole(variant.few.split(call), found.profile)
+    whole = value_and_gradients(replace(variant.trace, arguments=call))
+    assert peak_nbytes(few) == peak_nbytes(lower(whole, found.profile)) < variant.peak_nbytes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_models_have_the_figures_of_the_whole_function(seed):
+    check_random(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_more_random_models_have_the_figures_of_the_whole_function(seed):
+    check_random(seed)
+
+
+def check_random(seed):
+    rng = random.Random(seed)
+    layers = rng.choices(LAYERS, k=rng.choice((1, 1, 2, 3)))
+    depth = rng.choice((11, 13, 17, 24))
+    place = rng.choice(("tpu:v5e", "gpu:h100", "cpu"))
+    fun, args = model(layers, depth)
+    found = subject(Question(fun, args, on=place))
+    site = sole(found, "checkpoint")
+    for _ in range(3):
+        few, whole = both(found, {site: chosen_at_random(rng, depth)})
+        assert few in (None, whole)

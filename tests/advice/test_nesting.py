@@ -205,6 +205,26 @@ PROGRAMS = {
         "    return jnp.mean(x**2) + ys @ jnp.arange(1.0, ys.shape[0] + 1)\n",
     ),
 }
+PROGRAMS |= {
+    "fori_loop": (
+        "",
+        "    def body(i, x):\n"
+        "        return x + jnp.tanh(x @ ws[i])\n\n"
+        "    x = jax.lax.fori_loop(0, LENGTH, body, x)\n"
+        "    return jnp.mean(x**2)\n",
+    ),
+    "fori_loop of a pair": (
+        "",
+        "    i = 1.0\n"
+        "    step = 0.1\n"
+        "    return jnp.mean(\n"
+        "        i * lax.fori_loop(\n"
+        "            2, 2 + LENGTH, lambda n, s: (s[0] + step * s[1], jnp.sin(s[0])),\n"
+        "            (x, x @ ws[0]),\n"
+        "        )[1] ** 2\n"
+        "    )\n",
+    ),
+}
 LOSS = "def loss(ws, x):\n"
 
 
@@ -291,7 +311,8 @@ def test_what_cannot_be_written_is_said_with_what_to_write(folder):
 @pytest.mark.parametrize(
     ("imports", "call", "says"),
     [
-        ("", "jax.lax.fori_loop(0, 12, body, x)", "lambda j, x: body(4 * i + j, x)"),
+        ("", "x and jax.lax.fori_loop(0, 12, body, x)", "lambda j, x: body(4 * i + j, x)"),
+        ("import equinox.internal as eqxi\n", "eqxi.scan(body, x, ws, kind='lax')", "(3, 4, ...)"),
         ("import flax.linen as nn\n", "nn.scan(layer)(x, ws)", "lengths=(3, 4)"),
         ("from flax import nnx\n", "nnx.scan(layer)(x, ws)", "nnx.remat"),
         ("", "body(x, ws)", "no jax.lax.scan"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import module_library
 from jaxresid.advice.plan.source.loop_variables import LoopVariables, loop_variables
+from jaxresid.advice.plan.source.new_names import names_used, unused
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.model import Location
 from jaxresid.violations import Edit
@@ -131,15 +132,11 @@ class _Writer:
         self, files: FileRewrites, file: FileRewrite, loop: ast.For, groups: Groups
     ) -> None:
         self._file, self._loop, self._groups = file, loop, groups
-        names = file.facts.names
-        function = names.function(loop)
+        function = file.facts.names.function(loop)
         if function is None:
             raise self._unwritable("it is in no function")
         self._function: FunctionNode = function
-        self._used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-        self._used |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
-        self._used |= {n.name for n in ast.walk(function) if isinstance(n, ast.FunctionDef)}
-        self._used |= names.root.bindings.keys()
+        self._used = names_used(file, loop)
         self._library = self._library_of(files, function)
         self._qualname, self._imported = _CHECKPOINTS[self._library]
         line = file.source.lines[loop.lineno - 1]
@@ -304,11 +301,7 @@ class _Writer:
     # -- text --------------------------------------------------------------------------------
 
     def _new(self, name: str) -> str:
-        found = next(
-            n for n in (name, *(f"{name}_{i}" for i in range(2, 99))) if n not in self._used
-        )
-        self._used.add(found)
-        return found
+        return unused(name, self._used)
 
     def _follows_a_blank_line(self) -> bool:
         """Return whether a blank line, or the head of the block, is before the loop."""

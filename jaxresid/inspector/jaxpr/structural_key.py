@@ -67,7 +67,7 @@ def of_literal(literal: Any) -> Hashable:
 
 
 def hashable(value: Any) -> Hashable:
-    """Return a value, or where it has no hash a stand-in that is the same only as itself."""
+    """Return a value; one without a hash in a form that is equal to itself alone."""
     try:
         hash(value)
     except TypeError:

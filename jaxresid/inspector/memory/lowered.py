@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.rules.kernels import kernels
+from jaxresid.inspector.memory.rules.kernels import Kernels, kernels
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.program.ops import Block, Op
+from jaxresid.inspector.program.ops import Op
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +21,7 @@ class Whole:
     """
 
     program: Program
-    block: Block
+    block: Kernels
     order: tuple[Op, ...]
 
 
@@ -38,7 +38,7 @@ class Lowered:
 
     program: Program
     profile: Profile
-    block: Block
+    block: Kernels
     whole: Whole | None = None
 
     @property

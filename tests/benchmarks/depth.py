@@ -8,6 +8,10 @@ and a whole plan for three quarters of the peak, with nothing compiled and no co
 is CPU time of this process, as a ratio to the bare trace of value and gradients that is taken right
 before it, with JAX's caches cleared before each. The exponent is the slope of the time's logarithm
 over that of the depth.
+
+With a line for each checkpoint, seconds for 12, 24, 48, 100 and 200 lines on tpu:v5p (JAX 0.10.2,
+a shared machine, one run): 0.3, 0.7, 1.4, 3.6, 9.9, exponent 1.19. Where each is taken away, the
+first four: 0.4, 1.4, 4.3, 22.0, exponent 1.85.
 """
 
 from __future__ import annotations

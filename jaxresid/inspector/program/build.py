@@ -8,6 +8,7 @@ line can be looked up when it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -196,7 +197,8 @@ class _Builder:
         self._record = record
         self._as_written = as_written
         self._known: dict[Hashable, tuple[Value, ...]] = {}
-        self._keys: dict[int, Hashable] = {}
+        self._keys: dict[int, int | None] = {}
+        self._numbers: dict[Hashable, int] = {}
 
     def inline(
         self, jaxpr: Jaxpr, arguments: Sequence[Value], context: InlineContext
@@ -237,9 +239,10 @@ class _Builder:
     def _add_plain(
         self, name: str, eqn: Eqn, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
-        key = None if self._as_written else self._key(eqn, name)
-        if key is not None:
-            key = (key, tuple(v if v.literal is None else (v.literal, v.dtype) for v in operands))
+        number = None if self._as_written else self._key(eqn, name)
+        key: Hashable = None
+        if number is not None:
+            key = (number, *[v if v.literal is None else (v.literal, v.dtype) for v in operands])
             known = self._known.get(key)
             if known is not None:
                 return known
@@ -249,18 +252,17 @@ class _Builder:
             self._known[key] = results
         return results
 
-    def _key(self, eqn: Eqn, name: str) -> Hashable:
+    def _key(self, eqn: Eqn, name: str) -> int | None:
         """Return what makes two eqns on equal operands equal; None if nothing does."""
-        found = self._keys.get(id(eqn), self)
-        if found is self:
+        found = self._keys.get(id(eqn), -1)
+        if found == -1:
             found = None
             if not eqn.effects:
                 # What a primitive makes follows from its operands and params, which it orders.
-                try:
-                    found = (name, *jax_compat.params(eqn).items())
-                    hash(found)
-                except TypeError:
-                    found = None
+                # A number has its hash at hand.
+                with contextlib.suppress(TypeError):
+                    key = (name, *jax_compat.params(eqn).items())
+                    found = self._numbers.setdefault(key, len(self._numbers))
             self._keys[id(eqn)] = found
         return found
 

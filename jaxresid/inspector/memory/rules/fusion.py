@@ -8,6 +8,7 @@ arrays.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -92,16 +93,23 @@ class Fusions:
     starts: Mapping[Value, Op]
     widths: Mapping[Value, int]
 
-    def is_array(self, op: Op) -> bool:
-        """Return whether the op's results are materialised, whatever they are made of."""
+    def is_array(self, op: Op, *, but_for_traffic: bool = False) -> bool:
+        """Return whether the op's results are materialised, whatever they are made of.
+
+        Args:
+          op: the op.
+          but_for_traffic: whether to leave out what `materialized` has.
+        """
         if not op.results:  # a callback
             return True
         first = op.results[0]
-        if not self.always_materialized.isdisjoint(op.results) or first in self.widths:
+        if first in self.widths or not self.always_materialized.isdisjoint(op.results):
             return True
         if first in self.fused:
             return False
-        return first in self.starts or first in self.materialized or op not in self.fusible
+        if op not in self.fusible or first in self.starts:
+            return True
+        return not but_for_traffic and first in self.materialized
 
 
 def fusions(block: Block, profile: Profile) -> Fusions:
@@ -329,15 +337,25 @@ def _consumer_kernels(
     for op in reversed(block.ops):
         if op not in fusible:
             continue
+        reading = [reader for v in op.results for reader in readers.get(v, ())]
+        each = (_consumers(reader, arrays, found) for reader in reading)
+        if len(reading) == 1:
+            found[op] = next(each)
+            continue
         consumers: set[Op] = set()
-        for v in op.results:
-            for reader in readers.get(v, ()):
-                if len(consumers) >= _MAX_CONSUMERS:
-                    break
-                is_array = not arrays.isdisjoint(reader.results)
-                consumers |= {reader} if is_array else found.get(reader, {reader})
+        for more in each:
+            consumers |= more
+            if len(consumers) >= _MAX_CONSUMERS:
+                break
         found[op] = frozenset(consumers)
     return found
+
+
+def _consumers(reader: Op, arrays: set[Value], found: Mapping[Op, frozenset[Op]]) -> frozenset[Op]:
+    """Return the kernels that compute what a reader computes."""
+    if arrays.isdisjoint(reader.results) and reader in found:
+        return found[reader]
+    return frozenset((reader,))
 
 
 def _materialized_to_save_traffic(
@@ -349,7 +367,6 @@ def _materialized_to_save_traffic(
     time takes r k, materialising it r + 1 + k. And a cast to a narrower type is not left to several
     dots.
     """
-    without_these = replace(fusions, materialized=set())
     found: set[Value] = set()
     roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in fusions.block.inputs}
     for op in fusions.block.ops:
@@ -357,21 +374,26 @@ def _materialized_to_save_traffic(
             for a, b in zip(op.operands, op.results, strict=False):
                 roots[b] = roots.get(a, ())
             continue
-        if op.bodies or without_these.is_array(op):
+        if op.bodies or fusions.is_array(op, but_for_traffic=True):
             roots.update((v, (v,)) for v in op.results)
             continue
-        if len(op.operands) == 1:
-            read = roots.get(op.operands[0], ())
-        else:
-            read = tuple(dict.fromkeys(r for a in op.operands for r in roots.get(a, ())))
+        read = _merged([roots[a] for a in op.operands if a in roots])
         consumers = consumer_kernels.get(op, frozenset())
         if len(consumers) > 1 and is_elementwise(op) and op.results[0] not in fusions.fused:
             (v,) = op.results
             if "float" in v.dtype and _saves_traffic(v, read, consumers):
                 found.add(v)
                 read = (v,)
-        roots.update((v, read) for v in op.results)
+        for v in op.results:
+            roots[v] = read
     return found
+
+
+def _merged(each: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+    """Return the values of several tuples, each once."""
+    if len(each) > 1:
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
+    return each[0] if each else ()
 
 
 def _saves_traffic(value: Value, read: Sequence[Value], consumers: frozenset[Op]) -> bool:

@@ -200,15 +200,16 @@ def test_a_cast_at_the_end_of_an_epilogue_counts_if_it_narrows():
         (lambda y, b, r: jnp.tanh(y), BF16),
         (lambda y, b, r: jnp.exp(y + b), BF16),
         (lambda y, b, r: r + y, F32),
+        (lambda y, b, r: jax.nn.softmax(y * 2), F32),
     ],
-    ids=["tanh", "bias", "residual"],
+    ids=["tanh", "bias", "residual", "softmax"],
 )
 def test_a_dot_that_is_finished_in_a_wider_type_alone_keeps_its_own(finished, dtype):
     """As libtpu 0.0.52 has it: a tanh in float32 of a bfloat16 dot is computed for each reader."""
 
     def loss(x, w, v, b, r):
         y = finished((x @ w).astype(F32), b, r)
-        return jnp.sum((y.astype(BF16) @ v).astype(F32)) + jnp.sum(y)
+        return jnp.sum((y.astype(BF16) @ v).astype(F32)) + jnp.sum(jnp.square(y))
 
     shapes = ((ROWS, WIDTH), BF16), ((WIDTH, WIDTH), BF16), ((WIDTH, WIDTH), BF16)
     block = lowered(loss, *shapes, ((WIDTH,), F32), X)

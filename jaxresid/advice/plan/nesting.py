@@ -10,12 +10,12 @@ tell the others well enough to say which are worth a trace; what decides is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
-from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.advice.plan.combinations import Combination, TracedVariant
+from jaxresid.advice.plan.options import Option
+from jaxresid.advice.plan.trials import Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
 
 # How many levels of segments a loop may have. Of loops of 8 to 128 iterations, at all budgets, a
@@ -116,36 +116,6 @@ class _Family:
     traced: set[Shape] = field(default_factory=set)
 
 
-class Trials(Protocol):
-    """The search that segments are a part of; see `search.Search`."""
-
-    menus: tuple[Menu, ...]
-    tried: list[TracedVariant]
-    budget: int
-    slack: float
-    may_pay: bool
-
-    def best(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
-        """Return the cheapest variant that fits, or None."""
-        ...
-
-    def lowest(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
-        """Return the variant with the lowest peak."""
-        ...
-
-    def peak(self, tried: TracedVariant) -> float:
-        """Return what the peak of a variant is taken to be, in bytes."""
-        ...
-
-    def trial(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
-        """Trace a combination and return the result; None if it fails."""
-        ...
-
-    def overlap(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
-        """Return whether one of two places is (partly) inside the other."""
-        ...
-
-
 class NestSearch:
     """Tries segments of one loop on top of what was tried without.
 
@@ -156,11 +126,13 @@ class NestSearch:
 
     def __init__(self, search: Trials, nest: Nest) -> None:
         self._search, self._nest = search, nest
+        # In a Python loop each level is a function more, which few would write.
+        self._levels = (1,) if nest.place.kind == "groups" else _LEVELS
         self._shapes = {
             (levels, has_rest): [
                 s for s in shapes(nest.length) if (len(s.sizes), s.rest > 0) == (levels, has_rest)
             ]
-            for levels in _LEVELS
+            for levels in self._levels
             for has_rest in (False, True)
         }
         self._left = _MOST_TRACES
@@ -252,7 +224,7 @@ class NestSearch:
         search, nest = self._search, self._nest
         length, carry = nest.length, nest.carry_nbytes
         plain, bare = search.trial({}), search.trial(self._bare())
-        if plain is None or bare is None or not nest.inside:
+        if plain is None or bare is None or (nest.place.kind == "segments" and not nest.inside):
             return []
         near = round(math.sqrt(length))
         first = min(
@@ -295,7 +267,7 @@ class NestSearch:
         room: float,
         inside: float,
     ) -> Iterator[_Family]:
-        for levels in _LEVELS if policy is None else (1,):
+        for levels in self._levels if policy is None else (1,):
             for has_rest in (False, True):
                 more = 2.0 * self._nest.xs_nbytes if has_rest else 0.0
                 yield _Family(policy, others, levels, has_rest, cost, again, room + more, inside)
@@ -324,8 +296,11 @@ class NestSearch:
         ]
 
     def _is_around(self, place: CheckpointPlace) -> bool:
-        is_within = place in self._nest.inside
-        return not is_within and any(self._search.overlap(place, p) for p in self._nest.inside)
+        if place in self._nest.inside:
+            return False
+        return place.kind == "whole" or any(
+            self._search.overlap(place, p) for p in self._nest.inside
+        )
 
     def _policies(self) -> list[Option]:
         """Return the options whose policies segments may have: those of the only place inside."""

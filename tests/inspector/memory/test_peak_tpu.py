@@ -194,6 +194,29 @@ def test_a_cast_at_the_end_of_an_epilogue_counts_if_it_narrows():
     assert size(block, first.results[0]) == 2 * ACTIVATION
 
 
+@pytest.mark.parametrize(
+    ("finished", "dtype"),
+    [
+        (lambda y, b, r: jnp.tanh(y), BF16),
+        (lambda y, b, r: jnp.exp(y + b), BF16),
+        (lambda y, b, r: r + y, F32),
+        (lambda y, b, r: jax.nn.softmax(y * 2), F32),
+    ],
+    ids=["tanh", "bias", "residual", "softmax"],
+)
+def test_a_dot_that_is_finished_in_a_wider_type_alone_keeps_its_own(finished, dtype):
+    """As libtpu 0.0.52 has it: a tanh in float32 of a bfloat16 dot is computed for each reader."""
+
+    def loss(x, w, v, b, r):
+        y = finished((x @ w).astype(F32), b, r)
+        return jnp.sum((y.astype(BF16) @ v).astype(F32)) + jnp.sum(jnp.square(y))
+
+    shapes = ((ROWS, WIDTH), BF16), ((WIDTH, WIDTH), BF16), ((WIDTH, WIDTH), BF16)
+    block = lowered(loss, *shapes, ((WIDTH,), F32), X)
+    made = next(op for op in block.ops if op.name == "dot_general")
+    assert made.results[0].dtype == jnp.dtype(dtype).name
+
+
 def test_what_another_array_is_made_of_does_not_count_as_read_by_its_readers():
     """The loss's cotangent leads to one array, which three kernels read."""
 
@@ -385,6 +408,7 @@ def test_a_sum_over_trips_stays_in_its_buffer():
         ((4096, 3, 256), {(4096, 3, 256): (1, 2)}, 4096 * 8 * 256),
         ((16, 32, 32, 64), {(16, 32, 32, 64): (0, 3)}, 2 * 16 * 32 * 32 * 64),
         ((128, 32, 32, 64), {(128, 32, 32, 64): (0, 3)}, 128 * 32 * 32 * 64),
+        ((32, 512, 16, 1, 64), {}, 32 * 512 * 16 * 64),
     ],
 )
 def test_arrays_are_padded_to_tiles(shape, fixed, elements):

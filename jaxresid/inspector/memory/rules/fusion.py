@@ -119,7 +119,7 @@ def fusions(block: Block, profile: Profile) -> Fusions:
     held = _always_materialized(block, profile)
     fusible = {op for op in block.ops if is_fusible(op)}
     post_dominators = _post_dominators(block, held, readers, fusible)
-    fused, starts = _epilogues(block, held, post_dominators, profile, fusible)
+    fused, starts = _epilogues(block, held, post_dominators, readers, profile, fusible)
     widths = _retiled(block, readers) if profile.pads_to_tiles else {}
     made = Fusions(block, fusible, held, set(), fused, starts, widths)
     # The traffic that an array saves depends on which of its readers are arrays.
@@ -281,22 +281,36 @@ def _epilogues(
     block: Block,
     held: set[Value],
     post_dominators: Mapping[Op, Op | None],
+    readers: Mapping[Value, Sequence[Op]],
     profile: Profile,
     fusible: Container[Op],
 ) -> tuple[set[Value], dict[Value, Op]]:
     """Return `Fusions.fused` and `Fusions.starts`.
 
     What finishes a dot must read nothing that comes later than the dot. A cast to a wider type at
-    the end is left to the readers, as it is computed again for free.
+    the end is left to the readers, as it is computed again for free. On a TPU so is what is made of
+    it in the wider type, if that takes no other large array and is not reduced, as for a softmax.
     """
     fused: set[Value] = set()
     starts: dict[Value, Op] = {}
     ready: dict[Value, int] = {}
+    # The arrays as large as a value that it takes to compute it, up to two.
+    made_of: dict[Value, frozenset[Value]] = {}
     for i, op in enumerate(block.ops):
         at = i
         if op in fusible or op.name in _EXPENSIVE:
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
+        for v in op.results:
+            large = [made_of.get(o, {o}) for o in op.operands if _is_as_large(o, v)]
+            found = frozenset[Value]().union(*large) if op in fusible else frozenset({v})
+            made_of[v] = frozenset([*found][:2])
+
+    def is_left_to_readers(value: Value, dot: Value) -> bool:
+        if profile.epilogue is not None or made_of[value] != {dot}:
+            return False
+        return not any(reader.name in _REDUCTIONS for reader in readers.get(value, ()))
+
     for i, op in enumerate(block.ops):
         is_random = op.name in _RANDOM
         if not (is_multiplied(op) or is_random) or op.results[0] in held:
@@ -313,7 +327,9 @@ def _epilogues(
             elif is_elementwise(after) or after.name in _EXPENSIVE:
                 if not (is_random or profile.epilogue is None or after.name in profile.epilogue):
                     break
-                end = more
+                is_wider = more.itemsize > end.itemsize
+                if not (is_wider and is_left_to_readers(more, v)):
+                    end = more
             elif not is_view(after):
                 break
             after = post_dominators.get(after)
@@ -321,6 +337,10 @@ def _epilogues(
             fused.add(v)
         starts[end] = op
     return fused, starts
+
+
+def _is_as_large(operand: Value, result: Value) -> bool:
+    return operand.literal is None and operand.size >= result.size
 
 
 def _consumer_kernels(

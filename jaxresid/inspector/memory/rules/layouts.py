@@ -66,7 +66,8 @@ def stored_nbytes(
     shape = value.shape[1:] if is_stack else value.shape
     if len(shape) < 2 or value.size == 0:
         return value.size * itemsize
-    free = range(len(shape) - (3 if len(shape) > 3 else 2), len(shape))
+    axes = [axis for axis, extent in enumerate(shape) if extent > 1]
+    free = axes[-3:] if len(axes) > 3 else axes[-2:]
     padded = _padded(shape, fixed.get(shape, free))
     return padded * (value.shape[0] if is_stack else 1) * itemsize
 

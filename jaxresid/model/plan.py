@@ -88,7 +88,8 @@ class PlannedSite:
     Attributes:
       kind: `checkpoint` for one that is in the code, `scan` for the body of a loop, `call` for
         calls of a function, `block` for the iterations of a Python loop, `whole` for the target
-        itself or the loss of a step, `segments` for stretches of a loop's iterations.
+        itself or the loss of a step, `segments` for stretches of a loop's iterations, `groups` for
+        those of a Python loop.
       function: the function that is (to be) checkpointed.
       location: where it is called.
       calls: how many times the program holds it, unrolled; `parts` add up to it.
@@ -99,7 +100,7 @@ class PlannedSite:
       defined: where the function is defined; None where it is not known.
     """
 
-    kind: OneOf["checkpoint", "scan", "call", "block", "whole", "segments"]
+    kind: OneOf["checkpoint", "scan", "call", "block", "whole", "segments", "groups"]
     function: str
     location: Location | None
     calls: int

@@ -14,7 +14,8 @@ from jaxresid.advice.plan.source.writing import write
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.jaxpr.calls import iterations
+from jaxresid.inspector.jaxpr.calls import CallMark, LoopRun, iterations
+from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.report import subject
 from jaxresid.targets.targets import load
 from tests.small import cp, f32
@@ -198,6 +199,15 @@ def offsets_of(code, word):
     return [i.offset for i in dis.get_instructions(code) if i.opname.startswith(word)]
 
 
+def mark(code, offset, *inner):
+    frames = (Frame(code, offset, "user"), *(f for each in inner for f in each.frames))
+    return CallMark(frames, "mul")
+
+
+def marks(code, offsets):
+    return [mark(code, offset) for offset in offsets]
+
+
 def test_iterations_begin_where_the_innermost_loop_goes_back():
     def loop(xs):
         y = xs[0] * 2
@@ -209,11 +219,30 @@ def test_iterations_begin_where_the_innermost_loop_goes_back():
     code = loop.__code__
     first, mul, add, last = offsets_of(code, "BINARY_OP")
     ran = [first, mul, add, mul, add, mul, add, last]
-    ((_, cuts),) = iterations(code, ran)
-    assert cuts == [1, 3, 5, 7]
+    (each,) = iterations(marks(code, ran))
+    assert (each.cuts, each.is_one_call) == ((1, 3, 5, 7), False)
     twice = [first, mul, mul, add, mul, mul, add]  # one expression, two eqns
-    assert iterations(code, twice) == [(iterations(code, ran)[0][0], [1, 4, 7])]
-    assert iterations(code, [first, last]) == []
+    assert iterations(marks(code, twice)) == [LoopRun(each.start, (1, 4, 7), False)]
+    assert iterations(marks(code, [first, last])) == []
+
+
+def test_iterations_of_one_call_begin_where_the_call_does():
+    def called(x):
+        y = x * 2
+        return y + 1
+
+    def loop(xs):
+        for x in xs:
+            called(x)
+
+    (at,) = offsets_of(loop.__code__, "CALL")
+    mul, add = offsets_of(called.__code__, "BINARY_OP")
+    inside = [mark(loop.__code__, at, mark(called.__code__, each)) for each in [mul, add] * 3]
+    (each,) = iterations(inside)
+    assert (each.cuts, each.is_one_call) == ((0, 2, 4, 6), True)
+    one_eqn = [mark(loop.__code__, at)] * 4  # a checkpoint leaves one
+    (each,) = iterations(one_eqn)
+    assert (each.cuts, each.is_one_call) == ((0, 1, 2, 3, 4), True)
 
 
 def test_a_loop_around_another_is_left_out():
@@ -228,7 +257,7 @@ def test_a_loop_around_another_is_left_out():
 
     mul, add, sub = offsets_of(nested.__code__, "BINARY_OP")
     ran = [mul, add, mul, add, sub] * 2
-    assert [cuts for _, cuts in iterations(nested.__code__, ran)] == [[0, 2, 4], [5, 7, 9]]
+    assert [r.cuts for r in iterations(marks(nested.__code__, ran))] == [(0, 2, 4), (5, 7, 9)]
 
 
 def places_of(fun, *args):

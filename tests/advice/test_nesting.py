@@ -1,7 +1,6 @@
 """Loops in segments: against brute force, and the written code against the original's gradients."""
 
 import dataclasses
-import importlib
 import itertools
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxresid.advice.plan.drafts import Drafts
 from jaxresid.advice.plan.nesting import NestSearch, Shape, segmented, shapes
 from jaxresid.advice.plan.plan import Planning, drafted
 from jaxresid.advice.plan.verification import in_process_check
@@ -18,9 +16,11 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.nesting import split
 from jaxresid.model import PlannedPart
+from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
 
-ON = "gpu:h100"
+__all__ = ["folder"]
+
 FOLLOWED = 1.01  # times the recompute of the best by enumeration
 
 
@@ -205,22 +205,27 @@ PROGRAMS = {
         "    return jnp.mean(x**2) + ys @ jnp.arange(1.0, ys.shape[0] + 1)\n",
     ),
 }
+PROGRAMS |= {
+    "fori_loop": (
+        "",
+        "    def body(i, x):\n"
+        "        return x + jnp.tanh(x @ ws[i])\n\n"
+        "    x = jax.lax.fori_loop(0, LENGTH, body, x)\n"
+        "    return jnp.mean(x**2)\n",
+    ),
+    "fori_loop of a pair": (
+        "",
+        "    i = 1.0\n"
+        "    step = 0.1\n"
+        "    return jnp.mean(\n"
+        "        i * lax.fori_loop(\n"
+        "            2, 2 + LENGTH, lambda n, s: (s[0] + step * s[1], jnp.sin(s[0])),\n"
+        "            (x, x @ ws[0]),\n"
+        "        )[1] ** 2\n"
+        "    )\n",
+    ),
+}
 LOSS = "def loss(ws, x):\n"
-numbers = itertools.count()
-
-
-def module(folder, text):
-    name = f"nested_{next(numbers)}"
-    (folder / f"{name}.py").write_text(text)
-    importlib.invalidate_caches()
-    return importlib.import_module(name)
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def gradients(fun, length):
@@ -260,13 +265,6 @@ def test_the_code_gives_what_is_promised_and_the_same_gradients(name, sizes, fol
             want, got = gradients(original.loss, length), gradients(again.loss, length)
             for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
                 np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)  # of entries up to 8
-
-
-def drafts(planning, check):
-    places = [*(nest.place for nest in planning.variants.nests()), *planning.menus.places]
-    return Drafts(
-        planning.subject, planning.variants, places, planning.plain, check, lambda _: None
-    )
 
 
 def cut(text, call, *sizes, length=12, policy=None, function="layer"):
@@ -313,7 +311,8 @@ def test_what_cannot_be_written_is_said_with_what_to_write(folder):
 @pytest.mark.parametrize(
     ("imports", "call", "says"),
     [
-        ("", "jax.lax.fori_loop(0, 12, body, x)", "lambda j, x: body(4 * i + j, x)"),
+        ("", "x and jax.lax.fori_loop(0, 12, body, x)", "lambda j, x: body(4 * i + j, x)"),
+        ("import equinox.internal as eqxi\n", "eqxi.scan(body, x, ws, kind='lax')", "(3, 4, ...)"),
         ("import flax.linen as nn\n", "nn.scan(layer)(x, ws)", "lengths=(3, 4)"),
         ("from flax import nnx\n", "nnx.scan(layer)(x, ws)", "nnx.remat"),
         ("", "body(x, ws)", "no jax.lax.scan"),

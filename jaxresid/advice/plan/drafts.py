@@ -253,7 +253,7 @@ def _site(place: CheckpointPlace, runs: Runs, variants: Variants) -> PlannedSite
 
 def _library(place: CheckpointPlace, variants: Variants) -> str | None:
     """Return the installed package that a place's function belongs to; None for the user's own."""
-    if place.kind == "whole":
+    if place.kind in ("whole", "groups"):
         return None
     if place.kind == "call":
         return library_of(place.defined.file) if place.defined else None

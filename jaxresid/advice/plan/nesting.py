@@ -126,11 +126,13 @@ class NestSearch:
 
     def __init__(self, search: Trials, nest: Nest) -> None:
         self._search, self._nest = search, nest
+        # In a Python loop each level is a function more, which few would write.
+        self._levels = (1,) if nest.place.kind == "groups" else _LEVELS
         self._shapes = {
             (levels, has_rest): [
                 s for s in shapes(nest.length) if (len(s.sizes), s.rest > 0) == (levels, has_rest)
             ]
-            for levels in _LEVELS
+            for levels in self._levels
             for has_rest in (False, True)
         }
         self._left = _MOST_TRACES
@@ -222,7 +224,7 @@ class NestSearch:
         search, nest = self._search, self._nest
         length, carry = nest.length, nest.carry_nbytes
         plain, bare = search.trial({}), search.trial(self._bare())
-        if plain is None or bare is None or not nest.inside:
+        if plain is None or bare is None or (nest.place.kind == "segments" and not nest.inside):
             return []
         near = round(math.sqrt(length))
         first = min(
@@ -265,7 +267,7 @@ class NestSearch:
         room: float,
         inside: float,
     ) -> Iterator[_Family]:
-        for levels in _LEVELS if policy is None else (1,):
+        for levels in self._levels if policy is None else (1,):
             for has_rest in (False, True):
                 more = 2.0 * self._nest.xs_nbytes if has_rest else 0.0
                 yield _Family(policy, others, levels, has_rest, cost, again, room + more, inside)
@@ -294,8 +296,11 @@ class NestSearch:
         ]
 
     def _is_around(self, place: CheckpointPlace) -> bool:
-        is_within = place in self._nest.inside
-        return not is_within and any(self._search.overlap(place, p) for p in self._nest.inside)
+        if place in self._nest.inside:
+            return False
+        return place.kind == "whole" or any(
+            self._search.overlap(place, p) for p in self._nest.inside
+        )
 
     def _policies(self) -> list[Option]:
         """Return the options whose policies segments may have: those of the only place inside."""

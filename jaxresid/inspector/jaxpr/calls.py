@@ -57,32 +57,51 @@ def call_starts(marks: Sequence[CallMark]) -> list[int]:
     return likely if all(piece == pieces[0] for piece in pieces) else certain
 
 
-def iterations(code: CodeType, offsets: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Return the loops of a function that hold no other, as far as eqns show their iterations.
+@dataclass(frozen=True, slots=True)
+class LoopRun:
+    """One run of a loop of a function that holds no other.
+
+    Attributes:
+      start: the offset at which the loop begins.
+      cuts: the index of the eqn at which each of its iterations begins, and that after the last.
+      is_one_call: whether an iteration is one call and nothing else.
+    """
+
+    start: int
+    cuts: tuple[int, ...]
+    is_one_call: bool
+
+
+def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
+    """Return the runs of a function's innermost loops, as far as eqns show their iterations.
 
     Args:
-      code: the function.
-      offsets: where it is at each eqn of one of its calls, in the order in which they were made.
-
-    Returns:
-      for each time that such a loop ran, the offset at which it begins and the index at which each
-      of its iterations does, with the index after the last.
+      marks: the eqns of one call of the function, in the order in which they were made.
     """
-    loops = _flow(code).loops
+    loops = _flow(marks[0].frames[0].code).loops
+    offsets = [mark.frames[0].lasti for mark in marks]
     found = []
+
+    def add(start: int, cuts: Sequence[int], stop: int) -> None:
+        if not cuts:
+            return
+        is_one_call = len(set(offsets[cuts[0] : stop])) == 1
+        if is_one_call:
+            called = [CallMark(m.frames[1:], m.primitive) for m in marks[cuts[0] : stop]]
+            cuts = [cuts[0] + at for at in call_starts(called)]
+        found.append(LoopRun(start, (*cuts, stop), is_one_call))
+
     for start, end in loops:
         if any(start <= s and e <= end and (s, e) != (start, end) for s, e in loops):
             continue
         cuts: list[int] = []
         for i, at in enumerate(offsets):
             if not start <= at <= end:
-                if cuts:
-                    found.append((start, [*cuts, i]))
+                add(start, cuts, i)
                 cuts = []
             elif not cuts or at < offsets[i - 1]:
                 cuts.append(i)
-        if cuts:
-            found.append((start, [*cuts, len(offsets)]))
+        add(start, cuts, len(offsets))
     return found
 
 

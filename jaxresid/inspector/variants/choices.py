@@ -21,7 +21,8 @@ class CheckpointPlace:
     Attributes:
       kind: `checkpoint` for one that is there; where one could be, `scan` (around a loop's body),
         `call` (around calls of a function), `block` (around iterations of a Python loop), `whole`
-        (around everything) or `segments` (around stretches of a loop's iterations).
+        (around everything), `segments` (around stretches of a loop's iterations) or `groups` (the
+        same of a Python loop).
       function: the function that is (or would be) checkpointed.
       location: where it is called; None where no line is known.
       calls: how many times the program holds it, unrolled.

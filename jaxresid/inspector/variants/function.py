@@ -32,9 +32,10 @@ from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
 from jaxresid.inspector.variants.cutting import cut
+from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
-from jaxresid.inspector.variants.regions import regions
+from jaxresid.inspector.variants.regions import EqnRun, Region, regions_and_loops
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
 
@@ -62,6 +63,9 @@ class FunctionVariants:
         self._sites = functools.cache(lambda: Removed(traced).sites)
         self.places = functools.cache(self._places)
         self.nests = functools.cache(self._nests)
+        self._regions = functools.cache(
+            lambda: regions_and_loops(self._jaxpr, traced.levels, Level(self._jaxpr))
+        )
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
 
@@ -80,7 +84,7 @@ class FunctionVariants:
                 handle=r,
                 defined=r.defined,
             )
-            for r in regions(self._jaxpr, self._traced.levels, top)
+            for r in self._regions().calls
             if not any(
                 is_derived(e) for run in r.runs for e in run.jaxpr.eqns[run.start : run.stop]
             )
@@ -127,7 +131,21 @@ class FunctionVariants:
             if len(lengths) == 1:
                 carry, xs = (sum(each) for each in zip(*sizes, strict=True))
                 found.append(Nest(place, self._inside(place), lengths.pop(), carry, xs))
-        return tuple(found)
+        return (*found, *self._groups())
+
+    def _groups(self) -> Iterator[Nest]:
+        """Yield the Python loops whose iterations may be grouped, those of one line as one."""
+        for place in groups_places(self._regions().loops):
+            loops: tuple[Region, ...] = place.handle
+            _, within = _extent(place, self._jaxpr)
+            inside = tuple(
+                p
+                for p in self.places()
+                if p.kind in ("checkpoint", "call", "block")
+                and _extent(p, self._jaxpr)[0] <= within
+            )
+            carry = sum(carried_nbytes(loop.runs[0].jaxpr, bounds_of(loop)) for loop in loops)
+            yield Nest(place, inside, len(loops[0].runs), carry, 0)
 
     def _inside(self, nest: CheckpointPlace) -> tuple[CheckpointPlace, ...]:
         """Return the checkpoints in the bodies of loops; without any, the bodies themselves."""
@@ -176,8 +194,9 @@ class FunctionVariants:
             case "scan" | "segments":
                 return place.handle[0].jaxpr
             case "call" | "block":
-                run = place.handle.runs[0]
-                return cut(run.jaxpr, run.start, run.stop, run.jaxpr.eqns[run.start : run.stop])
+                return _cut_out(place.handle.runs[0])
+            case "groups":
+                return _cut_out(place.handle[0].runs[0])
         return self._jaxpr
 
     def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
@@ -231,7 +250,7 @@ class FunctionVariants:
         jaxprs: dict[int, Jaxpr] = {}
         inline, remake = Inlining(), Checkpointing(self._traced.frames)
         whole: Choice | None = None
-        cuts: dict[int, list[tuple[int, int, Choice]]] = {}
+        cuts: dict[int, list[Stretched]] = {}
         nests: dict[int, Replace] = {}
         for place, made in choices.items():
             if place.kind == "whole":
@@ -241,6 +260,12 @@ class FunctionVariants:
                     if choice is not None:
                         jaxprs[id(run.jaxpr)] = run.jaxpr
                         cuts.setdefault(id(run.jaxpr), []).append((run.start, run.stop, choice))
+            elif place.kind == "groups":
+                for loop, choice in zip(place.handle, made, strict=True):
+                    if choice is not None:
+                        jaxpr = loop.runs[0].jaxpr
+                        jaxprs[id(jaxpr)] = jaxpr
+                        cuts.setdefault(id(jaxpr), []).extend(groups_of(bounds_of(loop), choice))
             elif place.kind == "scan":
                 for loop, choice in zip(place.handle, made, strict=True):
                     if choice is not None:
@@ -402,21 +427,57 @@ class Checkpointing:
         return found[1]
 
 
-def regroup(
-    jaxpr: Jaxpr, cuts: Sequence[tuple[int, int, Choice]], remake: Checkpointing
-) -> Regroup:
-    """Return a function that puts stretches of a jaxpr's eqns, [start, stop), into checkpoints."""
+def regroup(jaxpr: Jaxpr, cuts: Sequence[Stretched], remake: Checkpointing) -> Regroup:
+    """Return a function that puts stretches of a jaxpr's eqns into checkpoints.
 
-    def regroup(eqns: Sequence[Eqn]) -> Sequence[Eqn]:
+    One stretch may be inside another.
+    """
+
+    def around(
+        eqns: Sequence[Eqn], start: int, stop: int, within: Sequence[Stretched]
+    ) -> list[Eqn]:
         made: list[Eqn] = []
-        at = 0
-        for start, stop, choice in sorted(cuts, key=lambda c: c[0]):
-            made += eqns[at:start]
-            made += remake.around(jaxpr, start, stop, eqns[start:stop], choice)
-            at = stop
-        return [*made, *eqns[at:]]
+        at, left = start, list(within)
+        while left:
+            first, last, choice = left.pop(0)
+            inner = [each for each in left if each[1] <= last]
+            left = left[len(inner) :]
+            made += eqns[at:first]
+            made += remake.around(jaxpr, first, last, around(eqns, first, last, inner), choice)
+            at = last
+        return [*made, *eqns[at:stop]]
 
-    return regroup
+    in_order = sorted(cuts, key=lambda each: (each[0], -each[1]))
+    return lambda eqns: around(eqns, 0, len(eqns), in_order)
+
+
+def groups_places(loops: Iterable[Region]) -> list[CheckpointPlace]:
+    """Return the places of Python loops whose iterations may be grouped, those alike as one."""
+    alike: dict[Hashable, list[Region]] = {}
+    for loop in loops:
+        eqns = (e for run in loop.runs for e in run.jaxpr.eqns[run.start : run.stop])
+        if not any(is_derived(eqn) for eqn in eqns):
+            alike.setdefault((loop.function, loop.location, len(loop.runs)), []).append(loop)
+    return [
+        CheckpointPlace(
+            "groups",
+            each[0].function,
+            each[0].location,
+            len(each),
+            len(each) * len(each[0].runs),
+            handle=tuple(each),
+        )
+        for each in alike.values()
+    ]
+
+
+def bounds_of(loop: Region) -> list[tuple[int, int]]:
+    """Return the first eqn of each iteration of a loop, and that after its last."""
+    return [(run.start, run.stop) for run in loop.runs]
+
+
+def _cut_out(run: EqnRun) -> Jaxpr:
+    return cut(run.jaxpr, run.start, run.stop, run.jaxpr.eqns[run.start : run.stop])
 
 
 def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
@@ -426,8 +487,10 @@ def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
             eqns = [call.eqn for call in place.handle.calls]
         case "scan" | "segments":
             eqns = [loop.eqn for loop in place.handle]
-        case "call" | "block":
-            eqns = [e for run in place.handle.runs for e in run.jaxpr.eqns[run.start : run.stop]]
+        case "call" | "block" | "groups":
+            loops = place.handle if place.kind == "groups" else (place.handle,)
+            runs = [run for loop in loops for run in loop.runs]
+            eqns = [e for run in runs for e in run.jaxpr.eqns[run.start : run.stop]]
             return {id(e) for e in eqns}, {id(e) for e in _within(eqns)} | {id(e) for e in eqns}
         case _:
             return set(), {id(e) for e in eqns_in(whole)}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -25,8 +26,14 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import Regroup, rewritten
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
 from jaxresid.inspector.variants.cutting import cut
-from jaxresid.inspector.variants.function import Checkpointing, regroup
-from jaxresid.inspector.variants.regions import Region, regions
+from jaxresid.inspector.variants.function import (
+    Checkpointing,
+    bounds_of,
+    groups_places,
+    regroup,
+)
+from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
+from jaxresid.inspector.variants.regions import Found, Region, regions_and_loops
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
 from jaxresid.model import Location
 
@@ -101,6 +108,19 @@ class LossCalls:
     stretches: tuple[Stretch, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LossLoops:
+    """Python loops of one line in one loss, whose iterations may be grouped.
+
+    Attributes:
+      number: the number of the loss.
+      loops: the eqns of each iteration, for each time that the loop runs.
+    """
+
+    number: int
+    loops: tuple[tuple[Stretch, ...], ...]
+
+
 class Losses:
     """The losses of a step, as they were traced, and the places in them.
 
@@ -120,6 +140,7 @@ class Losses:
         self.found, self._frames, self._name = tuple(found), frames, name
         self._levels = Levels(frames)
         self._is_written = is_written
+        self._regions = functools.cache(self._found_in)
 
     def places(self, trips: Mapping[int, int]) -> tuple[CheckpointPlace, ...]:
         """Return the calls in losses that a checkpoint could be put around, and the losses.
@@ -131,8 +152,7 @@ class Losses:
         calls, wholes = [], []
         for number in sorted(trips):
             loss = self.found[number]
-            top = Level(loss.jaxpr)
-            for region in regions(loss.jaxpr, self._levels, top, self._is_written):
+            for region in self._regions(number).calls:
                 found = _calls(number, loss.jaxpr, region)
                 if found is not None:
                     calls.append(_call_place(region, found, trips[number]))
@@ -140,6 +160,28 @@ class Losses:
             if whole is not None:
                 wholes.append(whole)
         return (*calls, *wholes)
+
+    def loops(self, trips: Mapping[int, int]) -> Iterator[tuple[CheckpointPlace, int]]:
+        """Yield the Python loops whose iterations may be grouped, each with its carry in bytes.
+
+        Args:
+          trips: as for `places`.
+        """
+        for number in sorted(trips):
+            loss = self.found[number].jaxpr
+            for place in groups_places(self._regions(number).loops):
+                each = [_calls(number, loss, loop) for loop in place.handle]
+                calls = [found.stretches for found in each if found is not None]
+                if len(calls) == len(each):
+                    carry = sum(
+                        carried_nbytes(loop.runs[0].jaxpr, bounds_of(loop)) for loop in place.handle
+                    )
+                    handle = LossLoops(number, tuple(calls))
+                    yield replace(place, handle=handle), carry
+
+    def _found_in(self, number: int) -> Found:
+        jaxpr = self.found[number].jaxpr
+        return regions_and_loops(jaxpr, self._levels, Level(jaxpr), self._is_written)
 
     def _whole(self, number: int, trips: int) -> CheckpointPlace | None:
         """Return the place of a whole loss; None where it is no function of the user's."""
@@ -172,21 +214,22 @@ class Losses:
 
     def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that the first call of a place runs."""
-        calls: LossCalls = place.handle
-        loss = self.found[calls.number].jaxpr
-        if not calls.stretches:
+        number: int = place.handle.number
+        loss = self.found[number].jaxpr
+        stretches = _stretches(place)
+        if not stretches:
             return loss
-        first = calls.stretches[0]
+        first = stretches[0]
         jaxpr = first.in_(loss, self._name)
         return cut(jaxpr, first.start, first.stop, jaxpr.eqns[first.start : first.stop])
 
     def eqns(self, place: CheckpointPlace) -> Iterator[Eqn]:
         """Yield the eqns inside a place, at any depth."""
-        calls: LossCalls = place.handle
-        loss = self.found[calls.number].jaxpr
-        if not calls.stretches:
+        loss = self.found[place.handle.number].jaxpr
+        stretches = _stretches(place)
+        if not stretches:
             yield from eqns_in(loss)
-        for each in calls.stretches:
+        for each in stretches:
             jaxpr = each.in_(loss, self._name)
             for eqn in jaxpr.eqns[each.start : each.stop]:
                 yield eqn
@@ -195,8 +238,21 @@ class Losses:
 
     def overlap(self, outer: CheckpointPlace, inner: CheckpointPlace) -> bool:
         """Return whether one place is inside another: calls share nothing, and are in a loss."""
-        a, b = outer.handle, inner.handle
+        a: LossCalls = outer.handle
+        b: LossCalls = inner.handle
         return a.number == b.number and not a.stretches and bool(b.stretches)
+
+    def is_in(self, call: CheckpointPlace, loop: CheckpointPlace) -> bool:
+        """Return whether all calls of a place are in iterations of a loop."""
+        if call.handle.number != loop.handle.number or not call.handle.stretches:
+            return False
+        return all(
+            any(
+                each.path == other.path and other.start <= each.start and each.stop <= other.stop
+                for other in _stretches(loop)
+            )
+            for each in call.handle.stretches
+        )
 
     def changing(
         self, chosen: Mapping[CheckpointPlace, Sequence[Choice | None]], remake: Checkpointing
@@ -206,12 +262,20 @@ class Losses:
         def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
             loss = jax_compat.open_jaxpr(closed)
             jaxprs: dict[int, Jaxpr] = {}
-            cuts: dict[int, list[tuple[int, int, Choice]]] = {}
+            cuts: dict[int, list[Stretched]] = {}
             whole: Choice | None = None
             for place, made in chosen.items():
-                calls: LossCalls = place.handle
-                if calls.number != number:
+                if place.handle.number != number:
                     continue
+                if isinstance(place.handle, LossLoops):
+                    for loop, choice in zip(place.handle.loops, made, strict=True):
+                        if choice is not None:
+                            (jaxpr,) = {id(j): j for j in self._holding(loop, loss)}.values()
+                            jaxprs[id(jaxpr)] = jaxpr
+                            bounds = [(each.start, each.stop) for each in loop]
+                            cuts.setdefault(id(jaxpr), []).extend(groups_of(bounds, choice))
+                    continue
+                calls: LossCalls = place.handle
                 if not calls.stretches:
                     whole = made[0]
                 for each, choice in zip(calls.stretches, made, strict=bool(calls.stretches)):
@@ -228,6 +292,19 @@ class Losses:
             return closed if made_jaxpr is loss else jax_compat.with_jaxpr(closed, made_jaxpr)
 
         return change
+
+    def _holding(self, loop: Sequence[Stretch], loss: Jaxpr) -> list[Jaxpr]:
+        return [each.in_(loss, self._name) for each in loop]
+
+
+def _stretches(place: CheckpointPlace) -> tuple[Stretch, ...]:
+    """Return the eqns of a place in a loss; none for the whole loss."""
+    match place.handle:
+        case LossLoops(loops=loops):
+            return tuple(itertools.chain.from_iterable(loops))
+        case _:
+            found: tuple[Stretch, ...] = place.handle.stretches
+            return found
 
 
 def trips_of(jaxpr: Jaxpr) -> dict[int, int]:
@@ -402,7 +479,9 @@ def _paths(jaxpr: Jaxpr) -> dict[int, tuple[int, ...]]:
 
 
 def _primitives(eqns: Sequence[Eqn]) -> tuple[str, ...]:
-    return tuple(jax_compat.primitive_name(eqn) for eqn in eqns)
+    """Return the names of primitives; a removed checkpoint, and a cut scan, leave a call."""
+    names = (jax_compat.primitive_name(eqn) for eqn in eqns)
+    return tuple("jit" if name in ("remat", "scan") else name for name in names)
 
 
 def _changed(name: str) -> TraceError:

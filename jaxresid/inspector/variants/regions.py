@@ -19,7 +19,6 @@ from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.calls import CallMark, call_starts, iterations
 from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.jaxpr.level import Level
@@ -27,19 +26,21 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.variants.cutting import cut
+from jaxresid.inspector.variants.nesting import FEWEST
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location
 
 # Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is
 # looked into, and what is found counts if it makes ENOUGH of what the call makes outside loops. One
 # that makes NEARLY_ALL of what the program makes is the program itself. What is LOOPED to this
-# share is a loop, whose body is a place of its own. Below LEAST nothing is gained.
+# share is a loop, whose body is a place of its own. Below LEAST nothing is gained, and of a Python
+# loop below GROUPED little.
 MOST = 0.6
 ENOUGH = 0.5
 NEARLY_ALL = 0.95
 LOOPED = 0.9
 LEAST = 0.01
+GROUPED = 0.1
 MOST_REGIONS = 16
 
 # The folders that libraries have their modules in: layers, which users call like functions.
@@ -78,7 +79,8 @@ class Region:
       location: the line; None for the target.
       runs: the calls.
       defined: where a library's module is defined; None for a function of the user's.
-      kind: `call`, or `block` for the iterations of a Python loop.
+      kind: `call`, or `block` for the iterations of a Python loop, those of all its runs; `groups`
+        for those of one run, which may be grouped.
     """
 
     function: str
@@ -86,6 +88,19 @@ class Region:
     runs: tuple[EqnRun, ...]
     defined: Location | None = None
     kind: str = "call"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a jaxpr shows of the user's code.
+
+    Attributes:
+      calls: the calls that checkpoints could be put around.
+      loops: the Python loops whose iterations could be grouped, for each time that one runs.
+    """
+
+    calls: tuple[Region, ...]
+    loops: tuple[Region, ...]
 
 
 def is_checkpoint(eqn: Eqn) -> bool:
@@ -114,17 +129,35 @@ def regions(
       top: its outermost level.
       is_written: whether an eqn is a checkpoint of the user's.
     """
+    return regions_and_loops(jaxpr, levels, top, is_written).calls
+
+
+def regions_and_loops(
+    jaxpr: Jaxpr,
+    levels: Levels,
+    top: Level,
+    is_written: Callable[[Eqn], bool] = is_checkpoint,
+) -> Found:
+    """Return what `regions` does, and the Python loops in whatever it looked into.
+
+    Args:
+      jaxpr: as for `regions`.
+      levels: as for `regions`.
+      top: as for `regions`.
+      is_written: as for `regions`.
+    """
     search = _CallSearch(levels, jaxpr, is_written)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
     for call in search.within(_Span(top, 0, len(jaxpr.eqns), -1)):
         groups[search.line(call)].append(call)
     sizes = {key: search.made(calls).nbytes for key, calls in groups.items()}
     biggest = sorted(sizes, key=lambda key: -sizes[key])[:MOST_REGIONS]
-    return tuple(
+    kept = (
         search.region(calls)
         for key, calls in groups.items()
         if key in biggest and sizes[key] >= LEAST * search.total
     )
+    return Found(tuple(kept), tuple(search.region(calls, "groups") for calls in search.loops))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,15 +236,17 @@ class _CallSearch:
         self._weights: dict[int, tuple[Jaxpr, _Weight]] = {}
         self._reads: dict[int, tuple[Jaxpr, dict[Var, int]]] = {}
         self.total = self._inner(jaxpr).nbytes
+        # The iterations of each loop that was looked into and may be grouped.
+        self.loops: list[Sequence[_Call]] = []
         # How many eqns hold each jaxpr: calls of a jitted function share one.
         self._held = Counter(id(nest.jaxpr) for eqn in eqns_in(jaxpr) for nest in levels.nests(eqn))
 
-    def region(self, calls: Sequence[_Call]) -> Region:
+    def region(self, calls: Sequence[_Call], kind: str = "block") -> Region:
         first = calls[0]
         if first.loop is not None:
             where = self._levels.frames.location(first.loop)
             name = f"loop in {_name(first.code)}"
-            return Region(name, where, tuple(call.run for call in calls), kind="block")
+            return Region(name, where, tuple(call.run for call in calls), kind=kind)
         location = self._levels.frames.location(first.chain[-1]) if first.chain else None
         function = _name(first.code)
         defined = None
@@ -247,31 +282,48 @@ class _CallSearch:
     def _blocks(self, span: _Span) -> Iterator[list[_Call]]:
         """Yield the iterations of the Python loops of a span, where there are some alike in a row.
 
-        Loops that hold others are left out, and iterations that are no places.
+        Loops that hold others are left out, and iterations that are no places. What may be grouped
+        is added to `loops`.
         """
         if span.depth < 0 or span.start == span.stop:
             return
         level, jaxpr = span.level, span.level.jaxpr
-        frames = [
-            path.frames[path.users[span.depth]] if span.depth < len(path.users) else None
-            for path in self._path(level)[span.start : span.stop]
+        paths = self._path(level)[span.start : span.stop]
+        if any(span.depth >= len(path.users) for path in paths):
+            return
+        marks = [
+            CallMark(path.frames[path.users[span.depth] :], jax_compat.primitive_name(eqn))
+            for path, eqn in zip(paths, span.eqns, strict=True)
         ]
-        first = frames[0]
-        if first is None or any(f is None or f.code is not first.code for f in frames):
+        first = marks[0].frames[0]
+        if any(mark.frames[0].code is not first.code for mark in marks):
             return
         if any(phase_of(jax_compat.name_stack(eqn)) != UPDATE for eqn in span.eqns):
             return
-        for offset, cuts in iterations(first.code, [f.lasti for f in frames if f is not None]):
+        for each in iterations(marks):
             runs = [
-                EqnRun(jaxpr, span.start + a, span.start + b) for a, b in itertools.pairwise(cuts)
+                EqnRun(jaxpr, span.start + a, span.start + b)
+                for a, b in itertools.pairwise(each.cuts)
             ]
-            loop = Frame(first.code, offset, first.kind)
+            loop = Frame(first.code, each.start, first.kind)
             calls = [
                 _Call(first.code, (), run, _Span(level, run.start, run.stop, span.depth), loop)
                 for run in runs
             ]
-            if _alike_in_a_row(calls) and all(self._is_place(call) for call in calls):
+            if self._may_be_grouped(calls):
+                self.loops.append(calls)
+            if (
+                not each.is_one_call
+                and _alike_in_a_row(calls)
+                and all(self._is_place(call) for call in calls)
+            ):
                 yield calls
+
+    def _may_be_grouped(self, iterations: Sequence[_Call]) -> bool:
+        """Return whether groups of a loop's iterations may be worth a checkpoint each."""
+        if len(iterations) < FEWEST or any(eqn.effects for c in iterations for eqn in c.eqns):
+            return False
+        return self.made(iterations).nbytes >= GROUPED * self.total
 
     def _within(self, span: _Span) -> Iterator[_Call]:
         calls = self._calls(span)
@@ -446,13 +498,19 @@ class _CallSearch:
 
 
 def _alike_in_a_row(calls: Sequence[_Call]) -> bool:
-    """Return whether two calls that follow each other leave the same eqns."""
+    """Return whether two calls that follow each other leave eqns that differ in params alone.
+
+    Iterations that take slices by the number of the round do.
+    """
     shapes = [_shape(call) for call in calls]
     return any(a == b for a, b in itertools.pairwise(shapes))
 
 
 def _shape(call: _Call) -> Hashable:
-    return alike.key(cut(call.run.jaxpr, call.run.start, call.run.stop, call.eqns))
+    return tuple(
+        (eqn.primitive, jax_compat.traceback(eqn), tuple(v.aval for v in eqn.outvars))
+        for eqn in call.eqns
+    )
 
 
 def _is_inside(call: _Call, block: Sequence[_Call]) -> bool:

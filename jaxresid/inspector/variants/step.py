@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -35,7 +35,13 @@ from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Nest, Variant
 from jaxresid.inspector.variants.function import Checkpointing
-from jaxresid.inspector.variants.losses import LossCalls, Losses, tracing_losses, trips_of
+from jaxresid.inspector.variants.losses import (
+    LossCalls,
+    Losses,
+    LossLoops,
+    tracing_losses,
+    trips_of,
+)
 from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
@@ -117,6 +123,7 @@ class StepVariants:
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
         self._losses = Losses((), step.frames, self._is_written, self._name)
+        self._trips: Mapping[int, int] = {}
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
         remake = Checkpointing(self._step.frames)
@@ -137,7 +144,8 @@ class StepVariants:
         marked = self._marked(checkpoint, scan)
         found = self._uses_in_backward(marked)
         self._around = {number: use.around for number, use in found.items()}
-        return (*self._grouped(found), *self._losses.places(trips_of(marked.jaxpr)))
+        self._trips = trips_of(marked.jaxpr)
+        return (*self._grouped(found), *self._losses.places(self._trips))
 
     def _marked(self, checkpoint: Handler, scan: Handler) -> StepTrace:
         """Return the step traced with these handlers, its losses traced apart where they can be."""
@@ -255,7 +263,23 @@ class StepVariants:
                 handle=tuple(sorted(numbers)),
             )
             found.append(Nest(place, within, length, carry, xs))
-        return tuple(reversed(found))
+        return (*reversed(found), *self._groups())
+
+    def _groups(self) -> Iterator[Nest]:
+        """Yield the Python loops in losses whose iterations may be grouped."""
+        for place, carry in self._losses.loops(self._trips):
+            marks = {_mark_of(eqn) for eqn in self._losses.eqns(place)}
+            inside = tuple(
+                p
+                for p in self.places()
+                if (
+                    self._losses.is_in(p, place)
+                    if isinstance(p.handle, LossCalls)
+                    else p.kind == "checkpoint" and set(p.handle) <= marks
+                )
+            )
+            first = place.handle.loops[0]
+            yield Nest(place, inside, len(first), carry, 0)
 
     def _holds_checkpoint(self, body: Jaxpr) -> bool:
         """Return whether a jaxpr holds a checkpoint that a user wrote; it may hold one of ours."""
@@ -268,7 +292,7 @@ class StepVariants:
     def body(self, place: CheckpointPlace) -> Jaxpr:
         """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         self.places()
-        in_loss = isinstance(place.handle, LossCalls)
+        in_loss = isinstance(place.handle, LossCalls | LossLoops)
         number = id(place) if in_loss else place.handle[0]
         if number not in self._bodies:
             body = self._losses.body(place) if in_loss else self._bound[number].body
@@ -283,7 +307,7 @@ class StepVariants:
         bound: list[CheckpointPlace] = []
         in_losses: list[CheckpointPlace] = []
         for place in self.places():
-            (in_losses if isinstance(place.handle, LossCalls) else bound).append(place)
+            (in_losses if isinstance(place.handle, LossCalls | LossLoops) else bound).append(place)
         found = [
             (outer, inner)
             for outer in bound
@@ -314,7 +338,7 @@ class StepVariants:
         in_losses: dict[CheckpointPlace, tuple[Choice | None, ...]] = {}
         for place, made in choices.items():
             self._check_policies(place, made)
-            if isinstance(place.handle, LossCalls):
+            if isinstance(place.handle, LossCalls | LossLoops):
                 if any(made):
                     in_losses[place] = made
                 continue

@@ -32,6 +32,7 @@ _KINDS = {
     "block": "Python loop",
     "whole": "whole function",
     "segments": "loop",
+    "groups": "Python loop",
 }
 
 
@@ -128,7 +129,8 @@ def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
         last = first + part.calls - 1
         which = f"call{'s' * (last > first)} {first}{f'-{last}' * (last > first)}: "
         length = site.trips // site.calls
-        texts.append((which * (len(site.parts) > 1) + _treatment(part, length), part))
+        done = _treatment(part, length, "groups" if site.kind == "groups" else "segments")
+        texts.append((which * (len(site.parts) > 1) + done, part))
         first = last + 1
     return tuple(texts)
 
@@ -256,21 +258,27 @@ def _peaks(plan: Plan) -> Table:
     return table
 
 
-def _treatment(part: PlannedPart, length: int) -> str:
-    """Return what to do with calls of a function, or with loops of so many iterations."""
+def _treatment(part: PlannedPart, length: int, cut: str) -> str:
+    """Return what to do with calls of a function, or with loops of so many iterations.
+
+    Args:
+      part: the calls.
+      length: how many iterations.
+      cut: what a loop is cut into.
+    """
     if not part.checkpointed:
         return "no checkpoint"
     if part.segments:
-        return _segments(part, length)
+        return _segments(part, length, cut)
     if part.policy is None:
         return "checkpoint without a policy: everything is recomputed"
     return f"checkpoint, policy {part.policy}"
 
 
-def _segments(part: PlannedPart, length: int) -> str:
+def _segments(part: PlannedPart, length: int, cut: str) -> str:
     """Return how a loop is cut: `7 segments of 9 iterations, each in a checkpoint; 1 more`."""
     count, rest = divmod(length, part.segments[0])
-    text = f"{count} segments of {part.segments[0]} iterations"
+    text = f"{count} {cut} of {part.segments[0]} iterations"
     for outer, inner in itertools.pairwise(part.segments):
         text += f", each in {outer // inner} segments of {inner}"
     each = "each" if len(part.segments) == 1 else "all"

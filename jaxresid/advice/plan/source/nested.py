@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import calls_at
+from jaxresid.advice.plan.source.nested_fori import QUALNAME, as_scan
+from jaxresid.advice.plan.source.new_names import names_used, unused
 from jaxresid.inspector.variants.nesting import split
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve.sites import Loop
@@ -51,7 +53,7 @@ class Segments:
 
 
 def scan_number(file: FileRewrite, location: Location, segments: Segments) -> int:
-    """Return which of a file's calls of `jax.lax.scan` is at a location, by their order.
+    """Return which of a file's calls of `jax.lax.scan` or `fori_loop` is at a location, by order.
 
     Raises:
       UnwritableError: None can be seen there, or several; it says what to write by hand.
@@ -63,6 +65,7 @@ def scan_number(file: FileRewrite, location: Location, segments: Segments) -> in
     what = "cannot tell the loops on this line apart" if found else "no jax.lax.scan"
     around = {id(part) for call in calls for part in ast.walk(call)}
     others = [loop.qualname for loop in file.facts.loops if id(loop.node) in around]
+    others += [name for call in calls for name in file.facts.names.qualnames(call.func)]
     by_hand = _by_hand(segments)
     for qualname in others:
         by_hand = cut_by_hand(qualname, segments) or by_hand
@@ -91,14 +94,24 @@ def cut_by_hand(qualname: str, segments: Segments) -> str | None:
         )
     if qualname.startswith("flax.nnx"):
         return (
-            f"reshape the stacked state to ({count}, {size}, ...) and call flax.nnx.scan on"
-            " flax.nnx.remat of a function that holds your flax.nnx.scan"
+            f"make the layers with two flax.nnx.vmap, of {count} and of {size}, or reshape their"
+            f" state to ({count}, {size}, ...); then call flax.nnx.scan of flax.nnx.remat(segment)"
+            " on them, where segment is a function of the carry and the layers that calls your"
+            " flax.nnx.scan on these"
+        )
+    if qualname.startswith("equinox"):
+        return (
+            f"split the arrays of the stacked layers, with equinox.partition, reshape them to"
+            f" ({count}, {size}, ...), and call jax.lax.scan on"
+            " jax.checkpoint(lambda carry, xs: jax.lax.scan(body, carry, xs), prevent_cse=False);"
+            f" or give equinox.internal.scan kind='checkpointed' and checkpoints={count}, which"
+            " recomputes more"
         )
     return None
 
 
 def _scans(file: FileRewrite) -> list[Loop]:
-    found = [loop for loop in file.facts.loops if loop.qualname == "jax.lax.scan"]
+    found = [loop for loop in file.facts.loops if loop.qualname in ("jax.lax.scan", QUALNAME)]
     return sorted(found, key=lambda loop: (loop.node.lineno, loop.node.col_offset))
 
 
@@ -121,6 +134,10 @@ def cut_scans(
     """
     for number, segments in sorted(loops, key=lambda each: -each[0]):
         now = files.again(file, content)
+        if _scans(now)[number].qualname == QUALNAME:
+            _check_place(now, _scans(now)[number], segments)
+            as_scan(now, _scans(now)[number], segments.length)
+            now = files.again(file, now.new())
         _cut_scan(now, _scans(now)[number], segments)
         content = now.new()
     return content
@@ -130,14 +147,22 @@ def _cut_scan(file: FileRewrite, loop: Loop, segments: Segments) -> None:
     call = loop.node
     assert isinstance(call, ast.Call)
     given = _arguments(file, loop)
+    statement = _check_place(file, loop, segments)
+    _Writer(file, call, statement, given, segments).write()
+
+
+def _check_place(file: FileRewrite, loop: Loop, segments: Segments) -> ast.stmt:
+    """Return the statement of a loop, which others can be put before."""
+    call = loop.node
+    assert isinstance(call, ast.Call)
     statement = file.facts.names.statement(call)
     if not _can_precede(file, statement, call):
         raise UnwritableError(
             file.where(call.lineno),
             "this loop is inside an expression that no statement can be put before; by hand:"
-            f" {_by_hand(segments)}",
+            f" {cut_by_hand(loop.qualname, segments) or _by_hand(segments)}",
         )
-    _Writer(file, call, statement, given, segments).write()
+    return statement
 
 
 def _by_hand(segments: Segments) -> str:
@@ -206,11 +231,7 @@ class _Writer:
     ) -> None:
         self._file, self._call, self._statement = file, call, statement
         self._given, self._segments = given, segments
-        around = file.facts.names.function(call) or file.facts.names.tree
-        self._used = {n.id for n in ast.walk(around) if isinstance(n, ast.Name)}
-        self._used |= {a.arg for a in ast.walk(around) if isinstance(a, ast.arg)}
-        self._used |= {n.name for n in ast.walk(around) if isinstance(n, ast.FunctionDef)}
-        self._used |= file.facts.names.root.bindings.keys()
+        self._used = names_used(file, call)
         self._scan = file.text(call.func)
         self._tree = self._spelled("jax.tree", "jax") + ".map"
         self._lines: list[str] = []
@@ -442,11 +463,7 @@ class _Writer:
         return name
 
     def _new(self, name: str) -> str:
-        found = next(
-            n for n in (name, *(f"{name}_{i}" for i in range(2, 99))) if n not in self._used
-        )
-        self._used.add(found)
-        return found
+        return unused(name, self._used)
 
     def _spelled(self, qualname: str, imported: str, also: Sequence[str] = ()) -> str:
         return self._file.spelling(qualname, imported, self._call, also)

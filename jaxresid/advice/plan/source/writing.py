@@ -21,6 +21,7 @@ from jaxresid.advice.plan.source.file_edits import (
     FileRewrites,
     UnwritableError,
 )
+from jaxresid.advice.plan.source.grouped import Groups, group_loops, loop_number
 from jaxresid.advice.plan.source.libraries import by_hand
 from jaxresid.advice.plan.source.nested import Segments, cut_by_hand, cut_scans, scan_number
 from jaxresid.advice.plan.source.new import (
@@ -90,7 +91,7 @@ def plan_edits(
         try:
             if site.kind == "checkpoint":
                 _gather(files, site, checkpoints)
-            elif site.changed and site.kind != "segments":
+            elif site.changed and site.kind not in ("segments", "groups"):
                 _write_new(files, site, subject, seen or ObservedCalls())
         except UnwritableError as e:
             problems.append(_problem(site, e))
@@ -105,10 +106,12 @@ def plan_edits(
         except UnwritableError as e:
             problems.append(str(e))
     loops = _loops(files, sites, problems)
+    grouped = _grouped(files, sites, problems)
     made = []
-    for file in dict.fromkeys([*files.changed(), *loops]):
+    for file in dict.fromkeys([*files.changed(), *loops, *grouped]):
         try:
             new = cut_scans(files, file, file.new(), loops.get(file, ()))
+            new = group_loops(files, file, new, grouped.get(file, ()))
             made.append(FileEdit(file.path, file.display_path, file.old, new))
         except UnwritableError as e:
             problems.append(str(e))
@@ -308,6 +311,27 @@ def _loops(
             file = files.at(site.location.file, site.location.line)
             number = scan_number(file, site.location, segments)
             found.setdefault(file, []).append((number, segments))
+        except UnwritableError as e:
+            problems.append(_problem(site, e))
+    return found
+
+
+def _grouped(
+    files: FileRewrites, sites: Sequence[PlannedSite], problems: list[str]
+) -> Mapping[FileRewrite, Sequence[tuple[int, Groups]]]:
+    """Return the Python loops to group, as `_loops` does those to cut."""
+    found: dict[FileRewrite, list[tuple[int, Groups]]] = {}
+    for site in sites:
+        if site.kind != "groups" or not site.changed:
+            continue
+        try:
+            if site.location is None:
+                raise UnwritableError(site.function, "the line of this loop is not known")
+            (part,) = merged(site.parts)
+            groups = Groups(site.trips // site.calls, part.segments[0], part.policy)
+            file = files.at(site.location.file, site.location.line)
+            number = loop_number(file, site.location, groups)
+            found.setdefault(file, []).append((number, groups))
         except UnwritableError as e:
             problems.append(_problem(site, e))
     return found

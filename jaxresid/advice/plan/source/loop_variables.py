@@ -1,0 +1,250 @@
+"""Tell what a Python loop hands from one iteration to the next, and what it leaves behind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxresid.linter.resolve.names import FunctionNode
+
+# Methods that change what they are called on, and return nothing worth keeping.
+_CHANGING = frozenset(
+    {
+        *("append", "appendleft", "extend", "insert", "add", "update", "setdefault"),
+        *("pop", "popleft", "remove", "discard", "clear", "sort", "reverse"),
+    }
+)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LEAVING = (
+    *(ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Delete),
+    *(ast.Global, ast.Nonlocal, ast.ClassDef, ast.AsyncFor, ast.AsyncWith),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopVariables:
+    """The variables of a loop's body, each in the order in which they first occur.
+
+    Attributes:
+      carried: those that an iteration reads as an earlier one, or what is before the loop, left
+        them.
+      results: those that later iterations or what is after the loop may read.
+    """
+
+    carried: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+def loop_variables(loop: ast.For, function: FunctionNode) -> LoopVariables | str:
+    """Return what a loop hands on, or the reason why its body cannot be a function.
+
+    Args:
+      loop: the loop.
+      function: the function that it is in.
+    """
+    reason = _unmovable(loop)
+    if reason is not None:
+        return reason
+    body = _Body(loop.body, {n.id for n in _names(loop.target, ast.Store)})
+    target = {n.id for n in _names(loop.target, ast.Store)}
+    outside = _read_outside(loop, function)
+    if target & outside:
+        return f"{_listed(target & outside)} is read after the loop"
+    if {n.id for n in _names(loop.iter, ast.Load)} & body.bound.keys():
+        return "what the loop goes through changes in it"
+    changed = [n for n in body.changed if n not in body.bound]
+    if changed:
+        return f"it changes {_listed(changed)}, which is made outside of the loop"
+    carried = tuple(n for n in body.bound if n in body.exposed and n not in target)
+    results = tuple(n for n in body.bound if n in {*carried, *outside} - target)
+    if not results:
+        return "nothing that it computes is read afterwards"
+    return LoopVariables(carried, results)
+
+
+def _unmovable(loop: ast.For) -> str | None:
+    """Return what is in a loop's body that a function's body cannot do in its place."""
+    if loop.orelse:
+        return "it has an else"
+    for node in _own(loop.body):
+        if isinstance(node, _LEAVING):
+            return f"it holds a {type(node).__name__.lower()}"
+        if isinstance(node, ast.Call) and _name(node.func) == "next":
+            return "next() gives something else each time"
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+            return "a string in it has several lines"
+    if any(isinstance(node, ast.Break) for node in _own(loop.body, ast.For, ast.While)):
+        return "it holds a break"
+    return None
+
+
+def _own(nodes: Iterable[ast.AST], *without: type[ast.AST]) -> Iterator[ast.AST]:
+    """Yield nodes with all inside them, but for what is inside functions and the given types."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, *without)):
+            yield from _own(ast.iter_child_nodes(node), *without)
+
+
+def _read_outside(loop: ast.For, function: FunctionNode) -> set[str]:
+    """Return the names that may be read after a loop, or before it in another round around it."""
+    inside = {id(node) for node in ast.walk(loop)}
+    around = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.For | ast.While) and node is not loop and _holds(node, loop)
+    ]
+    again = {id(node) for outer in around for node in ast.walk(outer)}
+    later = {
+        id(node)
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.FunctionDef | ast.Lambda) and inner is not function
+        for node in ast.walk(inner)
+    }
+    end = loop.end_lineno or loop.lineno
+    return {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and id(node) not in inside
+        and (node.lineno > end or id(node) in again or id(node) in later)
+    }
+
+
+def _holds(outer: ast.AST, inner: ast.AST) -> bool:
+    return any(node is inner for node in ast.walk(outer))
+
+
+def _names(node: ast.AST, ctx: type[ast.expr_context]) -> Iterator[ast.Name]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ctx):
+            yield each
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name that an attribute or an element is of: `self` of `self.cache["k"]`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        node = node.value
+    return _name(node)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+class _Body:
+    """What the statements of a loop's body do with names.
+
+    Attributes:
+      bound: the names that they give values, in the order of the source.
+      exposed: those that are read before they are sure to have a value.
+      changed: the names of objects that they change in place.
+    """
+
+    def __init__(self, body: Sequence[ast.stmt], known: set[str]) -> None:
+        self.bound: dict[str, None] = {}
+        self.exposed: set[str] = set()
+        self.changed: dict[str, None] = {}
+        self._block(body, known)
+
+    def _block(self, body: Iterable[ast.stmt], known: set[str]) -> set[str]:
+        """Go through statements; return the names that are sure to have a value after them."""
+        for statement in body:
+            known = self._statement(statement, known)
+        return known
+
+    def _statement(self, node: ast.stmt, known: set[str]) -> set[str]:
+        match node:
+            case ast.AugAssign(target=target, value=value):
+                self._read(value, known)
+                if isinstance(target, ast.Name):
+                    self._read_name(target.id, known)
+                return self._bind(target, known)
+            case ast.Assign(targets=targets, value=value):
+                known = self._read(value, known)
+                for each in targets:
+                    known = self._bind(each, known)
+                return known
+            case ast.AnnAssign(target=target, value=value):
+                return known if value is None else self._bind(target, self._read(value, known))
+            case ast.If(test=test, body=body, orelse=orelse):
+                known = self._read(test, known)
+                return self._block(body, known) & self._block(orelse, known)
+            case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
+                known = self._read(iterated, known)
+                self._block(body, self._bind(target, known))
+                self._block(orelse, known)
+                return known
+            case ast.While(test=test, body=body, orelse=orelse):
+                known = self._read(test, known)
+                self._block(body, known)
+                self._block(orelse, known)
+                return known
+            case ast.With(items=items, body=body):
+                for item in items:
+                    known = self._read(item.context_expr, known)
+                    if item.optional_vars is not None:
+                        known = self._bind(item.optional_vars, known)
+                return self._block(body, known)
+            case ast.FunctionDef(name=name):
+                self._read(node, known)
+                self.bound.setdefault(name)
+                return known | {name}
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                made = {(a.asname or a.name).partition(".")[0] for a in names}
+                self.bound.update(dict.fromkeys(made))
+                return known | made
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=attr)) as call):
+                if attr in _CHANGING and _root(owner):
+                    self.changed.setdefault(_root(owner))
+                return self._read(call, known)
+        # What else there is may run in part: what it binds is not sure to have a value.
+        self._read(node, known)
+        self.bound.update({each.id: None for each in _names(node, ast.Store)})
+        return known
+
+    def _bind(self, target: ast.expr, known: set[str]) -> set[str]:
+        if isinstance(target, ast.Name):
+            self.bound.setdefault(target.id)
+            return known | {target.id}
+        if isinstance(target, ast.Tuple | ast.List):
+            for each in target.elts:
+                known = self._bind(each, known)
+            return known
+        if isinstance(target, ast.Starred):
+            return self._bind(target.value, known)
+        if _root(target):
+            self.changed.setdefault(_root(target))
+        return self._read(target, known)
+
+    def _read(self, node: ast.AST, known: set[str]) -> set[str]:
+        """Take in what is read; return what is known after it, with what `:=` gives a value."""
+        own = {
+            each.id
+            for inner in ast.walk(node)
+            if isinstance(inner, _COMPREHENSIONS)
+            for generator in inner.generators
+            for each in _names(generator.target, ast.Store)
+        }
+        own |= {
+            arg.arg
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.arguments)
+            for arg in (*inner.posonlyargs, *inner.args, *inner.kwonlyargs)
+        }
+        for name in _names(node, ast.Load):
+            if name.id not in own:
+                self._read_name(name.id, known)
+        made = {inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr)}
+        self.bound.update(dict.fromkeys(made))
+        return known | made
+
+    def _read_name(self, name: str, known: set[str]) -> None:
+        if name not in known:
+            self.exposed.add(name)

@@ -110,10 +110,11 @@ class Objective:
             )
         if not found.collectives:
             return None
+        sent = format_bytes(int(found.collectives * rate))
         return (
             "the time counts what the shardings make devices exchange, beside the kernels: each"
-            f" sends {format_bytes(int(found.collectives * rate))} at {rate / 1e9:.0f} GB/s. That was"
-            " not checked on chips, and XLA may exchange otherwise"
+            f" sends {sent} at {rate / 1e9:.0f} GB/s. That was not checked on chips, and XLA may"
+            " exchange otherwise"
         )
 
     def _seconds(self, variant: Variant) -> float:

@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 
 import jaxresid
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.plan.joint.microbatches import in_microbatches, over_microbatches
@@ -27,6 +31,7 @@ from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import everywhere
+from jaxresid.model import Compiled
 from jaxresid.xla.places import parse_place
 
 ON = "tpu:v5e"
@@ -258,6 +263,109 @@ def test_from_python():
         jaxresid.plan(loss, microbatches=0)
 
 
+def sharded_inputs(mesh):
+    params, x = inputs(64)
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    return params, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=split)
+
+
+@pytest.mark.integration
+def test_several_meshes_from_python():
+    """Of meshes of the same axes the one that splits more has the lower peak, and more to send."""
+    meshes = [jax.sharding.AbstractMesh((n,), ("data",)) for n in (2, 8)]
+    asked = jaxresid.plan(
+        loss, budget="1GiB", meshes=meshes, minimize="memory", argnums=0, on="tpu:v5e:2x4"
+    )
+    plan = asked(sharded_inputs)
+    assert plan.selection.configuration.mesh == "data=8"
+    alone = jaxresid.plan(loss, budget="1GiB", minimize="memory", argnums=0, on="tpu:v5e:2x4")(
+        *sharded_inputs(meshes[1])
+    )
+    assert plan.peak_nbytes == alone.peak_nbytes
+    (other,) = plan.selection.beaten
+    assert other.configuration.mesh == "data=2" and "higher" in other.reason
+    assert any("devices exchange" in warning for warning in plan.warnings)
+    with pytest.raises(InputsError, match="with meshes, the second call takes one function, mesh"):
+        asked(*sharded_inputs(meshes[0]))
+    for given, said in (([], "at least one"), ([3], "meshes of JAX"), (meshes[:1] * 2, "once")):
+        with pytest.raises(InputsError, match=said):
+            jaxresid.plan(loss, meshes=given)(sharded_inputs)
+    with pytest.raises(InputsError, match="cannot be combined"):
+        jaxresid.plan(loss, meshes=meshes, mesh=meshes[0])(sharded_inputs)
+
+
+class RefusingCompiler:
+    """In place of `LimitedCompiles`: refuses programs whose estimate is above a limit."""
+
+    def __init__(self, limit):
+        self.limit, self.count, self.unconfirmed = limit, 0, ()
+        self.left_s, self.is_over = 60.0, False
+        self.place, self.settings = parse_place(ON), CompileSettings()
+
+    def compiled(self, programs, budget_nbytes=None):
+        return tuple(map(self._row, programs))
+
+    def _row(self, program):
+        self.count += 1
+        nbytes = program.estimate_nbytes(self.place)
+        needed = 10**9 if nbytes > self.limit else nbytes
+        return Compiled(self.place.text, program.policy, peak_nbytes=needed)
+
+
+@pytest.mark.integration
+def test_where_the_compiler_refuses_one_configuration_the_next_is_planned(monkeypatch):
+    monkeypatch.setattr("jaxresid.advice.plan.plan.why_unavailable", lambda place: None)
+
+    def planned_with(compiles):
+        found = Configurations(Grid((8, 32)), lambda batch, mesh: question(batch))
+        by = {"aim": "throughput", "compiles": compiles}
+        return jointly_drafted(found, parse_place(ON), 10**8, **by)[0]
+
+    small = subject(question(8)).variants().variant({}).peak_nbytes
+    assert small < searched(10**9, "memory", Grid((32,))).peak_nbytes
+    assert planned_with(None).selection.configuration.batch == 32
+    compiles = RefusingCompiler(small)
+    made = planned_with(compiles)
+    assert made.selection.configuration.batch == 8
+    assert made.confirmed and made.fits and compiles.count >= 2
+    (other,) = made.selection.beaten
+    assert other.configuration.batch == 32 and other.reason.startswith("does not fit: XLA needs")
+
+
+@pytest.mark.integration
+def test_what_may_fit_by_its_range_is_said_to():
+    lowest = searched(10**9, "memory", Grid((32,))).peak_nbytes
+    for share, is_said in ((0.99, True), (0.3, False)):
+        plan = searched(int(lowest * share), "throughput", Grid((4, 32)))
+        assert plan.selection.configuration.batch == 4
+        (other,) = plan.selection.beaten
+        assert other.reason.startswith("does not fit by the estimate")
+        assert ("may by its range; not compiled" in other.reason) == is_said
+
+
+def test_ctrl_c_keeps_the_best_of_the_configurations_searched():
+    def progress(text):
+        if text == "batch 32 without accumulation: tracing":
+            raise KeyboardInterrupt
+
+    def planned_until(progress, keeps):
+        found = Configurations(Grid((8, 16, 32)), lambda batch, mesh: question(batch))
+        return jointly_drafted(
+            found,
+            parse_place(ON),
+            10**9,
+            aim="throughput",
+            progress=progress,
+            keeps_interrupted=keeps,
+        )[0]
+
+    plan = planned_until(progress, True)
+    assert plan.interrupted and plan.selection.configuration.batch in (8, 16)
+    assert {row.configuration.batch for row in plan.selection.front} <= {8, 16}
+    with pytest.raises(KeyboardInterrupt):
+        planned_until(progress, False)
+
+
 def test_a_training_step_has_no_microbatches():
     def step(params, x):
         value, found = jax.value_and_grad(loss)(params, x)
@@ -286,6 +394,16 @@ MODEL = """
         s = jax.ShapeDtypeStruct
         params = {"in": s((4, 128, 256), jnp.float32), "out": s((4, 256, 128), jnp.float32)}
         return params, s((batch, 64, 128), jnp.float32)
+"""
+
+
+# What a model may hold that is interrupted while it is traced with a batch of 32.
+INTERRUPTING = """
+    import os, signal
+
+    def interrupted_at(rows):
+        if rows == 32:
+            os.kill(os.getpid(), signal.SIGINT)
 """
 
 
@@ -334,6 +452,46 @@ def test_errors_are_one_line(model, capsys, options, error):
     said = capsys.readouterr().err
     assert error in said
     assert "Traceback" not in said
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not hasattr(signal, "SIGINT"), reason="needs signals")
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_in_a_joint_search_prints_the_plan_and_exits_with_130(model):
+    text = model.read_text().replace(
+        "def loss(params, x):", "def loss(params, x):\n    interrupted_at(x.shape[0])"
+    )
+    model.write_text(text + textwrap.dedent(INTERRUPTING))
+    options = ["--argnums", "0", "--on", ON, "--budget", "1GiB", "--batch", "8,16,32"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxresid", "plan", "joint_model.py:loss", *options],
+        check=False,
+        cwd=model.parent,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Stopped by Ctrl-C after " in done.stdout and "batch 16" in done.stdout
+    assert done.stderr.endswith("jaxresid: interrupted; this is the best plan found so far\n")
+
+
+@pytest.mark.integration
+def test_a_plan_over_meshes_is_written(model, capsys, monkeypatch):
+    monkeypatch.setattr("jaxresid.cli.commands.plan.why_unavailable", lambda place: "not here")
+    weights = "{'in': f32[4,128,256], 'out': f32[4,256,128]}"
+    inputs = ("--arg", weights, "--arg", "f32[64,64,128]@data")
+    meshes = ("--mesh", "data=1", "--mesh", "data=1,model=1")
+    options = ("--budget", "30MiB", *inputs, *meshes, "--format", "json")
+    assert planned(*options, "--write") in (0, 1)
+    said = capsys.readouterr()
+    assert "joint_model.py written" in said.err, said.err
+    plan = json.loads(said.out)
+    assert plan["selection"]["configuration"]["mesh"] == "data=1"
+    assert "jax.checkpoint(" in model.read_text()
+    sys.modules.pop("joint_model")
+    assert planned(*options) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["written_nbytes"] == plan["peak_nbytes"]
 
 
 @pytest.mark.integration

@@ -17,7 +17,13 @@ from jaxresid.inspector.variants.candidates import offloading, saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 
 NAMES = ("a", "b", "c", "d")
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        jax.__version_info__ < (0, 7, 1),
+        reason="avals of JAX 0.7.0 do not tell what is on the host",
+    ),
+]
 
 
 def struct(*shape, dtype=jnp.bfloat16):

@@ -9,8 +9,10 @@ from jaxresid.advice.timing.chips import Chip
 from jaxresid.advice.timing.intervals import time_interval
 from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
 from jaxresid.inspector.cost.jaxpr_cost import Costs
+from jaxresid.inspector.program.ops import EXCHANGES
 from jaxresid.inspector.variants.choices import Variant
 from jaxresid.model import TimeBasis, TimeInterval
+from jaxresid.units import format_bytes
 
 # What spares less than this share of the function's cost is not worth an edit.
 _WORTH_AN_EDIT = 5e-4
@@ -90,6 +92,30 @@ class Objective:
             return None
         found, plain = (seconds(v.lowered, self._chip) for v in (variant, self._plain))
         return time_interval(found, plain, basis, is_split=is_split)
+
+    def exchanges(self, variant: Variant) -> str | None:
+        """Return what the time of a program that is split over devices counts, in words.
+
+        None where devices exchange nothing, or no time is known.
+        """
+        if self._chip is None:
+            return None
+        found, rate = seconds(variant.lowered, self._chip), self._chip.link_rate
+        if rate is None:
+            if not EXCHANGES & set(found.uncosted):
+                return None
+            return (
+                "the time does not count what devices exchange: no rate of the links between them"
+                f" is known for {self._chip.title}"
+            )
+        if not found.collectives:
+            return None
+        sent = format_bytes(int(found.collectives * rate))
+        return (
+            "the time counts what the shardings make devices exchange, beside the kernels: each"
+            f" sends {sent} at {rate / 1e9:.0f} GB/s. That was not checked on chips, and XLA may"
+            " exchange otherwise"
+        )
 
     def _seconds(self, variant: Variant) -> float:
         return seconds(variant.lowered, self._chip).total if self._chip else 0.0

@@ -317,6 +317,7 @@ class Planning:
         if is_promised:
             split = subject.mesh is not None
             time = self.objective.time_interval(shown.variant, basis, is_split=split)
+        exchanged = self.objective.exchanges(shown.variant) if is_promised else None
         share = found.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0
         return Plan(
             target=subject.target,
@@ -359,6 +360,7 @@ class Planning:
                 *remarks(self.variants),
                 *self.menus.remarks(),
                 *drafts.remarks(decided, plain),
+                *([] if exchanged is None else [exchanged]),
                 *said,
             ),
             low_nbytes=around.low_nbytes if around else None,

@@ -44,6 +44,9 @@ class Chip:
       int8: Operations/s of a matrix multiplication in int8; None where no page gives one.
       float64: FLOP/s of a matrix multiplication in float64; None where no page gives one.
       notes: What is derived or assumed.
+      link_rate: Bytes/s that a device sends to others in a collective along one mesh axis: a TPU
+        over both links of one axis of its torus, a GPU over NVLink to those of its host; None where
+        no page gives one.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Chip:
     int8: float | None = None
     float64: float | None = None
     notes: tuple[str, ...] = ()
+    link_rate: float | None = None
 
     def matmul_rate(self, dtype: str, precision: int = 0) -> float | None:
         """Return the FLOP/s of a matrix multiplication of a dtype; None where it is not known.
@@ -90,6 +94,10 @@ class Chip:
 _PRECISION = FigureSource("passes of float32", "https://docs.jax.dev/en/latest/jax.lax.html")
 _BOOK_TPU = "https://jax-ml.github.io/scaling-book/tpus/"
 _BOOK_GPU = "https://jax-ml.github.io/scaling-book/gpus/"
+_NVLINK = FigureSource(
+    "NVLink: half of the total, which is of both directions",
+    "https://alpha-one-index.github.io/ai-infra-index/specs/networking-interconnects.html",
+)
 _HOPPER = "https://glennklockwood.com/garden/processors/h100"
 
 
@@ -127,11 +135,15 @@ _V5E = Chip(
     hbm_rate=819e9,
     host_rate=15e9,
     sources=(
-        FigureSource("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v5e"),
+        FigureSource(
+            "bfloat16, int8, HBM, links between chips (400 GB/s over four, both directions)",
+            "https://docs.cloud.google.com/tpu/docs/v5e",
+        ),
         FigureSource("host link (typical of TPUs before v6e); clock, vector ALUs of v5", _BOOK_TPU),
         _PRECISION,
     ),
     notes=("vector: 8 x 128 lanes of four ALUs at 1.5 GHz",),
+    link_rate=100e9,
 )
 _V5P = Chip(
     name="v5p",
@@ -146,11 +158,13 @@ _V5P = Chip(
     host_rate=15e9,
     sources=(
         FigureSource(
-            "bfloat16, float8, HBM", "https://docs.cloud.google.com/tpu/docs/v5p-training"
+            "bfloat16, float8, HBM, links between chips (1200 GB/s over six, both directions)",
+            "https://docs.cloud.google.com/tpu/docs/v5p-training",
         ),
         FigureSource("int8, vector, host link (typical of TPUs before v6e)", _BOOK_TPU),
         _PRECISION,
     ),
+    link_rate=200e9,
 )
 _V6E = Chip(
     name="v6e",
@@ -164,11 +178,15 @@ _V6E = Chip(
     hbm_rate=1638e9,
     host_rate=32e9,
     sources=(
-        FigureSource("bfloat16, int8, HBM", "https://docs.cloud.google.com/tpu/docs/v6e"),
+        FigureSource(
+            "bfloat16, int8, HBM, links between chips (800 GB/s over four, both directions)",
+            "https://docs.cloud.google.com/tpu/docs/v6e",
+        ),
         FigureSource("float8", "https://docs.cloud.google.com/tpu/docs/tpu7x"),
         FigureSource("host link", _BOOK_TPU),
         _PRECISION,
     ),
+    link_rate=200e9,
 )
 _V7X = Chip(
     name="tpu7x",
@@ -208,8 +226,10 @@ def _a100(size: int, hbm_rate: float) -> Chip:
                 "all; reproduces NVIDIA's datasheet",
                 "https://glennklockwood.com/garden/processors/A100",
             ),
+            _NVLINK,
             _PRECISION,
         ),
+        link_rate=300e9,
     )
 
 
@@ -228,7 +248,8 @@ def _hopper(
         hbm_nbytes=hbm_nbytes,
         hbm_rate=hbm_rate,
         host_rate=64e9,
-        sources=(*sources, _PRECISION),
+        link_rate=450e9,
+        sources=(*sources, _NVLINK, _PRECISION),
     )
 
 
@@ -269,9 +290,11 @@ _B200 = Chip(
             "HBM",
             "https://www.server-parts.eu/post/nvidia-b200-gb200-blackwell-gpu-server-comparison",
         ),
+        _NVLINK,
         _PRECISION,
     ),
     notes=("host link: PCIe Gen5 x16 is assumed, as in the H100; platforms differ",),
+    link_rate=900e9,
 )
 
 CHIPS = (

@@ -63,7 +63,7 @@ def time_interval(
       found: the estimated time of the program.
       plain: that without checkpoints.
       basis: what such times were held against; None: nothing.
-      is_split: whether it runs on several devices, whose communication is not estimated.
+      is_split: whether it runs on several devices, of whose communication nothing was told.
 
     Returns:
       The interval; None where nothing told of such programs.

@@ -9,11 +9,13 @@ as one operation of the vector unit. Transfers between device and host memory ru
 kernels, as XLA's latency-hiding scheduler arranges them, both directions over the link one after
 the other: those in a loop beside the kernels of the same iteration, which takes the longer of the
 two, and so does the whole program. For a program that is split over a mesh it is the time of one
-device, which does its share. Where dots are calls of their own, as on a GPU, a loop copies into its
-stacks what a call makes and what else the trip reads.
+device, which does its share; what the splits make it exchange with others (all-gather, all-reduce,
+reduce-scatter, each in a ring) runs beside the kernels likewise, over links of their own. Where
+dots are calls of their own, as on a GPU, a loop copies into its stacks what a call makes and what
+else the trip reads.
 
-The estimate leaves out launches, idle units, caches, the share of its peak that a chip does not
-reach, and communication between devices.
+The estimate leaves out launches, idle units, caches, and the share of its peak that a chip does not
+reach; of communication also what waits for results, and that between hosts of GPUs.
 """
 
 from __future__ import annotations
@@ -57,11 +59,13 @@ class Seconds:
         summed over all kernels.
       memory: The time of device memory, summed over all kernels.
       transfers: The time of the link to host memory.
-      total: The kernels, each as long as the longer of its two, with what the transfers in a loop
-        take longer than its kernels; or the transfers if all of them take longer.
+      total: The kernels, each as long as the longer of its two, with what the transfers or the
+        collectives in a loop take longer than its kernels; or all transfers, or all collectives, if
+        these take longer.
       uncosted: Primitives whose time is not known, with the type if it is the type that has no
         published rate; they make the estimate a lower bound.
       notes: What was assumed.
+      collectives: The time of the links to other devices.
     """
 
     compute: float
@@ -70,6 +74,7 @@ class Seconds:
     total: float
     uncosted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    collectives: float = 0.0
 
 
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
@@ -83,6 +88,7 @@ def seconds(lowered: Lowered, chip: Chip) -> Seconds:
         found.longest,
         tuple(sorted(walk.uncosted)),
         tuple(walk.notes),
+        found.collectives,
     )
 
 
@@ -147,8 +153,8 @@ def _vector_seconds(ops: int, chip: Chip) -> float:
 class _TimeSum:
     """The seconds summed so far.
 
-    `kernels` sums the longest of each kernel, `exposed` what the transfers of each iteration of a
-    loop take longer than its kernels.
+    `kernels` sums the longest of each kernel, `exposed` what the transfers or the collectives of
+    each iteration of a loop take longer than its kernels.
     """
 
     kernels: float = 0.0
@@ -156,6 +162,7 @@ class _TimeSum:
     compute: float = 0.0
     memory: float = 0.0
     transfers: float = 0.0
+    collectives: float = 0.0
 
     def add(self, other: _TimeSum, times: int = 1) -> None:
         self.kernels += other.kernels * times
@@ -163,10 +170,11 @@ class _TimeSum:
         self.compute += other.compute * times
         self.memory += other.memory * times
         self.transfers += other.transfers * times
+        self.collectives += other.collectives * times
 
     @property
     def longest(self) -> float:
-        return max(self.kernels + self.exposed, self.transfers)
+        return max(self.kernels + self.exposed, self.transfers, self.collectives)
 
 
 @dataclass(slots=True)
@@ -197,6 +205,11 @@ class _TimeEstimator:
                 moved = sum(move.nbytes for move in moves(op, self._hosted))
                 if moved:
                     total.transfers += transfer_seconds(moved, self.chip)
+            for each in op.collectives:
+                if self.chip.link_rate is None:
+                    self.uncosted.add(each.kind)
+                else:
+                    total.collectives += each.moved_nbytes / self.chip.link_rate
         arrays = {v: array_nbytes(v, lowered) for v in block.inputs}
         for kernel in lowered.ops:
             for v in kernel.results:
@@ -232,7 +245,8 @@ class _TimeEstimator:
             once.add(condition)
         if kernel.nest.length is None:
             self.notes[_WHILE] = None
-        once.exposed = max(once.exposed, once.transfers - once.kernels)
+        longer = max(once.transfers, once.collectives) - once.kernels
+        once.exposed = max(once.exposed, longer)
         return once, 1 if kernel.nest.length is None else kernel.nest.length
 
     def _stacks(self, total: _TimeSum, loop: Op) -> None:

@@ -296,6 +296,7 @@ class _Layers:
             op.bodies,
             op.nest,
             op.devices,
+            op.collectives,
             overwrites,
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
+from typing import Literal as OneOf
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest
@@ -75,6 +76,31 @@ class Block:
     outputs: tuple[Value, ...]
 
 
+Exchange = OneOf["all-gather", "all-reduce", "reduce-scatter"]
+EXCHANGES = frozenset(get_args(Exchange))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One exchange between devices.
+
+    Attributes:
+      kind: What is exchanged.
+      nbytes: The bytes of the array on one device: of the gathered one, of the one that is reduced.
+      devices: How many devices take part in one exchange.
+    """
+
+    kind: Exchange
+    nbytes: int
+    devices: int
+
+    @property
+    def moved_nbytes(self) -> float:
+        """The bytes that one device sends, in a ring."""
+        once = self.nbytes * (self.devices - 1) / self.devices
+        return 2 * once if self.kind == "all-reduce" else once
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One application of a primitive.
@@ -89,6 +115,7 @@ class Op:
       bodies: for a loop its body (for a while its condition after it), for a cond its branches.
       nest: how a loop's body lines up with the op; None if it is no loop.
       devices: on a mesh, how many devices share the work of the eqn.
+      collectives: on a mesh, what it has to exchange with other devices, as the splits imply.
     """
 
     name: str
@@ -100,6 +127,7 @@ class Op:
     bodies: tuple[Block, ...] = ()
     nest: Nest | None = None
     devices: int = 1
+    collectives: tuple[Collective, ...] = ()
 
     @property
     def params(self) -> Mapping[str, Any]:

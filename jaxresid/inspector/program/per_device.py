@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from jaxresid.inspector.call.splits import Split, fitting, parts, shard, text
+from jaxresid.inspector.program.collectives import collectives
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.propagation import propagated
 
@@ -19,7 +20,8 @@ def per_device(
 ) -> tuple[Block, Callable[[Value], Value]]:
     """Return the block as one device of a mesh runs it, and a function that maps values into it.
 
-    Collectives between ops are not in it, nor are the copies that they need.
+    Collectives between ops are not among its ops, nor are the copies that they need; its ops say
+    what they have to exchange.
 
     Args:
       block: the block of the whole program.
@@ -81,19 +83,24 @@ class _Local:
         return made
 
     def block(self, block: Block) -> Block:
+        gathered: set[tuple[Value, frozenset[str]]] = set()
         return Block(
             tuple(map(self.value, block.inputs)),
-            tuple(map(self._op, block.ops)),
+            tuple(self._op(op, gathered) for op in block.ops),
             tuple(map(self.value, block.outputs)),
         )
 
-    def _op(self, op: Op) -> Op:
+    def _op(self, op: Op, gathered: set[tuple[Value, frozenset[str]]]) -> Op:
         arrays = [v for v in (*op.operands, *op.results) if v in self._splits]
         axes = {axis for v in arrays for dim in self._splits[v] for axis in dim}
+        is_local = op in self._local
         return replace(
             op,
             operands=tuple(map(self.value, op.operands)),
             results=tuple(map(self.value, op.results)),
             bodies=tuple(map(self.block, op.bodies)),
-            devices=1 if op in self._local else parts(axes, self._sizes),
+            devices=1 if is_local else parts(axes, self._sizes),
+            collectives=()
+            if is_local or op.bodies
+            else tuple(collectives(op, self._splits, self._sizes, gathered)),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
+from jaxresid import jax_compat
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.plan.confirmation import compiles_for
@@ -39,13 +40,16 @@ def plan(
     mode: Mode = "auto",
     on: str | Place | None = None,
     mesh: Any = None,
+    meshes: Sequence[Any] | None = None,
 ) -> Callable[..., Plan]:
     """Return a function that plans how `fun` fits into memory with the least recomputation.
 
     `fun` is planned together with its gradients. Use it as
     `jaxresid.plan(fun, budget="12GiB")(*args, **kwargs)`. With `batches` the second call takes, in
     place of the positional arguments, a function that makes them for a batch size:
-    `jaxresid.plan(loss, batches=[8, 16, 32], maximize="throughput")(make)`.
+    `jaxresid.plan(loss, batches=[8, 16, 32], maximize="throughput")(make)`. With `meshes` that
+    function takes a mesh, after the batch size if there are `batches` too, and splits the arguments
+    over it.
 
     Args:
       fun: The function to plan for, as for `jaxresid.inspect`.
@@ -69,6 +73,7 @@ def plan(
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      meshes: The meshes to choose from; None means `mesh`.
 
     Returns:
       A function of the arguments of `fun`, or of the function that makes them, that returns a
@@ -81,22 +86,31 @@ def plan(
     question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
     nbytes = _nbytes(budget) if isinstance(budget, str) else budget
     counts = (microbatches,) if isinstance(microbatches, int) else tuple(microbatches)
+    if mesh is not None and meshes is not None:
+        raise InputsError("mesh and meshes cannot be combined: give one of them")
+    named = {} if meshes is None else _named(meshes)
     grid = Grid(
-        () if batches is None else _sizes("batches", batches), _sizes("microbatches", counts)
+        () if batches is None else _sizes("batches", batches),
+        _sizes("microbatches", counts),
+        tuple(named),
     )
     aim = aim_of(minimize, maximize)
 
     def planned_for(*args: Any, **kwargs: Any) -> Plan:
-        if batches is not None and not (len(args) == 1 and callable(args[0])):
+        is_made = batches is not None or meshes is not None
+        if is_made and not (len(args) == 1 and callable(args[0])):
+            given = [w for w, g in (("batches", batches), ("meshes", meshes)) if g is not None]
+            takes = ", ".join({"batches": "batch size", "meshes": "mesh"}[w] for w in given)
             raise InputsError(
-                "with batches, the second call takes one function, batch size -> the positional"
-                " arguments: jaxresid.plan(fun, batches=...)(make, **kwargs)"
+                f"with {' and '.join(given)}, the second call takes one function, {takes} -> the"
+                f" positional arguments: jaxresid.plan(fun, {given[0]}=...)(make, **kwargs)"
             )
 
         def ask(batch: int | None, mesh: str | None) -> Question:
-            if batch is None:
+            chosen = [x for x in (batch, None if mesh is None else named[mesh]) if x is not None]
+            if not chosen:
                 return question.of(args, kwargs)
-            return question.of_made(args[0](batch), kwargs)
+            return question.of_made(args[0](*chosen), kwargs)
 
         place = choose(question.on)
         compiles = None
@@ -124,6 +138,25 @@ def aim_of(minimize: Any, maximize: Any) -> Aim | None:
         near = did_you_mean(minimize, known) if isinstance(minimize, str) else ""
         raise InputsError(f"minimize must be one of {', '.join(known)}, not {minimize!r}{near}")
     found: Aim | None = minimize or maximize
+    return found
+
+
+def _named(meshes: Sequence[Any]) -> dict[str, Any]:
+    """Return meshes by their axes, as `--mesh` takes them.
+
+    Raises:
+      InputsError: there is none, one is no mesh, or two have the same axes.
+    """
+    found: dict[str, Any] = {}
+    for mesh in meshes:
+        if not hasattr(mesh, "axis_names"):
+            raise InputsError(f"meshes must be meshes of JAX, not {mesh!r:.60}")
+        axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(mesh).items())
+        if axes in found:
+            raise InputsError(f"meshes: two have the axes {axes}; give each once")
+        found[axes] = mesh
+    if not found:
+        raise InputsError("meshes must be at least one mesh")
     return found
 
 

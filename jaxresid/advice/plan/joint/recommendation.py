@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.configurations import Grid
@@ -33,17 +34,24 @@ def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
     found += refuted
     for solved in search.solved:
         if solved.best is None and solved is not chosen and solved.lowest is not None:
-            least = format_bytes(solved.lowest.peak)
-            found.append(
-                Beaten(
-                    solved.configuration, f"does not fit by the estimate: {least} at least", False
-                )
-            )
+            reason = f"does not fit by the estimate: {format_bytes(solved.lowest.peak)} at least"
+            if _may_fit(solved, solved.lowest):
+                reason += ", but may by its range; not compiled: plan it alone with --compile"
+            found.append(Beaten(solved.configuration, reason, False))
     found += [Beaten(skipped, reason, False) for skipped, reason in search.skipped]
     for failed, error in search.failed:
         first = str(error).partition("\n")[0]
         found.append(Beaten(failed, f"cannot be traced: {first}", False))
     return tuple(found)
+
+
+def _may_fit(solved: Solved, lowest: TracedVariant) -> bool:
+    """Return whether the interval around a peak reaches below the budget; XLA was not asked."""
+    planning = solved.planning
+    if lowest in planning.peaks.figures:
+        return False
+    around = planning.subject.interval(lowest.peak, lowest.variant.program)
+    return around is not None and around.low_nbytes <= planning.budget_nbytes
 
 
 def _refuted_nbytes(solved: Solved) -> int | None:

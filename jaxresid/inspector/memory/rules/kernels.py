@@ -328,6 +328,7 @@ class _KernelWriter:
                 op.bodies,
                 op.nest,
                 op.devices,
+                op.collectives,
                 tuple(overwrites),
             )
         )

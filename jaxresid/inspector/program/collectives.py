@@ -1,0 +1,108 @@
+"""Work out what an op of a split program has to exchange with other devices.
+
+Each dim of an op is split as its result is; dims that are summed over, as all operands agree that
+they are. An operand that is split otherwise is gathered along those axes first, which moves all but
+a device's own part of it. A sum over a split dim leaves partial sums: they are all reduced, or, if
+the result is split along these axes, reduced and scattered. This is what XLA's partitioner does for
+products and elementwise ops; it may choose otherwise where that moves less, and moves collectives
+between ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from jaxresid.inspector.call.splits import Split, parts, shard
+from jaxresid.inspector.jaxpr.primitives import REDUCTIONS
+from jaxresid.inspector.program.dims import links
+from jaxresid.inspector.program.ops import Collective, Op, Value
+
+
+def collectives(
+    op: Op,
+    splits: Mapping[Value, Split],
+    sizes: Mapping[str, int],
+    gathered: set[tuple[Value, frozenset[str]]],
+) -> Iterator[Collective]:
+    """Yield what an op without bodies exchanges.
+
+    Args:
+      op: the op of the whole program.
+      splits: how values are split; others are whole.
+      sizes: the sizes of the mesh's axes by name.
+      gathered: what was gathered before in the same block; what is gathered now is added.
+    """
+    if not op.results or op.name == "barrier":
+        return
+    wanted, summed = _wanted(op, splits)
+    for operand in dict.fromkeys(op.operands):
+        split = splits.get(operand)
+        if split is None or operand.literal is not None:
+            continue
+        loose = {
+            axis
+            for d, axes in enumerate(split)
+            for axis in axes
+            if axis not in wanted.get((operand, d), ())
+        }
+        if not loose or (operand, frozenset(loose)) in gathered:
+            continue
+        gathered.add((operand, frozenset(loose)))
+        left = tuple(tuple(a for a in axes if a not in loose) for axes in split)
+        nbytes = _nbytes(operand, left, sizes)
+        yield Collective("all-gather", nbytes, parts(loose, sizes))
+    if not summed:
+        return
+    for result in op.results:
+        split = splits.get(result, ((),) * len(result.shape))
+        scattered = {axis for axes in split for axis in axes if axis in summed}
+        if scattered:
+            whole = tuple(tuple(a for a in axes if a not in scattered) for axes in split)
+            nbytes = _nbytes(result, whole, sizes)
+            yield Collective("reduce-scatter", nbytes, parts(scattered, sizes))
+        if left_over := summed - scattered:
+            nbytes = _nbytes(result, split, sizes)
+            yield Collective("all-reduce", nbytes, parts(left_over, sizes))
+
+
+def _wanted(
+    op: Op, splits: Mapping[Value, Split]
+) -> tuple[dict[tuple[Value, int], tuple[str, ...]], set[str]]:
+    """Return how each operand's dims have to be split, and the axes that are summed over."""
+    results, operands = set(op.results), set(op.operands)
+    groups = links(op).groups
+    wanted: dict[tuple[Value, int], tuple[str, ...]] = {}
+    summed: set[str] = set()
+    for group in groups:
+        if not any(v in results for v, _ in group):
+            agreed = _common([splits.get(v, ((),) * len(v.shape))[d] for v, d in group])
+            summed |= {*agreed}
+            wanted |= dict.fromkeys(group, agreed)
+    if op.name in REDUCTIONS:
+        linked = {dim for group in groups for dim in group}
+        for operand in operands:
+            for d, axes in enumerate(splits.get(operand, ())):
+                if (operand, d) not in linked:
+                    summed |= {*axes}
+                    wanted[operand, d] = axes
+    for group in groups:
+        made = [(v, d) for v, d in group if v in results]
+        if made:
+            v, d = made[0]
+            axes = splits.get(v, ((),) * len(v.shape))[d]
+            kept = tuple(axis for axis in axes if axis not in summed)
+            wanted |= dict.fromkeys((dim for dim in group if dim[0] in operands), kept)
+    return wanted, summed
+
+
+def _common(each: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the axes that all of some dims are split along."""
+    first, *others = each
+    return tuple(axis for axis in first if all(axis in other for other in others))
+
+
+def _nbytes(value: Value, split: Split, sizes: Mapping[str, int]) -> int:
+    size = value.itemsize
+    for n in shard(value.shape, split, sizes):
+        size *= n
+    return size

@@ -1,0 +1,143 @@
+"""What a split program has to exchange: by hand, and against what XLA compiles for devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxresid import jax_compat
+from jaxresid.advice.timing.chips import chip_of
+from jaxresid.advice.timing.roofline import seconds
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
+from jaxresid.xla.places import parse_place
+
+ROOT = Path(__file__).resolve().parents[3]
+LAYERS, ROWS, IN, OUT = 3, 4096, 256, 512
+ON = "tpu:v5e:2x4"
+
+
+def traced(axes, weights, batch):
+    """A scan of two products and their gradients, as a subject: one matrix up, one down."""
+    mesh = jax_compat.new_abstract_mesh(axes)
+
+    def struct(shape, *split):
+        sharding = NamedSharding(mesh, PartitionSpec(*split))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    def layer(x, pair):
+        return jnp.tanh(jnp.sin(x @ pair[0]) @ pair[1]), None
+
+    def loss(pairs, x):
+        return jnp.sum(jax.lax.scan(layer, x, pairs)[0])
+
+    pairs = (
+        struct((LAYERS, IN, OUT), None, *weights[0]),
+        struct((LAYERS, OUT, IN), None, *weights[1]),
+    )
+    args = pairs, struct((ROWS, IN), *batch)
+    return subject(Question(loss, args, argnums=0, mode="function", on=ON))
+
+
+def exchanged(block, trips=1):
+    """Yield each collective of a block and its bodies, as often as it runs."""
+    for op in block.ops:
+        for each in op.collectives:
+            yield from [each] * trips
+        for body in op.bodies:
+            yield from exchanged(body, trips * (op.nest.length if op.nest else 1))
+
+
+def nbytes(found, kind, least=8):
+    return sum(each.nbytes for each in found if each.kind == kind and each.nbytes > least)
+
+
+MATRIX = 4 * IN * OUT  # one of a layer's two
+
+
+def test_data_parallel_reduces_the_gradients():
+    found = [*exchanged(traced({"data": 8}, ((), ()), ("data",)).program.block)]
+    assert nbytes(found, "all-reduce") == LAYERS * 2 * MATRIX
+    assert nbytes(found, "all-gather") == nbytes(found, "reduce-scatter") == 0
+    assert {each.devices for each in found} == {8}
+
+
+def test_fsdp_gathers_the_weights_in_both_passes_and_scatters_the_gradients():
+    found = [*exchanged(traced({"data": 8}, (("data",), ("data",)), ("data",)).program.block)]
+    assert nbytes(found, "all-gather") == 2 * LAYERS * 2 * MATRIX
+    assert nbytes(found, "reduce-scatter") == LAYERS * 2 * MATRIX
+    assert nbytes(found, "all-reduce") == 0
+
+
+def test_tensor_parallel_reduces_the_activations():
+    split = ((None, "model"), ("model",))
+    found = [*exchanged(traced({"data": 2, "model": 4}, split, ("data",)).program.block)]
+    rows = 4 * ROWS * IN // 2  # of one device of the data axis
+    reduced = [each for each in found if each.kind == "all-reduce" and each.nbytes == rows]
+    # Once a layer forward, once backward.
+    assert len(reduced) == 2 * LAYERS
+    assert {each.devices for each in reduced} == {4}
+    # The gradients of a device's part of the matrices, over the data axis.
+    gradients = [e for e in found if e.kind == "all-reduce" and e.nbytes == MATRIX // 4]
+    assert len(gradients) == 2 * LAYERS and {each.devices for each in gradients} == {2}
+    assert nbytes(found, "all-gather") == 0
+
+
+def test_one_device_exchanges_nothing():
+    found = traced({"data": 1}, ((), ()), ("data",))
+    assert seconds(found.variants().variant({}).lowered, chip_of(found.place)).collectives == 0
+
+
+def test_the_time_of_collectives_is_that_of_rings_beside_the_kernels():
+    found = traced({"data": 8}, ((), ()), ("data",))
+    chip = chip_of(parse_place(ON))
+    took = seconds(found.variants().variant({}).lowered, chip)
+    moved = sum(
+        2 * each.nbytes * 7 / 8 for each in exchanged(found.variants().variant({}).program.block)
+    )
+    assert took.collectives == pytest.approx(moved / chip.link_rate)
+    assert took.collectives > took.compute  # so the loop takes as long as the links do
+    assert took.total >= took.collectives
+
+
+# --- against what XLA compiles ------------------------------------------------------------------
+
+
+def against_xla(on, *names):
+    """The rows of the oracle, of a process with eight devices."""
+    tests = ROOT / "tests"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tests), str(ROOT)]),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",
+    }
+    done = subprocess.run(
+        [sys.executable, str(tests / "collectives_oracle.py"), on, *names],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(rows) == 2 * len(names), done.stderr[-2000:]
+    return rows
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("on", "names"),
+    [
+        pytest.param("tpu:v5e:2x4", ("scan data", "mlp tensor"), marks=pytest.mark.tpu),
+        pytest.param("gpu:h100:8", ("mlp fsdp", "scan tensor"), marks=pytest.mark.gpu),
+    ],
+)
+def test_what_is_exchanged_is_what_xla_exchanges(on, names):
+    for row in against_xla(on, *names):
+        assert row["implied"] == pytest.approx(row["compiled"], rel=0.01), row

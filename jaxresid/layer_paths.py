@@ -34,6 +34,14 @@ def folded(paths: Iterable[str]) -> str:
     return "".join(parts)
 
 
+def scope_key(scope: str) -> str:
+    """Return a key that is equal for the module paths of repeated layers.
+
+    The first of them may have no number: `dense`, `dense_1`.
+    """
+    return _SUFFIX.sub("", scope)
+
+
 def folded_scopes(scopes: Iterable[str]) -> str:
     """Return module paths as a short, comma-separated list, with repeated layers folded into one.
 
@@ -43,7 +51,7 @@ def folded_scopes(scopes: Iterable[str]) -> str:
     groups: dict[str, list[str]] = {}
     for scope in scopes:
         if scope:
-            groups.setdefault(_SUFFIX.sub("", scope), []).append(scope)
+            groups.setdefault(scope_key(scope), []).append(scope)
     return ", ".join(_folded_scope(alike) for alike in groups.values())
 
 

@@ -18,7 +18,7 @@ FloorKind = OneOf[
     "updated",
     "output",
 ]
-ReliefKind = OneOf["donation", "microbatches", "batch", "dtype", "sharding"]
+ReliefKind = OneOf["donation", "microbatches", "batch", "offload", "dtype", "sharding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Floor:
     Attributes:
       parts: what it is made of, biggest first.
       reliefs: what lowers the peak of the plan by more than 1 %, the cheapest first: donation,
-        which costs nothing, smaller batches, narrower dtypes, more devices. Where the plan fits
+        which costs nothing, smaller batches, values in host memory, narrower dtypes, more devices.
+        Where the plan fits
         and recomputes nothing only donation is looked for.
       without: what a training step holds and this function does not, in words.
     """

@@ -76,7 +76,7 @@ def hidden(is_there):
 def to_compile(fun, args, name):
     found = inspection(Question(fun, args, on=parse_place("cpu")))
     (judged,) = (each for each in found.judged if each.checkpoint.function == name)
-    what = judged.judgement.without.trace.lowerable()
+    what = judged.judgement.without().trace.lowerable()
     return stablehlo(lambda *given: list(what.run(given)), what.operands)
 
 

@@ -10,6 +10,7 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from jaxresid.advice.plan import menus
@@ -197,6 +198,42 @@ def test_donation_is_worth_what_a_donating_step_is():
     assert "donation" not in kinds
 
 
+def offloading_loss(which):
+    """The loss with one value of each layer in host memory, and all else computed again."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["moved"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def layer(x, w):
+        made = []
+        for made_by in (lambda: x @ w, lambda: jnp.tanh(made[0]), lambda: made[1] @ w):
+            value = made_by()
+            made.append(checkpoint_name(value, "moved") if len(made) == which else value)
+        return jnp.tanh(made[2]), None
+
+    def offloaded(params, x, y):
+        body = jax.checkpoint(layer, policy=policy, prevent_cse=False)
+        x, _ = jax.lax.scan(body, x, params["layers"])
+        return jnp.mean((x @ params["head"] - y) ** 2)
+
+    return offloaded
+
+
+def test_offloading_is_worth_what_the_best_offloading_policy_is():
+    args = inputs()
+    plan = planned(traced(loss, args, argnums=0), 1)
+    found = relief(plan, "offload")
+    by_hand = [peak_of(offloading_loss(which), args, argnums=0) for which in range(3)]
+    assert found.peak_nbytes == min(by_hand)
+    assert "offload `x @ w` at " in found.change
+    allowed = drafted(traced(loss, args, argnums=0), 1, offload=True)[0]
+    assert "offload" not in {each.kind for each in allowed.floor.reliefs}
+    assert allowed.lowest_nbytes <= found.peak_nbytes
+
+
 def returning_gradients(params, x, y):
     return jax.value_and_grad(checkpointed_loss)(params, x, y)
 
@@ -321,11 +358,11 @@ def test_what_cannot_be_traced_is_not_shown():
     kinds = {
         each.kind for each in planned(traced(exact_loss, inputs(), argnums=0), 1).floor.reliefs
     }
-    assert kinds == {"sharding"}
+    assert kinds == {"offload", "sharding"}
 
 
 def test_the_cheapest_comes_first_and_each_lowers_the_peak():
-    rank = ("donation", "microbatches", "batch", "dtype", "sharding")
+    rank = ("donation", "microbatches", "batch", "offload", "dtype", "sharding")
     for fun, args in ((loss, inputs()), (step, step_inputs())):
         plan = planned(traced(fun, args), 1)
         order = [rank.index(each.kind) for each in plan.floor.reliefs]
@@ -391,7 +428,8 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
 
     monkeypatch.setattr(Reliefs, "_variant", untraced)
     reliefs = planned(traced(step, step_inputs()), 1).floor.reliefs
-    assert {each.kind for each in reliefs} == {"donation", "sharding"} and traces == []
+    assert {each.kind for each in reliefs} == {"donation", "offload", "sharding"}
+    assert traces == []
 
 
 # --- what is proven ----------------------------------------------------------------------------

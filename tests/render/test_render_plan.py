@@ -312,6 +312,8 @@ def loss_inputs():
 @pytest.fixture
 def planning(tmp_path, monkeypatch):
     """`jaxresid plan` with a plan, an edit and its verification that are given."""
+    # Loaded first: what it imports while `jointly_drafted` is replaced, it would keep.
+    import jaxresid.advice.plan.joint.api  # noqa: F401
     from jaxresid.advice.plan.joint import configurations
     from jaxresid.advice.plan.joint import joint as planning_module
     from jaxresid.advice.plan.source import writing

@@ -134,7 +134,7 @@ def confirmed(
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:
     """Return the program without a checkpoint."""
     assert judged.judgement is not None
-    checkpoint, without = judged.checkpoint, judged.judgement.without
+    checkpoint, without = judged.checkpoint, judged.judgement.without()
     where = checkpoint.location
     name = f"without {checkpoint.function}" + (f" at {where.file}:{where.line}" if where else "")
     return PolicyProgram(name, without.trace, without.program, asks_fit=False)

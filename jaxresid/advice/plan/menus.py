@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.advice.plan.objective import Objective
-from jaxresid.advice.plan.options import Menu, menu
+from jaxresid.advice.plan.options import Menu, Option, menu, offload_options
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variants
@@ -62,6 +62,13 @@ class Menus:
             )
             for place in self.places
         ]
+
+    def offloads(self, place: CheckpointPlace) -> list[Option]:
+        """Return the options of a place that offload one value and save nothing."""
+        body_graph = self._graph(place)
+        if body_graph is None:
+            return []
+        return offload_options(place, body_graph, self._taken_names, self._subject.frames.cwd)
 
     def remarks(self) -> Iterator[str]:
         """Yield warnings about what was left out."""

@@ -10,12 +10,12 @@ tell the others well enough to say which are worth a trace; what decides is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
-from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.advice.plan.combinations import Combination, TracedVariant
+from jaxresid.advice.plan.options import Option
+from jaxresid.advice.plan.trials import Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
 
 # How many levels of segments a loop may have. Of loops of 8 to 128 iterations, at all budgets, a
@@ -114,36 +114,6 @@ class _Family:
     inside: float
     more: tuple[float, float] = (0.0, 0.0)
     traced: set[Shape] = field(default_factory=set)
-
-
-class Trials(Protocol):
-    """The search that segments are a part of; see `search.Search`."""
-
-    menus: tuple[Menu, ...]
-    tried: list[TracedVariant]
-    budget: int
-    slack: float
-    may_pay: bool
-
-    def best(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
-        """Return the cheapest variant that fits, or None."""
-        ...
-
-    def lowest(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
-        """Return the variant with the lowest peak."""
-        ...
-
-    def peak(self, tried: TracedVariant) -> float:
-        """Return what the peak of a variant is taken to be, in bytes."""
-        ...
-
-    def trial(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
-        """Trace a combination and return the result; None if it fails."""
-        ...
-
-    def overlap(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
-        """Return whether one of two places is (partly) inside the other."""
-        ...
 
 
 class NestSearch:

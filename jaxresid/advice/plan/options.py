@@ -15,6 +15,10 @@ from jaxresid.model import PlannedValue
 
 # Points of one place's front; more take the solver longer than they are worth.
 _MOST = 200
+# Of how many values, the largest, single ones are exchanged.
+_MOST_EXCHANGED = 12
+# How many of the first and of the largest values are offloaded alone.
+_MOST_ALONE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +73,8 @@ class Menu:
       reduced: A function of an option of the front and of how much more it may cost. It returns the
         option without the new names that save the least cost, or None where leaving out any one
         costs more than that.
+      exchanged: A function of an option of values. It returns those that do something else with one
+        value, the cheapest by the estimate first; None where nothing may be offloaded.
     """
 
     place: CheckpointPlace
@@ -77,6 +83,7 @@ class Menu:
     front: tuple[Option, ...]
     complete: bool
     reduced: Callable[[Option, float], Option | None] = lambda option, most: None
+    exchanged: Callable[[Option], list[Option]] | None = None
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -127,14 +134,67 @@ def menu(
     window = 2 * sum(s.cost for s, f in zip(graph.steps, graph.forward, strict=True) if f)
     program = ValueProgram(graph, transfer, window if transfer is not None else 0.0)
     found, complete = program.front(_MOST, step)
-    proposals = _proposals(graph, found, taken, cwd)
+    front_values = set().union(*(f.saved | f.offloaded for f in found))
+    largest = _largest(graph) if transfer is not None else ()
+    proposals = _proposals(graph, [*sorted(front_values), *largest], taken, cwd)
     front = tuple(_option(place, graph, choosing, proposals) for choosing in found)
 
     def reduced(option: Option, most: float) -> Option | None:
         fewer = _reduced(program, graph, option.choosing, most / place.trips)
         return None if fewer is None else _option(place, graph, fewer, proposals)
 
-    return Menu(place, plain, tuple(known), front, complete, reduced)
+    def exchanged(option: Option) -> list[Option]:
+        made = () if option.choosing is None else _exchanged(program, option.choosing, largest)
+        return [_option(place, graph, choosing, proposals) for choosing in made]
+
+    exchange = None if transfer is None else exchanged
+    return Menu(place, plain, tuple(known), front, complete, reduced, exchange)
+
+
+def offload_options(
+    place: CheckpointPlace, graph: Graph, taken: Sequence[str], cwd: str
+) -> list[Option]:
+    """Return the options that offload one value and save nothing, each alone.
+
+    They are of the largest values, and of the first ones of at least half their size, of which what
+    follows can be made again.
+
+    Args:
+      place: The place.
+      graph: The graph of its body.
+      taken: All names in the program.
+      cwd: The directory that the files of expressions are relative to.
+    """
+    largest = _largest(graph)
+    if not largest:
+        return []
+    enough = graph.saveables[largest[0]].nbytes / 2
+    first = [c for c, each in enumerate(graph.saveables) if each.nbytes >= enough]
+    numbers = list(dict.fromkeys((*first[:_MOST_ALONE], *largest[:_MOST_ALONE])))
+    names = _proposals(graph, numbers, taken, cwd)
+    program = ValueProgram(graph)
+    return [
+        _option(place, graph, program.choosing(frozenset(), frozenset({c})), names) for c in numbers
+    ]
+
+
+def _largest(graph: Graph) -> tuple[int, ...]:
+    """Return the numbers of the largest values, of which single ones are exchanged."""
+    numbers = range(len(graph.saveables))
+    return tuple(sorted(numbers, key=lambda c: -graph.saveables[c].nbytes)[:_MOST_EXCHANGED])
+
+
+def _exchanged(
+    program: ValueProgram, choosing: ValueChoice, values: Sequence[int]
+) -> list[ValueChoice]:
+    """Return the choices that do something else with one of some values, the cheapest first."""
+    found = []
+    for c in values:
+        saved, moved = choosing.saved - {c}, choosing.offloaded - {c}
+        for made in ((saved, moved), (saved | {c}, moved), (saved, moved | {c})):
+            if made != (choosing.saved, choosing.offloaded):
+                found.append(program.choosing(*made))
+    return sorted(found, key=lambda choosing: choosing.cost)
 
 
 def _reduced(
@@ -161,12 +221,12 @@ def _reduced(
 
 
 def _proposals(
-    graph: Graph, found: Sequence[ValueChoice], taken: Sequence[str], cwd: str
+    graph: Graph, numbers: Sequence[int], taken: Sequence[str], cwd: str
 ) -> dict[int, str]:
-    """Return a name for every value that a choice saves or offloads, by its number in the graph."""
+    """Return a name for each of some values, by its number in the graph."""
     used = list(taken)
     names: dict[int, str] = {}
-    for c in sorted(set().union(*(f.saved | f.offloaded for f in found))):
+    for c in dict.fromkeys(numbers):
         saveable = graph.saveables[c]
         if saveable.name is not None:
             names[c] = saveable.name

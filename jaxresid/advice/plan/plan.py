@@ -383,7 +383,8 @@ class Planning:
         if not traces or not self.has_estimate or self.subject.passes > 1:
             return Floor(parts, (), without)
         self.progress("tracing what lowers the floor")
-        reliefs = Reliefs(self.subject, self.variants, shown, self.budget_nbytes)
+        menus = None if self.offload else self.menus
+        reliefs = Reliefs(self.subject, self.variants, shown, self.budget_nbytes, menus)
         return Floor(parts, reliefs.found(is_short=not fits or shown.cost > 0), without)
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:

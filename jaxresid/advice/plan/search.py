@@ -12,10 +12,12 @@ import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 
 from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
+from jaxresid.advice.plan.exchanges import try_exchanges
 from jaxresid.advice.plan.nesting import NestSearch
 from jaxresid.advice.plan.options import UNTOUCHED, Menu, Option
 from jaxresid.advice.plan.peaks import Peaks
 from jaxresid.advice.plan.solver import combine_options
+from jaxresid.advice.plan.splits import try_splits
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Nest, Variant, Variants
@@ -94,7 +96,7 @@ class Search:
         Args:
           excluding: The variants that are ruled out.
         """
-        fitting = [t for t in self.tried if self._fits(t) and t not in excluding]
+        fitting = [t for t in self.tried if self.fits(t) and t not in excluding]
         least = min((t.cost for t in fitting), default=0.0)
         near = [t for t in fitting if t.cost <= least + self.slack]
         return min(near, key=self._effort, default=None)
@@ -119,7 +121,7 @@ class Search:
     def run(self) -> None:
         """Try whatever may be the cheapest."""
         plain = self.trial({})
-        if plain is not None and self._fits(plain) and not plain.cost and not self.may_pay:
+        if plain is not None and self.fits(plain) and not plain.cost and not self.may_pay:
             self._try_policies([None])  # nothing is cheaper; the lowest is shown all the same
             return
         if self._fronts is not None:
@@ -133,7 +135,8 @@ class Search:
             self._try_front(fronts[0], {})
         elif fronts:
             self._try_combinations()
-        self._try_splits()
+        try_exchanges(self, self._exhaustive_limit)
+        try_splits(self)
         for nest in self._nests:
             nest.run()
         self._simplify()
@@ -207,7 +210,7 @@ class Search:
         """Return whether one of two places is (partly) inside the other."""
         return (one, other) in self._overlaps or (other, one) in self._overlaps
 
-    def _other_choices(
+    def others(
         self, place: CheckpointPlace, tried: TracedVariant
     ) -> dict[CheckpointPlace, Option | Runs]:
         """Return what was done at the other places, without those that overlap with this one."""
@@ -217,7 +220,8 @@ class Search:
             if other is not place and not self.overlap(place, other)
         }
 
-    def _fits(self, tried: TracedVariant | None) -> bool:
+    def fits(self, tried: TracedVariant | None) -> bool:
+        """Return whether a variant, if it was traced, fits into the budget."""
         return tried is not None and self.peak(tried) <= self.budget
 
     @property
@@ -244,7 +248,7 @@ class Search:
         low, high = 0, len(front)  # the first that fits lies in [low, high)
         while low < high:
             middle = (low + high) // 2
-            if self._fits(at(middle)):
+            if self.fits(at(middle)):
                 high = middle
             else:
                 low = middle + 1
@@ -296,7 +300,7 @@ class Search:
                     for menu, table, i in zip(self.menus, tables, picked, strict=True)
                 }
             )
-            if self._fits(tried):
+            if self.fits(tried):
                 low = limit
             elif limit == least:
                 break
@@ -339,72 +343,13 @@ class Search:
             for menu in by_cost:
                 best = self.best()
                 assert best is not None
-                others = self._other_choices(menu.place, best)
+                others = self.others(menu.place, best)
                 self.trial({**others, menu.place: menu.plain})
                 for option in menu.known:
                     self.trial({**others, menu.place: option})
                 self._try_front(menu, others)
             if self.best() is start:
                 return
-
-    # -- some calls only ---------------------------------------------------------------------
-
-    def _try_splits(self) -> None:
-        """Try one option for the first of a place's several calls and another for the others.
-
-        The first ones, since what the later calls keep is free again when the backward pass comes
-        to them. Of options that fit at all calls and options that do not, as many calls as needed
-        get the first.
-        """
-        for menu in self.menus:
-            place = menu.place
-            if place.calls < 2 or not place.can_split:
-                continue
-            best = self.best()
-            if best is None:
-                return
-            others = self._other_choices(place, best)
-            alone = [(o, self.known({**others, place: o})) for o in menu.options]
-            known = [(o, t) for o, t in alone if t is not None]
-            fitting = [(o, t) for o, t in known if self._fits(t)]
-            not_fitting = [(o, t) for o, t in known if not self._fits(t)]
-            pairs = [
-                (self._guess(a, b), heavy, light, a, b)
-                for heavy, a in fitting
-                for light, b in not_fitting
-                if b.cost < a.cost
-            ]
-            for guess, heavy, light, _, _ in sorted(pairs, key=lambda pair: pair[0]):
-                best = self.best()
-                if best is None or guess > best.cost:
-                    break
-                self._bisect(place, heavy, light, others)
-
-    def _bisect(
-        self,
-        place: CheckpointPlace,
-        heavy: Option,
-        light: Option,
-        others: Mapping[CheckpointPlace, Option | Runs],
-    ) -> None:
-        """Find by bisection the fewest first calls that have to be under `heavy`."""
-        low, high = 0, place.calls  # high fits
-        while high - low > 1:
-            middle = (low + high) // 2
-            runs = ((heavy, middle), (light, place.calls - middle))
-            tried = self.trial({**others, place: runs})
-            if tried is None:
-                return
-            if self._fits(tried):
-                high = middle
-            else:
-                low = middle
-
-    def _guess(self, heavy: TracedVariant, light: TracedVariant) -> float:
-        """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
-        most, least = self.peak(light), self.peak(heavy)
-        share = (most - self.budget) / max(most - least, 1)
-        return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)
 
 
 def _key(runs: Combination) -> Hashable:

@@ -14,10 +14,11 @@ import functools
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.checkpoints.alike import alike_checkpoints
+from jaxresid.inspector.checkpoints.counterfactuals import Counterfactual
 from jaxresid.inspector.checkpoints.judging import (
     TAGGED,
     Case,
-    Counterfactual,
     EvaluatedCheckpoints,
     judge_all,
 )
@@ -91,6 +92,7 @@ def evaluate_checkpoints(
         without=without,
         shape=lambda site: shape(program, site) if site.is_as_written else None,
         named=program,
+        alike=alike_checkpoints(traced, checkpoint_sites),
     )
     judged, offered = judge_all(
         case, residuals, program_as_written, estimate, profile, OpSources(traced)

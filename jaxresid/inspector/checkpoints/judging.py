@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.checkpoints.alike import PlacedCheckpoint
+from jaxresid.inspector.checkpoints.counterfactuals import Counterfactual, Counterfactuals
 from jaxresid.inspector.checkpoints.evidence import findings
 from jaxresid.inspector.checkpoints.offers import Offer, offers
 from jaxresid.inspector.checkpoints.policies import answers
@@ -17,12 +20,10 @@ from jaxresid.inspector.checkpoints.verdicts import (
     judge_by_xla,
     unjudged,
 )
-from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import OpSources, peak_nbytes
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Checkpoint, Cost, Finding, Peak, Phases, Residual, totals_of
 
 # Said where what a program without its checkpoints costs is not known.
@@ -52,34 +53,17 @@ class EvaluatedCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Counterfactual:
-    """The program without a checkpoint.
-
-    Attributes:
-      kept_nbytes: bytes of computed residuals in device memory.
-      cost: what it costs.
-      program: the program itself.
-      trace: the trace that it was made from.
-    """
-
-    kept_nbytes: int
-    cost: Cost
-    program: Program
-    trace: Traced
-
-
-@dataclass(frozen=True, slots=True)
 class Judgement:
     """What a verdict on a checkpoint is made of.
 
     Attributes:
       facts: the facts.
-      without: the program without the checkpoint.
+      without: makes the program without the checkpoint.
       findings: makes the findings about the checkpoint, given such facts.
     """
 
     facts: VerdictFacts
-    without: Counterfactual
+    without: Callable[[], Counterfactual]
     findings: Callable[[VerdictFacts], tuple[Finding, ...]]
 
 
@@ -128,6 +112,7 @@ class Case:
       without: makes the program without a checkpoint; raises JaxresidError where that fails.
       shape: tells how a checkpoint is placed, see `placement.shape`.
       named: makes the program with its checkpoints and checkpoint_names as written.
+      alike: groups of checkpoints that are alike, in program order.
     """
 
     sites: Sequence[CheckpointSite]
@@ -135,6 +120,7 @@ class Case:
     without: Callable[[CheckpointSite], Counterfactual]
     shape: Callable[[CheckpointSite], str | None]
     named: Callable[[], Program]
+    alike: Sequence[Sequence[PlacedCheckpoint]] = ()
 
 
 def judge_all(
@@ -164,24 +150,27 @@ def judge_all(
     def found(facts: VerdictFacts) -> tuple[Finding, ...]:
         return findings(facts, residuals, written, case.named, places)
 
+    counterfactuals = Counterfactuals(
+        case.without, written, profile, case.alike, has_peaks=estimate is not None
+    )
     for site in case.sites:
         try:
-            other = case.without(site)
+            without = counterfactuals.figures(site)
         except JaxresidError as e:
             judged.append(JudgedCheckpoint(unjudged(site, figures, str(e))))
             continue
-        nbytes = None if estimate is None else peak_nbytes(lower(other.program, profile))
         facts = VerdictFacts(
             site=site,
             answers=policy_answers[site],
             shape=case.shape(site),
             around=_around(site, case.sites),
             figures=figures,
-            without=ProgramFigures(other.kept_nbytes, nbytes, other.cost),
+            without=without,
             peak_location=None if estimate is None else estimate.location,
         )
         checkpoint = judge(facts, found(facts))
-        judged.append(JudgedCheckpoint(checkpoint, Judgement(facts, other, found)))
+        make = functools.partial(counterfactuals.without, site)
+        judged.append(JudgedCheckpoint(checkpoint, Judgement(facts, make, found)))
     return tuple(judged), offers([site for site in case.sites if policy_answers[site].offloads])
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.checkpoints.counterfactuals import Counterfactual
 from jaxresid.inspector.checkpoints.judging import (
     TAGGED,
     Case,
-    Counterfactual,
     EvaluatedCheckpoints,
     JudgedCheckpoint,
     figures_of,

@@ -50,9 +50,9 @@ def key(jaxpr: Jaxpr) -> Hashable:
                 eqn.primitive,
                 all_of(eqn.invars),
                 all_of(eqn.outvars),
-                tuple((name, _hashable(value)) for name, value in eqn.params.items()),
+                tuple((name, hashable(value)) for name, value in eqn.params.items()),
                 frozenset(eqn.effects),
-                _hashable(eqn.ctx),
+                hashable(eqn.ctx),
                 jax_compat.traceback(eqn),
             )
             for eqn in jaxpr.eqns
@@ -61,7 +61,8 @@ def key(jaxpr: Jaxpr) -> Hashable:
     )
 
 
-def _hashable(value: Any) -> Hashable:
+def hashable(value: Any) -> Hashable:
+    """Return a value; one without a hash in a form that is equal to itself alone."""
     try:
         hash(value)
     except TypeError:

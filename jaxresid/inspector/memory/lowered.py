@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.rules.kernels import kernels
+from jaxresid.inspector.memory.rules.kernels import Kernels, kernels
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.program.ops import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +21,7 @@ class Lowered:
 
     program: Program
     profile: Profile
-    block: Block
+    block: Kernels
 
 
 def lower(program: Program, profile: Profile) -> Lowered:

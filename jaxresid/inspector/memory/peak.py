@@ -16,7 +16,7 @@ from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.layer_paths import folded_scopes, pattern
+from jaxresid.layer_paths import folded_scopes, scope_key
 from jaxresid.model import NOWHERE, LiveValue, Location, Peak, Source
 
 _CURVE = 200
@@ -242,7 +242,7 @@ def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:
     groups: dict[tuple[object, ...], list[LiveValue]] = {}
     for v in each:
         path = v.path if v.primitive is None else None
-        source = replace(v.source, scope=pattern(v.source.scope), library=_call(v.source.library))
+        source = replace(v.source, scope=scope_key(v.source.scope), library=_call(v.source.library))
         if v.kind == "output":  # an optimizer has a line for each kind of its state
             source = Source(v.location)
         key = (v.kind, v.aval, v.primitive, source, v.phase, path)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.home import FOLDER
 from jaxresid.inspector.jaxpr.levels import scope_of
-from jaxresid.layer_paths import folded, pattern
+from jaxresid.layer_paths import folded, folded_scopes, pattern, scope_key
 from jaxresid.model import (
     NOWHERE,
     CompiledBuffer,
@@ -110,7 +110,7 @@ def _alike(row: CompiledBuffer) -> CompiledBuffer:
     return replace(
         row,
         nbytes=0,
-        source=replace(row.source, scope=pattern(row.source.scope)),
+        source=replace(row.source, scope=scope_key(row.source.scope)),
         residual=row.residual and pattern(row.residual),
         origin=row.origin
         and replace(row.origin, path=row.origin.path and pattern(row.origin.path)),
@@ -127,7 +127,7 @@ def _folded(group: Sequence[CompiledBuffer]) -> CompiledBuffer:
         first,
         nbytes=sum(row.nbytes for row in group),
         count=len(group),
-        source=replace(first.source, scope=folded(row.source.scope for row in group)),
+        source=replace(first.source, scope=folded_scopes(row.source.scope for row in group)),
         residual=first.residual and folded(row.residual for row in group if row.residual),
         origin=origin,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from jaxresid.layer_paths import folded, pattern
+from jaxresid.layer_paths import folded_scopes, pattern, scope_key
 from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
 from jaxresid.option_types import GroupBy
 from jaxresid.render.style.words import aval_text, short_path
@@ -63,7 +63,7 @@ class ResidualRow:
     def source(self) -> Source:
         """The source of the first residual that is computed, with the modules of all of them."""
         each = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
-        return replace(each[0], scope=folded(s.scope for s in each)) if each else NOWHERE
+        return replace(each[0], scope=folded_scopes(s.scope for s in each)) if each else NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _identity(residual: Residual, i: int) -> Hashable:
         return (
             *key,
             *(o.primitive, o.name, o.named_at, o.within, o.through),
-            replace(o.source, scope=pattern(o.scope)),
+            replace(o.source, scope=scope_key(o.scope)),
             pattern(o.path or ""),
         )
     return (*key, pattern(getattr(o, "path", "")))

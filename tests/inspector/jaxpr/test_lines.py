@@ -467,3 +467,19 @@ def test_folded(paths, text):
 )
 def test_folded_scopes(scopes, text):
     assert folded_scopes(scopes) == text
+
+
+def test_a_first_layer_without_a_number_is_one_of_its_layers():
+    def loss(ws, x):
+        for name, w in zip(("dense", "dense_1", "dense_2"), ws, strict=True):
+            with jax.named_scope(name):
+                x = jnp.sin(x @ w)
+        return x.sum()
+
+    report = jaxresid.inspect(loss, on="gpu:h100")([f32(4, 4)] * 3, f32(64, 4))
+    assert [(row.count, row.source.scope) for row in rows(report, View()).shown] == [
+        (3, "dense_*"),  # the cosines
+        (2, "dense_*"),  # the inputs of the second and the third
+    ]
+    kept = [live for live in report.peak.live if live.kind == "residual"]
+    assert [(live.count, live.source.scope) for live in kept] == [(2, "dense_*")]

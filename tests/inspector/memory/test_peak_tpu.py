@@ -14,7 +14,7 @@ from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.profile import TPU
 from jaxresid.inspector.memory.rules.kernels import Kernel, kernels
-from jaxresid.inspector.memory.rules.layouts import stored_nbytes
+from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.program.ops import Block, Value
 from jaxresid.inspector.trace.function import trace
@@ -413,6 +413,26 @@ def test_a_reshape_of_the_minor_axis_is_a_copy_in_float32():
     block = lowered(loss, ((ROWS, WIDTH), BF16), ((WIDTH, WIDTH), BF16))
     cut = [op for op in block.ops if op.name == "reshape" and op.phase == "forward"]
     assert [size(block, op.results[0]) for op in cut] == [4 * ACTIVATION]
+
+
+def test_heads_that_a_batched_dot_reads_are_not_padded():
+    shape = 16, ROWS // 16, 8, 64
+
+    def attended(x, w):
+        q = (x @ w).reshape(shape)
+        return jnp.sum(jnp.square(jnp.einsum("bqhd,bkhd->bhqk", q, q)))
+
+    def grouped(x, w):
+        y = (x @ w).reshape(shape)
+        return jnp.sum(jnp.square(y - jnp.mean(y, axis=(1, 3), keepdims=True)))
+
+    def padding(loss):
+        block = program(loss, ((ROWS, 512), BF16), ((512, 512), BF16)).block
+        split = Value(shape, "bfloat16", 2)
+        return stored_nbytes(split, 2, layouts(block)) / split.nbytes
+
+    assert padding(attended) == 1
+    assert padding(grouped) == 2  # 64 of 128 lanes
 
 
 # --- whatever else a program may hold --------------------------------------------------------

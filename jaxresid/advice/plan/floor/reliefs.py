@@ -1,8 +1,8 @@
 """Changes besides checkpoints that lower a plan's peak, each with its effect on the program.
 
-Of a change of shapes or dtypes the function is traced again, with the plan's checkpoints. Donation,
-a split over devices and a move to the host leave the jaxpr as it is: the program is built of it
-again. What cannot be traced with a change is not told of.
+Of a change of shapes or dtypes the function is traced again, with the plan's checkpoints. Donation
+and a split over devices leave the jaxpr as it is: the program is built of it again. What cannot be
+traced with a change is not told of.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.floor.accumulation import accumulated
+from jaxresid.advice.plan.floor.offloads import best_offload
 from jaxresid.advice.plan.floor.parts import argument_name
+from jaxresid.advice.plan.menus import Menus
 from jaxresid.advice.plan.search import choices
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
@@ -62,11 +64,19 @@ class Reliefs:
       variants: The variants of it.
       shown: The plan's variant.
       budget_nbytes: The budget.
+      menus: The menus of its places, for what offloading does; None: nothing is offloaded besides
+        what the plan offloads.
     """
 
     def __init__(
-        self, subject: Subject, variants: Variants, shown: TracedVariant, budget_nbytes: int
+        self,
+        subject: Subject,
+        variants: Variants,
+        shown: TracedVariant,
+        budget_nbytes: int,
+        menus: Menus | None = None,
     ) -> None:
+        self._menus, self._shown = menus, shown
         self._subject, self._variants, self._budget = subject, variants, budget_nbytes
         self._trace, self._peak = shown.variant.trace, shown.variant.peak_nbytes
         is_written = not shown.changes
@@ -84,7 +94,13 @@ class Reliefs:
         """
         if not is_short:
             return tuple(self._donated())
-        each = (self._donated(), self._in_microbatches(), self._narrowed(), self._split())
+        each = (
+            self._donated(),
+            self._in_microbatches(),
+            self._offloaded(),
+            self._narrowed(),
+            self._split(),
+        )
         return tuple(itertools.chain.from_iterable(each))
 
     # -- each change -------------------------------------------------------------------------
@@ -129,6 +145,14 @@ class Reliefs:
             else:
                 change = f"half the batch: {half} in place of {batch.size} in {_listed(names)}"
                 yield from self._told("batch", change, _program(made))
+
+    def _offloaded(self) -> Iterator[Relief]:
+        """Yield the move of one value of a checkpointed body to host memory, and back."""
+        if self._menus is None:
+            return
+        found = best_offload(self._variants, self._menus, self._shown)
+        if found is not None:
+            yield from self._told("offload", found.text, found.variant.program)
 
     def _narrowed(self) -> Iterator[Relief]:
         """Yield the parameters or the batch in bfloat16 in place of float32.

@@ -3,7 +3,7 @@
 Arrays are tiled by 8 rows of 128 lanes over the two minor axes, which are padded to whole tiles; of
 two or four rows a tile is as high as they are. The compiler chooses the axes among the last. For an
 image they are the batch and the features. An array that is reshaped across tiles keeps its own
-order, unless that takes more than double.
+order, unless that takes more than double, or a batched dot reads it, which takes any order.
 """
 
 from __future__ import annotations
@@ -24,21 +24,26 @@ _LARGE = 1 << 18
 def layouts(block: Block) -> dict[tuple[int, ...], tuple[int, int]]:
     """Return the shapes in a program whose layout is not free, with the axes that are tiled."""
     found: dict[tuple[int, ...], tuple[int, int]] = {}
-    for op in all_ops(block.ops):
+    ops = list(all_ops(block.ops))
+    multiplied = {v.shape for op in ops if _is_batched(op) for v in op.operands[:2]}
+    for op in ops:
         if op.name == "conv_general_dilated":
             numbers = op.params["dimension_numbers"]
             found.setdefault(op.operands[0].shape, tuple(numbers.lhs_spec[:2]))
             found.setdefault(op.results[0].shape, tuple(numbers.out_spec[:2]))
-        elif op.name == "dot_general":
+        elif _is_batched(op):
             rank = len(op.results[0].shape)
-            if op.params["dimension_numbers"][1][0]:
-                found.setdefault(op.results[0].shape, (rank - 2, rank - 1))
-        elif op.name == "reshape" and cuts_tiles(op):
+            found.setdefault(op.results[0].shape, (rank - 2, rank - 1))
+        elif op.name == "reshape" and cuts_tiles(op) and op.results[0].shape not in multiplied:
             shape = op.results[0].shape
             rank = len(shape)
             if rank > 1 and _padded(shape[-2:], [0, 1]) <= 2 * shape[-1] * shape[-2]:
                 found.setdefault(shape, (rank - 2, rank - 1))
     return found
+
+
+def _is_batched(op: Op) -> bool:
+    return op.name == "dot_general" and bool(op.params["dimension_numbers"][1][0])
 
 
 def stored_nbytes(

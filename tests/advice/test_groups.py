@@ -1,5 +1,6 @@
 """Python loops in groups: against brute force, and the written code against the original."""
 
+import ast
 import dataclasses
 import itertools
 
@@ -11,6 +12,7 @@ import pytest
 import jaxresid
 from jaxresid.advice.plan.nesting import Shape, segmented
 from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.source.loop_variables import loop_variables
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import InputsError
@@ -449,3 +451,40 @@ def test_without_a_loop_there_is_nothing_to_cut():
         jaxresid.compare(jnp.sum, at="segments", on=ON)(f32(8))
     with pytest.raises(InputsError, match="compared without policies"):
         jaxresid.compare(plain, at="segments", policies={"a": None}, on=ON)(*inputs())
+
+
+# -- what a loop hands on --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "carried", "results"),
+    [
+        ("x = f(w, x)", "x", "x", "x"),
+        ("h = f(w, x); x = h + w", "x", "x", "x"),
+        ("h = f(w, x); x = h", "x, h", "x", "h x"),
+        ("x += w", "x", "x", "x"),
+        ("x = f(x) if w else g(y)", "x", "x", "x"),
+        ("y = [x * z for z in w]; x = sum(y)", "x", "x", "x"),
+        ("y = (lambda x: x + w)(x); x = y", "x", "x", "x"),
+        ("(x, z), y = f(w)", "x", "", "x"),
+        ("x = f(s := w) + s", "x", "", "x"),
+        ("def g(v): return v * x\n        x = g(w)", "x", "x", "x"),
+        ("if w: a = w\n        x = f(a)", "x", "a", "a x"),
+        ("for v in w: x = f(v, x)", "x", "x", "x"),
+        ("with f(w) as v: x = v", "x", "", "x"),
+    ],
+)
+def test_what_a_loop_hands_on(body, after, carried, results):
+    text = f"def loss(x, y, ws):\n    for w in ws:\n        {body}\n    return {after}\n"
+    (function,) = ast.parse(text).body
+    found = loop_variables(function.body[0], function)
+    assert (set(found.carried), set(found.results)) == (set(carried.split()), set(results.split()))
+
+
+def test_what_another_round_around_a_loop_reads_is_a_result():
+    text = (
+        "def loss(x, ws):\n    last = 0\n    for _ in ws:\n        x = x + last\n"
+        "        for w in ws:\n            last = w * x\n    return x\n"
+    )
+    (function,) = ast.parse(text).body
+    assert loop_variables(function.body[1].body[1], function).results == ("last",)

@@ -154,7 +154,10 @@ def lowest(fun, *args):
 def test_a_step_is_planned_at_its_calls(programs):
     fun = programs("step")
     plan = lowest(fun, *fun.__globals__["step_inputs"]())
-    assert [(s.kind, s.function) for s in plan.sites] == [("call", "dense")]
+    assert [(s.kind, s.function) for s in plan.sites] == [
+        ("groups", "loop in loss"),
+        ("call", "dense"),
+    ]
     assert plan.answer in ("fits", "may not fit", "too close")
     assert "static_argnums=(2,)" in "".join(plan.code)
     assert plan.peak_nbytes < plan.plain_nbytes
@@ -163,7 +166,10 @@ def test_a_step_is_planned_at_its_calls(programs):
 def test_a_loop_is_left_to_the_user_with_what_to_write(programs):
     fun = programs("inline_step")
     plan = lowest(fun, *fun.__globals__["step_inputs"]())
-    assert [(s.kind, s.function) for s in plan.sites] == [("block", "loop in inline_loss")]
+    assert [(s.kind, s.function) for s in plan.sites] == [
+        ("groups", "loop in inline_loss"),
+        ("block", "loop in inline_loss"),
+    ]
     assert plan.doubt is not None
     said = " ".join(plan.unwritten)
     assert "mlp.py:16: by hand: make what this loop does in one iteration a function" in said

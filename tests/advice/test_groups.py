@@ -1,5 +1,6 @@
 """Python loops in groups: against brute force, and the written code against the original."""
 
+import ast
 import dataclasses
 import itertools
 
@@ -8,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxresid
 from jaxresid.advice.plan.nesting import Shape, segmented
 from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.source.loop_variables import loop_variables
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
+from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.model import PlannedPart
@@ -411,3 +415,76 @@ def test_a_loop_that_is_no_for_statement_is_left_to_hands(folder):
     text = f"{HEAD}def loss(ws, x):\n    while ws:\n        x = layer(ws.pop(), x)\n    return x\n"
     (reason,) = refused(text, grouped(text, "while ws", 4))
     assert "no for statement; by hand: make what 4 iterations do" in reason
+
+
+# -- the comparison --------------------------------------------------------------------------------
+
+
+def test_sizes_are_compared():
+    compared = jaxresid.compare(plain, at="segments", on=ON)(*inputs(12))
+    rows = {row.policy: row for row in compared.rows}
+    sizes = (2, 3, 4, 6)
+    cut = [f"groups of {size}{more}" for size in sizes for more in ("", ", checkpointed inside")]
+    assert list(rows) == ["none", "as-written", *cut]
+    found, planning = searched(plain, inputs(12), 2**40)
+    with found.tracing():
+        tried = planning.search.trial(
+            {groups_in(planning).place: segmented(None, Shape((4,), 3, 0))}
+        )
+    assert rows["groups of 4"].peak_nbytes == tried.peak
+    assert rows["groups of 4"].recompute_flops == tried.cost
+    inside = rows["groups of 4, checkpointed inside"]
+    assert inside.peak_nbytes < tried.peak < rows["none"].peak_nbytes
+
+
+def test_segments_of_scans_are_compared():
+    def scanned(ws, x):
+        return jnp.mean(jax.lax.scan(lambda x, w: (layer(w, x), None), x, ws)[0])
+
+    compared = jaxresid.compare(scanned, at="segments", on=ON)(f32(9, 32, 32), f32(2048, 32))
+    named = [row.policy for row in compared.rows if row.error is None]
+    assert named[2:] == ["segments of 3", "segments of 3, checkpointed inside"]
+
+
+def test_without_a_loop_there_is_nothing_to_cut():
+    with pytest.raises(InputsError, match="no loop was found that can be cut"):
+        jaxresid.compare(jnp.sum, at="segments", on=ON)(f32(8))
+    with pytest.raises(InputsError, match="compared without policies"):
+        jaxresid.compare(plain, at="segments", policies={"a": None}, on=ON)(*inputs())
+
+
+# -- what a loop hands on --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "carried", "results"),
+    [
+        ("x = f(w, x)", "x", "x", "x"),
+        ("h = f(w, x); x = h + w", "x", "x", "x"),
+        ("h = f(w, x); x = h", "x, h", "x", "h x"),
+        ("x += w", "x", "x", "x"),
+        ("x = f(x) if w else g(y)", "x", "x", "x"),
+        ("y = [x * z for z in w]; x = sum(y)", "x", "x", "x"),
+        ("y = (lambda x: x + w)(x); x = y", "x", "x", "x"),
+        ("(x, z), y = f(w)", "x", "", "x"),
+        ("x = f(s := w) + s", "x", "", "x"),
+        ("def g(v): return v * x\n        x = g(w)", "x", "x", "x"),
+        ("if w: a = w\n        x = f(a)", "x", "a", "a x"),
+        ("for v in w: x = f(v, x)", "x", "x", "x"),
+        ("with f(w) as v: x = v", "x", "", "x"),
+    ],
+)
+def test_what_a_loop_hands_on(body, after, carried, results):
+    text = f"def loss(x, y, ws):\n    for w in ws:\n        {body}\n    return {after}\n"
+    (function,) = ast.parse(text).body
+    found = loop_variables(function.body[0], function)
+    assert (set(found.carried), set(found.results)) == (set(carried.split()), set(results.split()))
+
+
+def test_what_another_round_around_a_loop_reads_is_a_result():
+    text = (
+        "def loss(x, ws):\n    last = 0\n    for _ in ws:\n        x = x + last\n"
+        "        for w in ws:\n            last = w * x\n    return x\n"
+    )
+    (function,) = ast.parse(text).body
+    assert loop_variables(function.body[1].body[1], function).results == ("last",)

@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from jaxresid.advice.plan.source.writing import edits
+from jaxresid.advice.plan.verification import PlanFigures, keeps_to
 from jaxresid.cli.options.inputs import TargetOptions, inspected, subject_of
 from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving
@@ -305,3 +306,17 @@ def test_expressions_of_a_long_file(tmp_path):
     start = time.process_time()
     assert len(_expressions(str(file))) == 6 * 4000
     assert time.process_time() - start < 5  # minutes if it grew with the square
+
+
+def test_code_may_hold_a_trifle_less_than_was_promised():
+    promised = PlanFigures(10**9, 10**8, 0, 5, 7)
+    for change, is_kept in [
+        ({}, True),
+        ({"peak_nbytes": 10**9 - 128}, True),
+        ({"kept_nbytes": 10**8 - 128}, True),
+        ({"peak_nbytes": 10**9 + 1}, False),
+        ({"kept_nbytes": 10**8 - 10**5}, False),
+        ({"recompute_flops": 4}, False),
+        ({"host_nbytes": 1}, False),
+    ]:
+        assert keeps_to(dataclasses.replace(promised, **change), promised) is is_kept

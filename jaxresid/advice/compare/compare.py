@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.advice.compare import pareto as frontier
+from jaxresid.advice.compare.cut_loops import SEGMENTS, cut_loops, loops_target
 from jaxresid.advice.compare.policy_targets import WORDS, PolicyTarget, policy_target, remarks
 from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
@@ -78,7 +79,8 @@ def compare(
       fun: The function to compare, as for `jaxresid.inspect`.
       at: Where the policy goes: `all-sites`, `scan-bodies`, `calls`, `whole`, or a place such as
         `model.py:42`. None means the checkpoints that the code has, else the bodies of its scans,
-        else the calls of functions that were found, else everything.
+        else the calls of functions that were found, else everything. `segments` compares loops in
+        checkpointed segments, and Python loops in groups, of several sizes instead of policies.
       policies: More policies to try, by name or as they are.
       measure: Also run each variant on the local device, with random inputs where arguments are
         abstract.
@@ -163,20 +165,26 @@ def comparison(
       limit_s: Seconds that all compiles may take together.
       progress: Called with a text that says what is being done.
     """
+    if at == SEGMENTS and policies:
+        raise InputsError("segments are compared without policies; leave them out")
     arguments = subject.trace.arguments
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:
         leaf_recipes(measure.leaves, paths)  # refused before anything is traced again
     with gc_paused(), subject.tracing():
         variants = subject.variants()
-        target = policy_target(variants.places(), at)
+        target = loops_target(variants) if at == SEGMENTS else policy_target(variants.places(), at)
         table = ComparisonTable(subject, variants, target, progress or (lambda _: None))
         table.add(NONE, target.choices(None))
         table.add(WRITTEN, {})
         for label, policy in policies:
             table.add(label, target.choices(Choice(policy)), policy)
-        for each in candidates(table.names()):
-            table.add(each.text, target.choices(Choice(each.policy)))
+        if at == SEGMENTS:
+            for label, choices in cut_loops(variants, target):
+                table.add(label, choices)
+        else:
+            for each in candidates(table.names()):
+                table.add(each.text, target.choices(Choice(each.policy)))
     rows: Sequence[ComparisonRow] = table.rows
     warnings = (*subject.warnings, *remarks(variants))
     is_estimated = has_estimate(subject.place)
@@ -358,7 +366,7 @@ class ComparisonTable:
     def _variant(self, label: str, choices: Choices) -> Variant:
         if not choices:
             return self._written
-        if label == NONE and self._target.at in WORDS:
+        if label == NONE and self._target.at in (*WORDS, SEGMENTS):
             return self._plain
         return self._factory.variant(choices)
 

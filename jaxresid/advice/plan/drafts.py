@@ -22,6 +22,7 @@ from jaxresid.advice.plan.verification import (
     PlanFigures,
     UnverifiedError,
     figures,
+    keeps_to,
     retrace,
 )
 from jaxresid.inspector.subject.base import Subject
@@ -127,7 +128,7 @@ class Drafts:
 
     def is_right(self, draft: Draft) -> bool:
         """Return whether the code of a draft gave what the variant promises, or was not traced."""
-        return draft.figures == figures(draft.tried.variant, self._plain)
+        return keeps_to(draft.figures, figures(draft.tried.variant, self._plain))
 
     @property
     def wrong(self) -> list[TracedVariant]:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Check = Callable[["Sequence[FileEdit]", "PlanFigures"], "WrittenCode"]
 
 
+# As a share of what was promised.
+_TRIFLE = 1e-4
+
+
 class UnverifiedError(Exception):
     """The reason why the code of a plan cannot be traced."""
 
@@ -42,6 +46,22 @@ class PlanFigures:
     host_nbytes: int
     recompute_flops: int
     plain_flops: int
+
+
+def keeps_to(found: PlanFigures, promised: PlanFigures) -> bool:
+    """Return whether code gives what was promised of it.
+
+    It may hold a trifle less: what a loop makes of keys to go through them is made once where the
+    code makes a list of it first, and in each group without.
+    """
+    pairs = (
+        (found.peak_nbytes, promised.peak_nbytes),
+        (found.kept_nbytes, promised.kept_nbytes),
+    )
+    return (
+        (found.recompute_flops, found.plain_flops, found.host_nbytes)
+        == (promised.recompute_flops, promised.plain_flops, promised.host_nbytes)
+    ) and all(0 <= most - nbytes <= _TRIFLE * most for nbytes, most in pairs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

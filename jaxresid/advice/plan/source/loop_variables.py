@@ -224,26 +224,34 @@ class _Body:
         return self._read(target, known)
 
     def _read(self, node: ast.AST, known: set[str]) -> set[str]:
-        """Take in what is read; return what is known after it, with what `:=` gives a value."""
-        own = {
-            each.id
-            for inner in ast.walk(node)
-            if isinstance(inner, _COMPREHENSIONS)
-            for generator in inner.generators
-            for each in _names(generator.target, ast.Store)
-        }
-        own |= {
-            arg.arg
-            for inner in ast.walk(node)
-            if isinstance(inner, ast.arguments)
-            for arg in (*inner.posonlyargs, *inner.args, *inner.kwonlyargs)
-        }
-        for name in _names(node, ast.Load):
-            if name.id not in own:
-                self._read_name(name.id, known)
-        made = {inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr)}
-        self.bound.update(dict.fromkeys(made))
-        return known | made
+        """Take in what is read, in order; return what is known after it."""
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                self._read_name(name, known)
+            case ast.NamedExpr(target=target, value=value):
+                return self._bind(target, self._read(value, known))
+            case ast.Lambda() | ast.FunctionDef():
+                arguments = node.args
+                for default in (*arguments.defaults, *arguments.kw_defaults):
+                    if default is not None:
+                        known = self._read(default, known)
+                own = {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
+                body = [node.body] if isinstance(node, ast.Lambda) else node.body
+                own |= {n.id for inner in body for n in _names(inner, ast.Store)}
+                for inner in body:
+                    self._read(inner, known | own)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                known = self._read(node.generators[0].iter, known)
+                own = {n.id for g in node.generators for n in _names(g.target, ast.Store)}
+                first, *others = node.generators
+                rest = [*first.ifs, *others]
+                rest += [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
+                for each in rest:
+                    self._read(each, known | own)
+            case _:
+                for part in ast.iter_child_nodes(node):
+                    known = self._read(part, known)
+        return known
 
     def _read_name(self, name: str, known: set[str]) -> None:
         if name not in known:

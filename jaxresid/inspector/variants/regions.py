@@ -500,7 +500,8 @@ class _CallSearch:
 def _alike_in_a_row(calls: Sequence[_Call]) -> bool:
     """Return whether two calls that follow each other leave eqns that differ in params alone.
 
-    Iterations that take slices by the number of the round do.
+    Iterations that take slices by the number of the round do. Values of other names do not, as a
+    policy tells them apart.
     """
     shapes = [_shape(call) for call in calls]
     return any(a == b for a, b in itertools.pairwise(shapes))
@@ -508,9 +509,21 @@ def _alike_in_a_row(calls: Sequence[_Call]) -> bool:
 
 def _shape(call: _Call) -> Hashable:
     return tuple(
-        (eqn.primitive, jax_compat.traceback(eqn), tuple(v.aval for v in eqn.outvars))
+        (
+            eqn.primitive,
+            jax_compat.traceback(eqn),
+            tuple(v.aval for v in eqn.outvars),
+            _names(eqn),
+        )
         for eqn in call.eqns
     )
+
+
+def _names(eqn: Eqn) -> frozenset[str]:
+    """Return the names of the values that an eqn names, at any depth."""
+    inner = itertools.chain.from_iterable(eqns_in(nest.jaxpr) for nest in nests(eqn))
+    named = (each for each in (eqn, *inner) if jax_compat.primitive_name(each) == "name")
+    return frozenset(str(jax_compat.params(each)["name"]) for each in named)
 
 
 def _is_inside(call: _Call, block: Sequence[_Call]) -> bool:

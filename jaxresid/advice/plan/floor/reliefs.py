@@ -154,7 +154,7 @@ class Reliefs:
             return
         found = best_offload(self._variants, self._menus, self._shown)
         if found is not None:
-            yield from self._told("offload", found.text, found.variant.program)
+            yield from self._told("offload", found.text, found.variant.lowered)
 
     def _narrowed(self) -> Iterator[Relief]:
         """Yield the parameters or the batch in bfloat16 in place of float32.

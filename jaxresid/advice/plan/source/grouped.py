@@ -214,7 +214,11 @@ class _Writer:
         ]
         if groups.has_rest:
             left = [self._rest(each, sliced, end) for each in given]
-            made.append(f"{results} = {run}({', '.join([*left, *found.carried])})")
+            call = f"{results} = {run}({', '.join([*left, *found.carried])})"
+            if {*found.results} <= {*found.carried}:
+                made.append(call)
+            else:  # Of another number of iterations none may be left, which would make no result.
+                made += [f"if {end} < {sliced.count}:", f"{step}{call}"]
         return made
 
     def _rest(self, given: str, sliced: _Sliced, end: str) -> str:

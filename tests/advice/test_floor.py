@@ -231,7 +231,9 @@ def test_offloading_is_worth_what_the_best_offloading_policy_is():
     found = relief(plan, "offload")
     by_hand = [peak_of(offloading_loss(which), args, argnums=0) for which in range(3)]
     assert found.peak_nbytes == min(by_hand)
-    assert "offload `x @ w` at " in found.change
+    values = ("x @ w", "jnp.tanh(x @ w)", "jnp.tanh(x @ w) @ w")
+    lowest = {v for v, nbytes in zip(values, by_hand, strict=True) if nbytes == min(by_hand)}
+    assert any(f"offload `{value}` at " in found.change for value in lowest)
     allowed = drafted(traced(loss, args, argnums=0), 1, offload=True)[0]
     assert "offload" not in {each.kind for each in allowed.floor.reliefs}
     assert allowed.lowest_nbytes <= found.peak_nbytes

@@ -132,6 +132,12 @@ def _front(plan: Plan) -> Iterator[RenderableType]:
     yield table
 
 
+def _figure(number: float) -> str:
+    """Return a number to four digits, with the others of a large one as zeros: 2,571,000."""
+    rounded = float(f"{number:.4g}")
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:g}"
+
+
 def _columns(
     rows: Sequence[FrontRow],
 ) -> list[tuple[str, Callable[[FrontRow], str]]]:
@@ -141,9 +147,9 @@ def _columns(
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),
     ]
     if all(row.items_per_s is not None for row in rows):
-        found.append(("items/s", lambda row: f"{row.items_per_s or 0:,.4g}"))
+        found.append(("items/s", lambda row: _figure(row.items_per_s or 0)))
     elif all(row.seconds is not None for row in rows):
-        found.append(("ms", lambda row: f"{(row.seconds or 0) * 1e3:,.4g}"))
+        found.append(("ms", lambda row: _figure((row.seconds or 0) * 1e3)))
     if len({row.configuration.batch for row in rows}) > 1:
         found.append(("batch", lambda row: str(row.configuration.batch)))
     if len({row.configuration.microbatches for row in rows}) > 1:

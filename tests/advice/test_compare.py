@@ -189,6 +189,8 @@ def test_a_place_that_is_not_there_lists_those_that_are():
         jaxresid.compare(two_sites, at="decoder", mode="function")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="did you mean other"):
         jaxresid.compare(two_sites, at="othr", mode="function")(f32(8, 8), f32(4, 8))
+    with pytest.raises(InputsError, match="did you mean segments"):
+        jaxresid.compare(two_sites, at="segment", mode="function")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="no scan with more than one trip"):
         jaxresid.compare(two_sites, at="scan-bodies", mode="function")(f32(8, 8), f32(4, 8))
 

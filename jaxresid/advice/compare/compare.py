@@ -9,8 +9,14 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.advice.compare import pareto as frontier
-from jaxresid.advice.compare.cut_loops import SEGMENTS, cut_loops, loops_target
-from jaxresid.advice.compare.policy_targets import WORDS, PolicyTarget, policy_target, remarks
+from jaxresid.advice.compare.cut_loops import cut_loops, loops_target
+from jaxresid.advice.compare.policy_targets import (
+    SEGMENTS,
+    WORDS,
+    PolicyTarget,
+    policy_target,
+    remarks,
+)
 from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
     PolicyProgram,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from jaxresid.advice.compare.policy_targets import PolicyTarget
+from jaxresid.advice.compare.policy_targets import SEGMENTS, PolicyTarget
 from jaxresid.errors import InputsError
 from jaxresid.inspector.variants.choices import Choice, Choices, Nest, Variants, everywhere
 
-SEGMENTS = "segments"
 # How many sizes are compared: those nearest to the square root of the length.
 _MOST = 5
 

@@ -16,6 +16,8 @@ from jaxresid.inspector.variants.choices import (
 from jaxresid.nearest import nearest
 
 WORDS = ("all-sites", "scan-bodies", "calls", "whole")
+# What stands for the loops that can be cut, which get no policy; see `cut_loops`.
+SEGMENTS = "segments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def policy_target(places: Sequence[CheckpointPlace], at: str | None) -> PolicyTa
     found = [p for p in places if _is_meant(p, at)]
     if not found:
         named = [n for p in places for n in (str(p), p.function)]
-        near = nearest(at, [*WORDS, *named])
+        near = nearest(at, [*WORDS, SEGMENTS, *named])
         hint = f"; did you mean {near}?" if near else ""
         raise InputsError(f"no place {at!r}{hint}; choose one of {_listed(places)}")
     if len({(str(p), p.kind) for p in found}) > 1:

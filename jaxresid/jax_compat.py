@@ -195,9 +195,9 @@ def _patched(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing_differentiated(
-    new: Callable[[Callable[..., Any]], Callable[..., Any]],
+    new: Callable[[Callable[..., Any], bool], Callable[..., Any]],
 ) -> Iterator[None]:
-    """Have JAX linearize `new(fun)` in place of `fun` in the context, in this thread.
+    """Have JAX linearize `new(fun, has_aux)` in place of `fun` in the context, in this thread.
 
     That holds for `jax.vjp`, `jax.linearize`, `jax.grad`, `jax.value_and_grad` and `jax.jacrev`,
     by whatever name a module has them, and for what libraries build on them.
@@ -213,10 +213,11 @@ def replacing_differentiated(
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
             return plain(fun, *primals, **options)
+        has_aux = bool(options.get("has_aux"))
         if not isinstance(fun, linear_util.WrappedFun):
-            return plain(new(fun), *primals, **options)
+            return plain(new(fun, has_aux), *primals, **options)
         # Until 0.9.
-        made = linear_util.wrap_init(new(fun.call_wrapped), debug_info=fun.debug_info)
+        made = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
         return plain(made, *primals, **options)
 
     with _patched({(ad, "linearize"): linearize}):
@@ -333,6 +334,22 @@ def without_refs(closed: ClosedJaxpr, inputs: Sequence[Var]) -> tuple[ClosedJaxp
         else:
             made = new(*discharge_state(jaxpr.replace(**changed), consts))
     return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
+
+
+def with_consts_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a closed jaxpr that takes what it closes over as its first inputs."""
+    jaxpr = open_jaxpr(closed)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    changed = {
+        "constvars": [],
+        "invars": inputs,
+        "debug_info": jaxpr.debug_info._replace(arg_names=("",) * len(inputs)),
+    }
+    if jaxpr is closed:
+        made: ClosedJaxpr = jaxpr.replace(consts=[], **changed)
+        return made
+    new: Callable[..., ClosedJaxpr] = type(closed)
+    return new(jaxpr.replace(**changed), [])
 
 
 def is_pruned(eqn: Eqn) -> bool:
@@ -852,6 +869,13 @@ def without_callers() -> contextlib.AbstractContextManager[Any]:
     from jax._src import source_info_util
 
     return source_info_util.user_context(_no_callers())  # type: ignore[no-any-return]
+
+
+def untagged() -> contextlib.AbstractContextManager[None]:
+    """Return the context in which what JAX traces has no tag of a derivative that is taken."""
+    from jax._src import source_info_util
+
+    return source_info_util.reset_name_stack()  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -366,15 +366,6 @@ def test_ctrl_c_keeps_the_best_of_the_configurations_searched():
         planned_until(progress, False)
 
 
-def test_a_training_step_has_no_microbatches():
-    def step(params, x):
-        value, found = jax.value_and_grad(loss)(params, x)
-        return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, found)
-
-    with pytest.raises(InputsError, match="is a training step"):
-        jaxresid.plan(step, budget="1GiB", microbatches=2, on=ON)(*inputs(8))
-
-
 def test_microbatches_have_to_divide_the_batch():
     with pytest.raises(InputsError, match="none of the numbers given divides"):
         jaxresid.plan(loss, budget="1GiB", microbatches=3, argnums=0, on=ON)(*inputs(8))

@@ -42,6 +42,8 @@ _SCOPE = "jaxresid_loss_"
 
 # A loss's number and its jaxpr -> what to differentiate in its place.
 Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
+# A loss and its number -> the function of its leaves to differentiate in its place.
+Replacement = Callable[[int, "Loss"], Callable[..., Sequence[Any]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,10 +53,12 @@ class Loss:
     Attributes:
       closed: its jaxpr, with what it closes over as constants.
       callers: the code of the user's frames that its derivative was taken in.
+      values: how many of its outputs are differentiated; those after them are auxiliary.
     """
 
     closed: ClosedJaxpr
     callers: frozenset[CodeType]
+    values: int
 
     @property
     def jaxpr(self) -> Jaxpr:
@@ -362,7 +366,11 @@ def _digits(text: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def tracing_losses(
-    frames: Frames, change: Change | None = None, *, marked: bool = False
+    frames: Frames,
+    change: Change | None = None,
+    *,
+    replacement: Replacement | None = None,
+    marked: bool = False,
 ) -> Iterator[list[Loss]]:
     """Trace what is differentiated in the context to jaxprs, and yield the list of them.
 
@@ -371,12 +379,13 @@ def tracing_losses(
     Args:
       frames: tells the user's frames.
       change: what is differentiated in place of a loss; None: the loss.
+      replacement: makes what is differentiated in place of a changed loss; None: it is.
       marked: whether the losses are to be found again by `trips_of`.
     """
     found: list[Loss] = []
     is_busy = False
 
-    def new(fun: Callable[..., Any]) -> Callable[..., Any]:
+    def new(fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
         @functools.wraps(fun)
         def traced(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_busy
@@ -384,13 +393,17 @@ def tracing_losses(
                 return fun(*args, **kwargs)
             is_busy = True
             try:
-                closed, leaves, restored = _traced(fun, args, kwargs)
+                closed, values, leaves, restored = _traced(fun, args, kwargs, has_aux)
                 number = len(found)
-                found.append(Loss(closed, _callers(frames)))
+                loss = Loss(closed, _callers(frames), values)
+                found.append(loss)
                 made = closed if change is None else change(number, closed)
+                run = jax_compat.as_function(made)
+                if replacement is not None:
+                    run = replacement(number, replace(loss, closed=made))
                 scope = jax_compat.import_jax().named_scope(f"{_SCOPE}{number}")
                 with scope if marked else contextlib.nullcontext():
-                    return restored(jax_compat.as_function(made)(*leaves))
+                    return restored(run(*leaves))
             finally:
                 is_busy = False
 
@@ -401,11 +414,12 @@ def tracing_losses(
 
 
 def _traced(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[ClosedJaxpr, list[Any], Callable[[Sequence[Any]], Any]]:
-    """Return the jaxpr of a call, its operands, and a function from its results to what it returns.
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], has_aux: bool
+) -> tuple[ClosedJaxpr, int, list[Any], Callable[[Sequence[Any]], Any]]:
+    """Return the jaxpr of a call, how many results are differentiated, and its operands.
 
-    What is returned that is no array is returned as it is.
+    The last is a function from its results to what it returns. What is returned that is no array
+    is returned as it is.
     """
     jax = jax_compat.import_jax()
     leaves, tree = jax.tree.flatten((args, kwargs))
@@ -413,25 +427,28 @@ def _traced(
 
     def flat(*values: Any) -> list[Any]:
         again, named = jax.tree.unflatten(tree, values)
-        out, out_tree = jax.tree.flatten(fun(*again, **named))
-        is_array = [hasattr(leaf, "dtype") or isinstance(leaf, _NUMBERS) for leaf in out]
+        result = fun(*again, **named)
+        out, out_tree = jax.tree.flatten(result)
+        is_array = [_is_array(leaf) for leaf in out]
         others = [None if a else leaf for leaf, a in zip(out, is_array, strict=True)]
-        returned[:] = [out_tree, is_array, others]
+        values = jax.tree.leaves(result[0]) if has_aux else out
+        returned[:] = [out_tree, is_array, others, sum(map(_is_array, values))]
         return [leaf for leaf, a in zip(out, is_array, strict=True) if a]
 
     with jax_compat.keeping_callers():
         closed: ClosedJaxpr = jax.make_jaxpr(flat)(*leaves)
 
     def restored(results: Sequence[Any]) -> Any:
-        out_tree, is_array, others = returned
+        out_tree, is_array, others, _ = returned
         arrays = iter(results)
         made = [next(arrays) if a else o for a, o in zip(is_array, others, strict=True)]
         return jax.tree.unflatten(out_tree, made)
 
-    return closed, leaves, restored
+    return closed, returned[-1], leaves, restored
 
 
-_NUMBERS = (bool, int, float, complex)
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
 
 
 def _callers(frames: Frames) -> frozenset[CodeType]:

@@ -44,6 +44,7 @@ from jaxresid.inspector.variants.choices import (
 )
 from jaxresid.inspector.variants.function import Checkpointing
 from jaxresid.inspector.variants.losses import (
+    Loss,
     LossCalls,
     Losses,
     LossLoops,
@@ -340,8 +341,24 @@ class StepVariants:
           JaxresidError: JAX cannot differentiate it, a policy fails, or the function binds other
             checkpoints each time that it is traced.
         """
-        if not choices:
-            return self._step
+        return self._with(choices)[0] if choices else self._step
+
+    def losses(self, choices: Choices) -> tuple[Loss, ...]:
+        """Return what the step differentiates, with choices made; see `trace`.
+
+        Raises:
+          JaxresidError: as `trace`, or a loss cannot be traced apart.
+        """
+        self.places()
+        return self._with(choices, apart=True)[1]
+
+    def _with(self, choices: Choices, *, apart: bool = False) -> tuple[StepTrace, tuple[Loss, ...]]:
+        """Return the step with choices made, and its losses, as far as they are traced apart.
+
+        Args:
+          choices: the choices.
+          apart: whether all losses are to be traced apart.
+        """
         chosen: dict[int, Choice | None] = {}
         nested: dict[int, Choice | None] = {}
         in_losses: dict[CheckpointPlace, tuple[Choice | None, ...]] = {}
@@ -408,11 +425,17 @@ class StepVariants:
 
         scan_primitive = scan_binding().primitive
 
-        if in_losses:
+        changed: dict[int, Loss] = {}
+
+        def seen(number: int, loss: Loss) -> Callable[..., Any]:
+            changed[number] = loss
+            return jax_compat.as_function(loss.closed)
+
+        if in_losses or apart:
             change = self._losses.changing(in_losses, remake)
-            for number, loss in enumerate(self._losses.found):
+            for number, loss in enumerate(self._losses.found if in_losses else ()):
                 change(number, loss.closed)  # what JAX has to trace for it is traced here
-            with tracing_losses(self._step.frames, change) as losses:
+            with tracing_losses(self._step.frames, change, replacement=seen) as losses:
                 traced = self._traced(checkpoint, scan)
         else:
             traced, losses = self._traced(checkpoint, scan), list(self._losses.found)
@@ -421,7 +444,7 @@ class StepVariants:
                 f"{self._name} changes each time it is traced, so its checkpoints cannot be told"
                 " apart"
             )
-        return traced
+        return traced, tuple(changed[number] for number in sorted(changed))
 
     def measured(self, traced: StepTrace) -> Variant:
         """Return a trace with its figures."""

@@ -58,7 +58,8 @@ def plan(
       batches: The batch sizes to choose from; None means the arguments as they are.
       microbatches: In how many microbatches the batch may go through, its gradients added up in a
         scan: a number, or several such as `range(1, 17)`, of which those are tried that divide the
-        batch. More than 1 only where `fun` is a function of real scalars.
+        batch. More than 1 only where `fun` is a function of real scalars, or a training step whose
+        losses are.
       minimize: `recompute` (the default: FLOPs that are run again), `time` (that of an item of the
         batch, estimated by a roofline; the default with `offload`) or `memory` (the peak).
       maximize: `throughput`: items of the batch per second, estimated as the time.

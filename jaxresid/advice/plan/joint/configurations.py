@@ -117,7 +117,7 @@ class Configurations:
                 one = self._whole(rows, mesh)
             self._ones[rows, mesh] = one, one.variants()
         one, base = self._ones[rows, mesh]
-        return over_microbatches(one, count, rows, base)
+        return over_microbatches(one, count, rows, base, lambda: self._whole(batch, mesh))
 
     def check(self, configuration: Configuration) -> Check:
         """Return what traces the edited code of a configuration."""

@@ -1,14 +1,15 @@
-"""A function whose batch goes through in microbatches, as a subject to plan for."""
+"""A function or training step whose batch goes through in microbatches, to plan for."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid.advice.plan.floor.accumulation import accumulated
 from jaxresid.advice.plan.floor.reliefs import batch_of
+from jaxresid.advice.plan.joint.accumulated_steps import AccumulatedStep
 from jaxresid.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import like
@@ -21,6 +22,7 @@ from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.subject.function import FunctionSubject
+from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.choices import (
@@ -32,6 +34,7 @@ from jaxresid.inspector.variants.choices import (
     Variants,
 )
 from jaxresid.inspector.variants.function import FunctionVariants
+from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost
 
@@ -135,34 +138,111 @@ class _MicrobatchedVariants:
         )
 
 
+@dataclass(frozen=True)
+class MicrobatchedStep(StepSubject):
+    """A training step of one microbatch, and the batch that its loss goes through; see `Subject`.
+
+    Its trace and places are those of the microbatch; its program, and those of its variants, are of
+    the step that adds up the gradients of all microbatches and updates once.
+
+    Attributes:
+      base: the variants of the step of one microbatch, which all subjects of equal microbatches
+        share.
+      count: how many microbatches there are.
+      whole: traces the step with the whole batch.
+    """
+
+    base: StepVariants | None = None
+    count: int = 1
+    whole: Callable[[], Subject] | None = None
+
+    @property
+    def passes(self) -> int:
+        """How many microbatches there are."""
+        return self.count
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The program of the step with all microbatches."""
+        return self.variants().variant({}).program
+
+    def traced_with(self, leaves: Sequence[Any]) -> StepSubject:
+        """Return the step of one microbatch traced again; see `Subject.traced_with`."""
+        own = (self.fun, self.name, self.trace, self.place, self.warnings, self.assumes_gpu)
+        return StepSubject(*own).traced_with(leaves)
+
+    def variants(self) -> Variants:  # type: ignore[override]
+        """Return its variants, each of all microbatches."""
+        assert self.base is not None
+        return self.base if self.count == 1 else _StepVariants(self.base, self)
+
+
+class _StepVariants:
+    """The variants of a training step over its microbatches; see `choices.Variants`."""
+
+    def __init__(self, base: StepVariants, subject: MicrobatchedStep) -> None:
+        self._base, self._subject = base, subject
+        self.places, self.nests, self.body = base.places, base.nests, base.body
+        self.overlaps, self.unchangeable = base.overlaps, base.unchangeable
+
+    @functools.cached_property
+    def _step(self) -> AccumulatedStep:
+        """The step with its microbatches, as it is written."""
+        subject = self._subject
+        assert subject.whole is not None
+        whole = subject.whole()
+        assert isinstance(whole.trace, StepTrace)
+        losses = self._base.losses({})
+        return AccumulatedStep(subject.fun, subject.name, whole.trace, losses, subject.count)
+
+    def variant(self, choices: Choices) -> Variant:
+        """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
+        step = self._step
+        return self._base.measured(step.trace(self._base.losses(choices)))
+
+
+# A function or a training step as a subject of its microbatches.
+Microbatched = MicrobatchedSubject | MicrobatchedStep
+
+
 def over_microbatches(
-    one: Subject, count: int, size: int | None = None, base: Variants | None = None
-) -> MicrobatchedSubject:
-    """Return a function, traced with one microbatch, as a subject of that many microbatches.
+    one: Subject,
+    count: int,
+    size: int | None = None,
+    base: Variants | None = None,
+    whole: Callable[[], Subject] | None = None,
+) -> Microbatched:
+    """Return a function, or step, traced with one microbatch, as a subject of that many of them.
 
     Args:
-      one: the function.
+      one: the function or step.
       count: how many microbatches.
       size: the items of each, where that is known.
       base: the variants that another subject of these microbatches has.
+      whole: traces a step with the whole batch.
 
     Raises:
-      InputsError: it is a training step, or it is not known which of its arguments hold the batch.
+      InputsError: it is not known which of its arguments hold the batch.
     """
-    if isinstance(one.trace, StepTrace) or not isinstance(one, FunctionSubject):
-        raise InputsError(
-            f"microbatches: {one.name} is a training step, whose gradients are in its own code;"
-            " plan the loss that it differentiates, or write the scan over microbatches in the step"
-        )
     leaves: tuple[int, ...] = ()
     if count > 1:
         batch = batch_of(one, size)
         if batch is None:
+            which = (
+                "those that it reads and does not change"
+                if isinstance(one.trace, StepTrace)
+                else "those that are not differentiated (--argnums)"
+            )
             raise InputsError(
-                f"microbatches: it is not known which arguments of {one.name} hold the batch: those"
-                " that are not differentiated (--argnums) and have it as their leading dimension"
+                f"microbatches: it is not known which arguments of {one.name} hold the batch:"
+                f" {which} and have it as their leading dimension"
             )
         leaves = batch.leaves
+    own = (one.fun, one.name, one.trace, one.place, one.warnings, one.assumes_gpu)
+    if isinstance(one, StepSubject):
+        assert base is None or isinstance(base, StepVariants)
+        return MicrobatchedStep(*own, base or one.variants(), count, whole)  # type: ignore[arg-type]
+    assert isinstance(one, FunctionSubject)
     assert base is None or isinstance(base, FunctionVariants)
     return MicrobatchedSubject(
         one.fun,
@@ -177,7 +257,7 @@ def over_microbatches(
     )
 
 
-def in_microbatches(whole: Subject, count: int) -> MicrobatchedSubject:
+def in_microbatches(whole: Subject, count: int) -> Microbatched:
     """Return a function, traced with its whole batch, as a subject of that many microbatches.
 
     Raises:
@@ -185,7 +265,7 @@ def in_microbatches(whole: Subject, count: int) -> MicrobatchedSubject:
     """
     one, batch = divided(whole, count), batch_of(whole)
     rows = batch.size // count if batch is not None and count > 1 else None
-    return over_microbatches(one, count, rows)
+    return over_microbatches(one, count, rows, whole=lambda: whole)
 
 
 def divided(whole: Subject, count: int) -> Subject:

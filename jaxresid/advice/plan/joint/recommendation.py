@@ -12,6 +12,7 @@ from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.timing.intervals import time_basis_of
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.subject.base import Subject
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Beaten, Configuration
 from jaxresid.units import format_bytes
 
@@ -113,7 +114,10 @@ def to_set(configuration: Configuration, subject: Subject, rows: int, grid: Grid
             f"go through the batch in {configuration.microbatches} microbatches; jaxresid writes"
             " checkpoints, no loops over microbatches, so write this by hand:"
         )
-        yield accumulation_code(subject, rows, configuration.microbatches)
+        if isinstance(subject.trace, StepTrace):
+            yield step_accumulation_code(rows, configuration.microbatches)
+        else:
+            yield accumulation_code(subject, rows, configuration.microbatches)
         if subject.trace.arguments.mesh is not None:
             yield (
                 "the sums of the gradients have to be split as the parameters are:"
@@ -146,6 +150,25 @@ def value_and_gradients({signature}):  # {count} microbatches of {rows}
     shapes = jax.eval_shape(jax.value_and_grad({name}), {signature})
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     parts = jax.tree.map(lambda a: {split}, {parts})
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return jax.tree.map(lambda a: a / {count}, total)  # of a mean; of a sum, total itself"""
+
+
+def step_accumulation_code(rows: int, count: int) -> str:
+    """Return what a step has to call to add up its gradients over microbatches.
+
+    It is for a loss that is a mean over the batch, and for models that are trees of arrays.
+    """
+    return f"""\
+# where the step takes its gradients, accumulated(jax.value_and_grad(loss), params, *batch)
+# in place of jax.value_and_grad(loss)(params, *batch)
+def accumulated(both, params, *batch):  # {count} microbatches of {rows}
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, both(params, *part)), None
+
+    shapes = jax.eval_shape(both, params, *batch)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    parts = jax.tree.map(lambda a: a.reshape({count}, -1, *a.shape[1:]), batch)
     total, _ = jax.lax.scan(add, zeros, parts)
     return jax.tree.map(lambda a: a / {count}, total)  # of a mean; of a sum, total itself"""
 

@@ -65,8 +65,8 @@ ALLOWED = {
 # The rooms of packages, lowest first: a room imports itself and those before it.
 ROOMS = {
     "inspector": (
-        *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "checkpoints"),
-        *("variants", "findings", "subject", "report"),
+        *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "few_layers"),
+        *("checkpoints", "variants", "findings", "subject", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("timing", "compile", "compare", "check", "plan", "sweep"),

@@ -21,7 +21,13 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, value_and_gradients
-from jaxresid.inspector.residuals.offloading import kept_by, kept_of, offloading, total_offloading
+from jaxresid.inspector.residuals.offloading import (
+    KeptResidual,
+    kept_by,
+    kept_of,
+    offloading,
+    total_offloading,
+)
 from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, gc_paused
 from jaxresid.inspector.subject.function import FunctionSubject
 from jaxresid.inspector.subject.step import StepSubject
@@ -243,9 +249,13 @@ def _offloading(
     return offloading(
         program,
         lambda: kept,
-        lambda: kept if plain is None else kept_by(plain, value_and_gradients(plain)),
+        lambda: kept if plain is None else _kept_by(plain()),
         without_effect=without_effect,
     )
+
+
+def _kept_by(traced: Trace) -> tuple[KeptResidual, ...]:
+    return kept_by(traced, value_and_gradients(traced))
 
 
 def _traced(

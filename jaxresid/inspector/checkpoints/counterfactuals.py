@@ -54,6 +54,7 @@ class Counterfactuals:
 
     Args:
       make: makes the program without a checkpoint; raises JaxresidError where that fails.
+      told: tells its figures where that is possible without making it; else None.
       written: the program with all of them.
       profile: the memory profile that peaks are estimated with.
       has_peaks: whether peaks are estimated.
@@ -63,6 +64,7 @@ class Counterfactuals:
     def __init__(
         self,
         make: Callable[[CheckpointSite], Counterfactual],
+        told: Callable[[CheckpointSite], ProgramFigures | None],
         written: Program,
         profile: Profile,
         alike: Sequence[Sequence[PlacedCheckpoint]],
@@ -70,6 +72,7 @@ class Counterfactuals:
         has_peaks: bool,
     ) -> None:
         self.without = functools.cache(make)
+        self._told = told
         self._written, self._profile, self._has_peaks = written, profile, has_peaks
         self._figures: dict[CheckpointSite, ProgramFigures] = {}
         groups = [group for group in alike if len(group) >= _FEW]
@@ -90,10 +93,15 @@ class Counterfactuals:
           JaxresidError: there is no such program.
         """
         if site not in self._figures:
-            program = self.without(site).program
-            lowered = lower(program, self._profile) if self._has_peaks else None
-            self._figures[site] = self._measured(site, lowered)
+            self._figures[site] = self._found(site)
         return self._figures[site]
+
+    def _found(self, site: CheckpointSite) -> ProgramFigures:
+        told = self._told(site)
+        if told is not None:
+            return told if self._has_peaks else replace(told, peak_nbytes=None)
+        program = self.without(site).program
+        return self._measured(site, lower(program, self._profile) if self._has_peaks else None)
 
     def _measured(self, site: CheckpointSite, lowered: Lowered | None) -> ProgramFigures:
         found = self.without(site)

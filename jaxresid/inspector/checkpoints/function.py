@@ -26,7 +26,9 @@ from jaxresid.inspector.checkpoints.placement import shape
 from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, sites
+from jaxresid.inspector.checkpoints.verdicts import ProgramFigures
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
+from jaxresid.inspector.few_layers import Figures, whole_figures
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
@@ -86,6 +88,17 @@ def evaluate_checkpoints(
         kept, _ = kept_nbytes(kept_by(other, without_it))
         return Counterfactual(kept, _cost(other), without_it, other)
 
+    @functools.cache
+    def few_without(gone: frozenset[CheckpointSite]) -> Figures | None:
+        few = removed.few_without(gone)
+        return None if few is None else whole_figures(few, profile)
+
+    def told(site: CheckpointSite) -> ProgramFigures | None:
+        found = few_without(frozenset((site,)))
+        if found is None:
+            return None
+        return ProgramFigures(found.kept_nbytes, found.peak_nbytes, _sum(found.passes))
+
     case = Case(
         sites=checkpoint_sites,
         cost=_cost(traced),
@@ -93,17 +106,21 @@ def evaluate_checkpoints(
         shape=lambda site: shape(program, site) if site.is_as_written else None,
         named=program,
         alike=alike_checkpoints(traced, checkpoint_sites),
+        told=told,
     )
     judged, offered = judge_all(
         case, residuals, program_as_written, estimate, profile, OpSources(traced)
     )
+    few = few_without(frozenset(checkpoint_sites))
+    plain = functools.partial(removed.without, checkpoint_sites)
     try:
-        plain = removed.without(checkpoint_sites)
+        passes = passes_cost(plain()) if few is None else few.passes
     except JaxresidError:
         return EvaluatedCheckpoints(
             judged, _phases_by_tags(traced, program_as_written, case.cost), offered, is_known=False
         )
-    return EvaluatedCheckpoints(judged, _phases(plain, case.cost), offered, plain)
+    phases = Phases(*passes, Cost()).checkpointed(case.cost)
+    return EvaluatedCheckpoints(judged, phases, offered, plain)
 
 
 def check_policies(primal: TracedFunction, levels: Levels) -> None:
@@ -117,13 +134,12 @@ def check_policies(primal: TracedFunction, levels: Levels) -> None:
 
 
 def _cost(traced: Trace) -> Cost:
-    forward, backward = passes_cost(traced)
+    return _sum(passes_cost(traced))
+
+
+def _sum(passes: tuple[Cost, Cost]) -> Cost:
+    forward, backward = passes
     return forward + backward
-
-
-def _phases(plain: Trace, total: Cost) -> Phases:
-    """Split the total cost with checkpoints into its three parts, by the trace without them."""
-    return Phases(*passes_cost(plain), Cost()).checkpointed(total)
 
 
 def _phases_by_tags(traced: Trace, written: Program, total: Cost) -> Phases:

@@ -40,15 +40,15 @@ class EvaluatedCheckpoints:
       judged: the checkpoints with their verdicts, and with what these are made of.
       cost: the cost of the forward pass, of the backward pass and of the recomputation.
       offers: the checkpoints that offload something.
-      plain: what the function keeps without any checkpoint; None means the same as with them. For a
-        training step only the total in bytes.
+      plain: makes the trace of a function without any checkpoint; None means that it keeps the same
+        with them. For a training step the bytes that it keeps without any.
       is_known: whether `plain` could be determined.
     """
 
     judged: tuple[JudgedCheckpoint, ...]
     cost: Phases
     offers: tuple[Offer, ...] = ()
-    plain: Trace | int | None = None
+    plain: Callable[[], Trace] | int | None = None
     is_known: bool = True
 
 
@@ -113,6 +113,8 @@ class Case:
       shape: tells how a checkpoint is placed, see `placement.shape`.
       named: makes the program with its checkpoints and checkpoint_names as written.
       alike: groups of checkpoints that are alike, in program order.
+      told: tells the figures of the program without a checkpoint, where they can be told without
+        making that program; else None.
     """
 
     sites: Sequence[CheckpointSite]
@@ -121,6 +123,7 @@ class Case:
     shape: Callable[[CheckpointSite], str | None]
     named: Callable[[], Program]
     alike: Sequence[Sequence[PlacedCheckpoint]] = ()
+    told: Callable[[CheckpointSite], ProgramFigures | None] = lambda site: None
 
 
 def judge_all(
@@ -151,7 +154,7 @@ def judge_all(
         return findings(facts, residuals, written, case.named, places)
 
     counterfactuals = Counterfactuals(
-        case.without, written, profile, case.alike, has_peaks=estimate is not None
+        case.without, case.told, written, profile, case.alike, has_peaks=estimate is not None
     )
     for site in case.sites:
         try:

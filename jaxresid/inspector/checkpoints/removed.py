@@ -17,10 +17,12 @@ from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.removal import Removal, with_bodies
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, is_derived, sites
+from jaxresid.inspector.few_layers import FewLayers, can_leave_out_layers, few_layers
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.inspector.jaxpr.repeats import shortened
 from jaxresid.inspector.trace.function import Trace, TracedFunction, retrace
 from jaxresid.jaxpr_types import Jaxpr
 
@@ -61,15 +63,29 @@ class Removed:
             self._made[key] = self._without(key)
         return self._made[key]
 
+    def few_without(self, gone: Iterable[CheckpointSite]) -> FewLayers | None:
+        """Return the trace without some sites of a few of the layers that the function repeats.
+
+        None where it repeats none, or where that trace is not made from the primal jaxpr.
+        """
+        own = frozenset(gone)
+        if not can_leave_out_layers(self._traced) or not all(site.is_as_written for site in own):
+            return None
+        if not self._is_faithful() or own & self._near_shard_maps():
+            return None
+        with contextlib.suppress(Exception):  # whatever JAX raises where it cannot differentiate
+            short = shortened(without(self._jaxpr, _eqns(own)))
+            return None if short is None else few_layers(self._traced, short)
+        return None
+
     def _without(self, gone: frozenset[CheckpointSite]) -> Trace:
         if all(site.is_as_written for site in gone):
-            eqns = {eqn for site in gone for eqn in site.eqns}
             if not self._is_faithful() or gone & self._near_shard_maps():
                 with contextlib.suppress(JaxresidError):
                     return self._traced_without(gone)
             # What JAX cannot differentiate as rewritten, it may as the source has it.
             with contextlib.suppress(Exception):
-                return self._rewritten(eqns)
+                return self._rewritten(_eqns(gone))
         return self._traced_without(gone)
 
     def _traced_without(self, gone: frozenset[CheckpointSite]) -> Trace:
@@ -140,6 +156,10 @@ class Removed:
                 source = replace(hidden.source, location=where)
                 found[replace(hidden, source=source)] = own
         return removal, found | removal.hidden_sites(found)
+
+
+def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
+    return {eqn for site in gone for eqn in site.eqns}
 
 
 def _called(

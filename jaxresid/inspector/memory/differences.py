@@ -133,7 +133,7 @@ class Difference:
             if v in self.pairs:
                 return twins.get(self.pairs[v])
             if v not in made:
-                made[v] = replace(v)
+                made[v] = v.copy()
                 if v in self.changed.nbytes:
                     nbytes[made[v]] = self.changed.nbytes[v]
             return made[v]

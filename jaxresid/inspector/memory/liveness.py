@@ -357,11 +357,8 @@ class _Storage:
 
     def of(self, values: Iterable[Value]) -> list[Value]:
         """Return the buffers of some values, each once."""
-        found: dict[Value, None] = {}
-        for v in values:
-            if v.literal is None:
-                found.update(dict.fromkeys(self.roots[v]))
-        return list(found)
+        roots = self.roots
+        return list(dict.fromkeys(r for v in values if v.literal is None for r in roots[v]))
 
     def is_stored(self, value: Value) -> bool:
         """Return whether a value has a buffer, which it is the first in."""

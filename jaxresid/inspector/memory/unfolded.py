@@ -301,7 +301,7 @@ class _Layers:
         )
 
     def _like(self, value: Value) -> Value:
-        made = replace(value)
+        made = value.copy()
         nbytes = self._state.nbytes.get(value)
         if nbytes is not None:
             self._state.nbytes[made] = nbytes
@@ -380,7 +380,7 @@ class _Layers:
 
 def _overwrites(op: Op) -> tuple[Value, ...]:
     """Return what a kernel may write over, in the order of its operands."""
-    if not isinstance(op, Kernel):
+    if not isinstance(op, Kernel) or not op.overwrites:
         return ()
     given = dict.fromkeys(op.overwrites)
     first = [v for v in op.operands if v in given]

@@ -274,7 +274,7 @@ class _Builder:
         A compiler may not see through the barrier.
         """
         behind = [v for v, h in zip(operands, held, strict=True) if h and v.literal is None]
-        fresh = {v: replace(v) for v in behind}
+        fresh = {v: v.copy() for v in behind}
         if self._record is not None:
             pins = self._record.pins
             pins.update((fresh[v], pins[v]) for v in behind if v in pins)

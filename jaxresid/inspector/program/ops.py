@@ -35,6 +35,18 @@ class Value:
     whole: tuple[int, ...] | None = None
     spec: str = ""
 
+    def copy(self) -> Value:
+        """Return another array like it; `dataclasses.replace` takes twice as long."""
+        return Value(
+            self.shape,
+            self.dtype,
+            self.itemsize,
+            self.memory,
+            self.literal,
+            self.whole,
+            self.spec,
+        )
+
     @property
     def size(self) -> int:
         """The number of its elements."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jaxresid.inspector.few_layers import FewLayers
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.few_layers import FewLayers
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost, Expression, Location, Residual
 

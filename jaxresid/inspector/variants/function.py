@@ -5,6 +5,7 @@ No user code runs again. Training steps, which have no primal jaxpr, are handled
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +14,10 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError, summary
-from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
+from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
 from jaxresid.inspector.jaxpr import structural_key as alike
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
@@ -41,12 +42,11 @@ from jaxresid.inspector.variants.choices import (
     Variant,
 )
 from jaxresid.inspector.variants.cutting import cut
-from jaxresid.inspector.variants.few_layers import FewLayers, whole_figures
 from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
 from jaxresid.inspector.variants.regions import EqnRun, Region, regions_and_loops
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
 
 
@@ -227,15 +227,13 @@ class FunctionVariants:
         None where it has no such layers, or where that would not be exact. As it is written it is
         traced already, of its code and not of its jaxpr: some numbers are literals in one alone.
         """
-        arguments = self._traced.arguments
-        if not choices or arguments.refs or arguments.mesh is not None:
+        if not choices or not can_leave_out_layers(self._traced):
             return None
         short = self._shortened(choices)
-        if short is None or len(self._jaxpr.invars) != len(arguments.dynamic):
+        if short is None:
             return None
-        primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, short.jaxpr)
-        traced = _differentiated(self._traced, primal, arguments.some(short.invars))
-        few = FewLayers(traced, short.invars, short.runs)
+        with _explaining():
+            few = few_layers(self._traced, short)
         figures = whole_figures(few, self._profile)
         if figures is None:
             return None
@@ -243,7 +241,7 @@ class FunctionVariants:
             figures.kept_nbytes,
             figures.host_nbytes,
             figures.peak_nbytes,
-            figures.cost,
+            sum(figures.passes, Cost()),
             figures.lowered,
             functools.cache(lambda: _details(self.trace(choices))),
             few,
@@ -258,9 +256,9 @@ class FunctionVariants:
         if not choices:
             return self._traced
         jaxpr = self._rewritten(choices)
-        return _differentiated(
-            self._traced, jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
-        )
+        with _explaining():
+            primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
+            return retrace(self._traced, primal)
 
     def measured(self, traced: Trace) -> Variant:
         """Return a trace with its figures."""
@@ -362,16 +360,15 @@ class FunctionVariants:
         return found
 
 
-def _differentiated(
-    traced: Trace, primal: ClosedJaxpr, arguments: Arguments | None = None
-) -> Trace:
-    """Return the trace of a rewritten primal jaxpr, as `retrace`.
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    """Turn what differentiating a rewritten jaxpr raises into errors for users.
 
     Raises:
       JaxresidError: JAX cannot differentiate it, or a policy fails.
     """
     try:
-        return retrace(traced, primal, arguments)
+        yield
     except JaxresidError:
         raise
     except Exception as e:

@@ -23,6 +23,7 @@ from jaxresid.advice.plan.search import choices
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
+from jaxresid.inspector.few_layers import lowered_whole
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
@@ -33,7 +34,6 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
-from jaxresid.inspector.variants.few_layers import lowered_whole
 from jaxresid.model import Relief, answer
 from jaxresid.model.floor import ReliefKind
 

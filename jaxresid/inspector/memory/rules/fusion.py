@@ -301,10 +301,14 @@ def _epilogues(
         if op in fusible or op.name in _EXPENSIVE:
             at = max((ready.get(v, -1) for v in op.operands), default=-1)
         ready.update(dict.fromkeys(op.results, at))
+        if profile.epilogue is not None:
+            continue  # it is not asked
         for v in op.results:
+            if op not in fusible:
+                made_of[v] = frozenset((v,))
+                continue
             large = [made_of.get(o, {o}) for o in op.operands if _is_as_large(o, v)]
-            found = frozenset[Value]().union(*large) if op in fusible else frozenset({v})
-            made_of[v] = frozenset([*found][:2])
+            made_of[v] = frozenset([*frozenset[Value]().union(*large)][:2])
 
     def is_left_to_readers(value: Value, dot: Value) -> bool:
         if profile.epilogue is not None or made_of[value] != {dot}:

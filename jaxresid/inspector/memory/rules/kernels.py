@@ -309,7 +309,7 @@ class _KernelWriter:
         return self._copy(op, value)
 
     def _copy(self, near: Op, value: Value) -> Value:
-        made = replace(value)
+        made = value.copy()
         if value in self._compiler.narrow:
             self._compiler.narrow.add(made)
         op = Op("copy", (value,), (made,), near.eqn, near.context, near.phase)
@@ -392,7 +392,7 @@ class _KernelWriter:
         for v in op.results:
             later = [w for w in self._alike.pop(_array_type(v), ()) if w not in op.results]
             if later:
-                made = {w: replace(w) for w in later}
+                made = {w: w.copy() for w in later}
                 self._zeros.update(made)
                 results = tuple(made.values())
                 fill = Op("broadcast_in_dim", (), results, op.eqn, op.context, op.phase)

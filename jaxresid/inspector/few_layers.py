@@ -10,7 +10,15 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.jaxpr.nesting import Nest, eqns_in, nests
-from jaxresid.inspector.jaxpr.repeats import BEFORE, LAST, Layer, Run, has_layer, layers_of
+from jaxresid.inspector.jaxpr.repeats import (
+    BEFORE,
+    LAST,
+    Layer,
+    Run,
+    Shortened,
+    has_layer,
+    layers_of,
+)
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
@@ -18,7 +26,7 @@ from jaxresid.inspector.memory.unfolded import unfolded
 from jaxresid.inspector.program.build import Program, all_ops, value_and_gradients
 from jaxresid.inspector.program.transfers import moves
 from jaxresid.inspector.residuals.offloading import kept_each
-from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.function import Trace, retrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Cost
 
@@ -44,13 +52,40 @@ class FewLayers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """What is known of a whole function from a few of its layers; see `choices.Variant`."""
+    """What is known of a whole function from a few of its layers; see `choices.Variant`.
+
+    Attributes:
+      passes: the costs of the forward and of the backward pass.
+    """
 
     kept_nbytes: int
     host_nbytes: int
     peak_nbytes: int
-    cost: Cost
+    passes: tuple[Cost, Cost]
     lowered: Lowered
+
+
+def can_leave_out_layers(traced: Trace) -> bool:
+    """Return whether the figures of a function may be worked out from a few of its layers."""
+    arguments = traced.arguments
+    if arguments.refs or arguments.mesh is not None:
+        return False
+    return len(traced.written.invars) == len(arguments.dynamic)
+
+
+def few_layers(traced: Trace, short: Shortened) -> FewLayers:
+    """Return the trace of a function whose primal jaxpr was rewritten, of a few of its layers.
+
+    Args:
+      traced: the trace before.
+      short: the rewritten jaxpr, with layers left out.
+
+    Raises:
+      Exception: whatever JAX raises where it cannot differentiate that.
+    """
+    primal = jax_compat.with_jaxpr(traced.primal().jaxpr, short.jaxpr)
+    made = retrace(traced, primal, traced.arguments.some(short.invars))
+    return FewLayers(made, short.invars, short.runs)
 
 
 def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
@@ -69,10 +104,10 @@ def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
     if lowered is None or not layers.is_clear:
         return None
     kept = _kept(traced, lowered.program, layers, few.runs)
-    cost = _cost(traced, layers, few.runs)
-    if kept is None or cost is None:
+    passes = _passes(traced, layers, few.runs)
+    if kept is None or passes is None:
         return None
-    return Figures(kept["device"], kept["host"], peak_nbytes(lowered), cost, lowered)
+    return Figures(kept["device"], kept["host"], peak_nbytes(lowered), passes, lowered)
 
 
 def lowered_whole(few: FewLayers, profile: Profile) -> Lowered | None:
@@ -138,22 +173,22 @@ def _kept(
     return total
 
 
-def _cost(traced: Trace, found: _LayersOf, runs: Iterable[Run]) -> Cost | None:
+def _passes(traced: Trace, found: _LayersOf, runs: Iterable[Run]) -> tuple[Cost, Cost] | None:
+    """Return the costs of the passes; None where two layers in the middle differ in one."""
     layers = dict(found.layers)
     if not _assign_zeros(traced, runs, found, layers):
         return None
-    total = sum(passes_cost(traced), Cost())
+    forward, backward = passes_cost(traced)
 
-    def cost(layer: Layer) -> Cost:
-        each = passes_cost(traced, lambda eqn: layers.get(id(eqn)) == layer, found.opened)
-        return sum(each, Cost())
+    def costs(layer: Layer) -> tuple[Cost, Cost]:
+        return passes_cost(traced, lambda eqn: layers.get(id(eqn)) == layer, found.opened)
 
     for one, other, count in _alike(runs):
-        each = cost(one)
-        if each != cost(other):
+        each = costs(one)
+        if each != costs(other):
             return None
-        total += each * count
-    return total
+        forward, backward = forward + each[0] * count, backward + each[1] * count
+    return forward, backward
 
 
 class _LayersOf:

@@ -12,17 +12,21 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
+import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.inspector.call.leaves import like
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.checkpoints.removed import Removed
+from jaxresid.inspector.cost.jaxpr_cost import passes_cost
+from jaxresid.inspector.few_layers import lowered_whole, whole_figures
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.report import subject
+from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.variants.choices import Choice
-from jaxresid.inspector.variants.few_layers import lowered_whole
 
 WIDTH, ROWS = 128, 64
 POLICIES = (
@@ -89,7 +93,7 @@ def positions(x, w, mask, shared):
 LAYERS = (dense, attention, chain, looped, branching, narrow, positions)
 
 
-def model(layers, depth, *, checkpointed=True, jitted=False):
+def model(layers, depth, *, checkpointed=True, jitted=False, policy=None):
     """A loss of blocks of layers, and its arguments."""
 
     def block(x, w, mask, shared):
@@ -97,7 +101,7 @@ def model(layers, depth, *, checkpointed=True, jitted=False):
             x = layer(x, w, mask, shared)
         return x
 
-    each = jax.checkpoint(block) if checkpointed else block
+    each = jax.checkpoint(block, policy=policy) if checkpointed else block
     each = jax.jit(each) if jitted else each
 
     def loss(weights, x, mask, shared):
@@ -238,6 +242,29 @@ def test_few_layers_tell_the_peak_of_a_split_function():
     assert peak_nbytes(few) == peak_nbytes(lower(whole, found.profile)) < variant.peak_nbytes
 
 
+@pytest.mark.parametrize("place", ["tpu:v5e", "gpu:h100"])
+def test_a_report_judges_a_checkpoint_by_a_few_layers(monkeypatch, place):
+    fun, args = model([dense, attention], 14)
+    with monkeypatch.context() as patched:
+        patched.setattr(Removed, "few_without", lambda self, gone: None)
+        expected = jaxresid.inspect(fun, on=place)(*args)
+    monkeypatch.setattr(Removed, "without", lambda self, gone: pytest.fail("traced the whole"))
+    found = jaxresid.inspect(fun, on=place)(*args)
+    assert found == expected
+    assert found.cost.recompute.flops > 0
+
+
+@pytest.mark.parametrize("policy", [None, *OFFLOADING])
+def test_a_report_of_offloading_layers_is_that_of_the_whole_function(monkeypatch, policy):
+    fun, args = model([dense], 14, policy=policy)
+    with monkeypatch.context() as patched:
+        patched.setattr(Removed, "few_without", lambda self, gone: None)
+        expected = jaxresid.inspect(fun, on="tpu:v5e")(*args)
+    found = jaxresid.inspect(fun, on="tpu:v5e")(*args)
+    assert found == expected
+    assert (found.offloading is None) == (policy is None)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_models_have_the_figures_of_the_whole_function(seed):
     check_random(seed)
@@ -260,3 +287,12 @@ def check_random(seed):
     for _ in range(3):
         few, whole = both(found, {site: chosen_at_random(rng, depth)})
         assert few in (None, whole)
+    removed = Removed(found.trace)
+    few = removed.few_without(removed.sites)
+    told = few and whole_figures(few, found.profile)
+    if told is not None:
+        made = removed.without(removed.sites)
+        program = value_and_gradients(made)
+        assert (told.kept_nbytes, told.host_nbytes) == kept_nbytes(kept_by(made, program))
+        assert told.peak_nbytes == peak_nbytes(lower(program, found.profile))
+        assert told.passes == passes_cost(made)

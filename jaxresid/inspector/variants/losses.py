@@ -372,7 +372,7 @@ def tracing_losses(
                 return fun(*args, **kwargs)
             is_busy = True
             try:
-                closed, leaves, restored = _traced(fun, args, kwargs)
+                closed, leaves, restored = traced_apart(fun, args, kwargs)
                 number = len(found)
                 found.append(Loss(closed, _callers(frames)))
                 made = closed if change is None else change(number, closed)
@@ -388,7 +388,7 @@ def tracing_losses(
         yield found
 
 
-def _traced(
+def traced_apart(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[ClosedJaxpr, list[Any], Callable[[Sequence[Any]], Any]]:
     """Return the jaxpr of a call, its operands, and a function from its results to what it returns.

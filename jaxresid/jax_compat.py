@@ -197,29 +197,29 @@ def _patched(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
 def replacing_differentiated(
     new: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[None]:
-    """Have `jax.vjp`, and what calls it, differentiate `new(fun)` in place of `fun` in the context.
+    """Have JAX linearize `new(fun)` in place of `fun` in the context, in this thread.
 
-    That holds for this thread, and for `jax.grad`, `jax.value_and_grad`, `jax.jacrev` and those
-    that libraries build on them. A `vjp` that a module has imported by name stays as it is.
+    That holds for `jax.vjp`, `jax.linearize`, `jax.grad`, `jax.value_and_grad` and `jax.jacrev`,
+    by whatever name a module has them, and for what libraries build on them.
     """
-    jax = import_jax()
-    from jax._src import api
+    import_jax()
+    from jax._src import linear_util
+    from jax._src.interpreters import ad
 
     thread = threading.get_ident()
-    inner = getattr(api, "_vjp", None)  # all go through it until 0.9
-    plain: Callable[..., Any] = inner or api.vjp
+    plain: Callable[..., Any] = ad.linearize
 
     @functools.wraps(plain)
-    def vjp(fun: Any, *primals: Any, **options: Any) -> Any:
+    def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
             return plain(fun, *primals, **options)
-        if inner is None:
+        if not isinstance(fun, linear_util.WrappedFun):
             return plain(new(fun), *primals, **options)
-        made = api.lu.wrap_init(new(fun.call_wrapped), debug_info=fun.debug_info)
+        # Until 0.9.
+        made = linear_util.wrap_init(new(fun.call_wrapped), debug_info=fun.debug_info)
         return plain(made, *primals, **options)
 
-    names = [(api, "_vjp")] if inner else [(api, "vjp"), (jax, "vjp")]
-    with _patched(dict.fromkeys(names, vjp)):
+    with _patched({(ad, "linearize"): linearize}):
         yield
 
 

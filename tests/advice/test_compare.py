@@ -130,6 +130,22 @@ def test_the_place_is_told_by_itself():
     assert jaxresid.compare(stack8.build("scan", "none"))(*scan).at == "scan-bodies"
 
 
+@pytest.mark.parametrize(("steps", "at"), [(8, "whole"), (800, "scan-bodies")])
+def test_a_scan_that_keeps_next_to_nothing_is_passed_by(steps, at):
+    """As in the loss of PPO: a scan over the rewards, beside networks that keep all there is."""
+
+    def loss(w, x, rewards):
+        def earlier(after, now):
+            return 0.5 * after + jnp.tanh(now), after
+
+        discounted = jax.lax.scan(earlier, rewards[0], rewards[:steps])[1]
+        return jnp.mean(jnp.tanh(jnp.tanh(x @ w) @ w)) + jnp.mean(discounted)
+
+    arguments = f32(64, 64), f32(400, 64), f32(800, 64)
+    assert jaxresid.compare(loss)(*arguments).at == at
+    assert jaxresid.compare(loss, at="scan-bodies")(*arguments).at == "scan-bodies"
+
+
 def two_sites(w, x):
     def one(x):
         return jnp.sin(jnp.sin(x @ w) @ w)

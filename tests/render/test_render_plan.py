@@ -207,7 +207,12 @@ def test_a_plan_that_xla_confirmed():
 
 
 def test_a_plan_that_is_too_close_to_tell():
-    close = dataclasses.replace(PLAN, budget_nbytes=int(7.6 * GIB), answer="too close")
+    close = dataclasses.replace(
+        PLAN,
+        budget_nbytes=int(7.6 * GIB),
+        answer="too close",
+        lowest_nbytes=PLAN.peak_nbytes,
+    )
     assert verdict_text(close) == (
         "too close to 7.60 GiB: peak about 7.50 GiB (6.80 to 7.90), for 13.8% more FLOPs;"
         " --compile decides"
@@ -219,6 +224,13 @@ def test_a_plan_that_is_too_close_to_tell():
         " --compile decides"
     )
     assert "what else lowers it" in printed(render_plan(low))
+    # 7.60 GiB * 7.50 / 7.90, rounded down.
+    lower = dataclasses.replace(close, lowest_nbytes=7 * GIB)
+    assert verdict_text(lower).endswith(
+        "; --compile decides, or plan with --budget 7.2GiB for a range below 7.60 GiB"
+    )
+    highest = dataclasses.replace(close, lowest_nbytes=int(7.25 * GIB))
+    assert verdict_text(highest).endswith("; --compile decides")
     late = dataclasses.replace(close, unconfirmed=("layer: dots_saveable",))
     assert verdict_text(late).endswith("; XLA did not decide in time")
 

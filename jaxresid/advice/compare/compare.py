@@ -84,9 +84,10 @@ def compare(
     Args:
       fun: The function to compare, as for `jaxresid.inspect`.
       at: Where the policy goes: `all-sites`, `scan-bodies`, `calls`, `whole`, or a place such as
-        `model.py:42`. None means the checkpoints that the code has, else the bodies of its scans,
-        else the calls of functions that were found, else everything. `segments` compares loops in
-        checkpointed segments, and Python loops in groups, of several sizes instead of policies.
+        `model.py:42`. None means the checkpoints that the code has, else the bodies of its scans if
+        loops keep a tenth of what is kept, else the calls of functions that were found, else
+        everything. `segments` compares loops in checkpointed segments, and Python loops in groups,
+        of several sizes instead of policies.
       policies: More policies to try, by name or as they are.
       measure: Also run each variant on the local device, with random inputs where arguments are
         abstract.
@@ -179,7 +180,11 @@ def comparison(
         leaf_recipes(measure.leaves, paths)  # refused before anything is traced again
     with gc_paused(), subject.tracing():
         variants = subject.variants()
-        target = loops_target(variants) if at == SEGMENTS else policy_target(variants.places(), at)
+        target = (
+            loops_target(variants)
+            if at == SEGMENTS
+            else policy_target(variants.places(), at, subject.residuals)
+        )
         table = ComparisonTable(subject, variants, target, progress or (lambda _: None))
         table.add(NONE, target.choices(None))
         table.add(WRITTEN, {})

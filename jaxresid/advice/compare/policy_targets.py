@@ -13,11 +13,15 @@ from jaxresid.inspector.variants.choices import (
     Variants,
     everywhere,
 )
+from jaxresid.model import Residual
 from jaxresid.nearest import nearest
 
 WORDS = ("all-sites", "scan-bodies", "calls", "whole")
 # What stands for the loops that can be cut, which get no policy; see `cut_loops`.
 SEGMENTS = "segments"
+# Bodies of scans that stack less than this share of what is kept are no default: a scan over time
+# for the advantages of PPO keeps next to nothing beside the networks.
+STACKED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,18 @@ class PolicyTarget:
         return made
 
 
-def policy_target(places: Sequence[CheckpointPlace], at: str | None) -> PolicyTarget:
+def policy_target(
+    places: Sequence[CheckpointPlace], at: str | None, residuals: Sequence[Residual]
+) -> PolicyTarget:
     """Return the places that a user means.
 
     Args:
       places: All the places that there are.
       at: One of `WORDS`, or a place by its function, by its line (`model.py:42`), or both as it is
-        printed. None means the checkpoints that the code has, else the bodies of its scans, else
-        the calls of functions that were found, else everything.
+        printed. None means the checkpoints that the code has, else the bodies of its scans if
+        loops keep a tenth of what is kept, else the calls of functions that were found, else
+        everything.
+      residuals: What is kept as it is written.
 
     Raises:
       InputsError: There is no such place; the message lists those that there are.
@@ -60,7 +68,8 @@ def policy_target(places: Sequence[CheckpointPlace], at: str | None) -> PolicyTa
     calls = tuple(p for p in places if p.kind in ("call", "block"))
     wholes = tuple(p for p in places if p.kind == "whole")
     if at is None:
-        at = "all-sites" if sites else "scan-bodies" if scans else "calls" if calls else "whole"
+        matter = scans and (_stacked_share(residuals) >= STACKED or not (calls or wholes))
+        at = "all-sites" if sites else "scan-bodies" if matter else "calls" if calls else "whole"
         if at == "whole" and not wholes:
             raise InputsError(
                 "no place for a checkpoint was found in what this training step differentiates: no"
@@ -106,6 +115,13 @@ def remarks(variants: Variants) -> tuple[str, ...]:
         " it is inside a derivative, or a rule for one, where it cannot be changed"
         for site in variants.unchangeable()
     )
+
+
+def _stacked_share(residuals: Sequence[Residual]) -> float:
+    """Return the share of what is kept that loops stack."""
+    kept = [r for r in residuals if r.origin.kind != "argument"]
+    stacked = sum(r.nbytes for r in kept if r.trips > 1)
+    return stacked / max(1, sum(r.nbytes for r in kept))
 
 
 def _is_meant(place: CheckpointPlace, at: str) -> bool:

@@ -289,7 +289,7 @@ class _SweepRun:
                 traced = self._trace(batch)
                 with gc_paused(), traced.tracing():
                     variants = traced.variants()
-                    target = policy_target(variants.places(), self._grid.at)
+                    target = policy_target(variants.places(), self._grid.at, traced.residuals)
                     table = ComparisonTable(traced, variants, target, self._progress)
             except JaxresidError as e:
                 self._failures.append((batch, e))

@@ -20,6 +20,7 @@ reach; of communication also what waits for results, and that between hosts of G
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -190,8 +191,14 @@ class _TimeEstimator:
     _hosted: set[Value] = field(default_factory=set)
 
     def block(self, block: Block, lowered: Block, order: Sequence[Op]) -> _TimeSum:
-        """Return the times of a block, given with its kernels, in the order in which they run."""
+        """Return the times of a block, given with its kernels, in the order in which they run.
+
+        In that order a kernel may run more often than it stands in the block.
+        """
         total = _TimeSum()
+        runs = Counter(order)
+        times = {v: runs[kernel] for kernel in lowered.ops for v in kernel.results}
+        transferred = 0
         makers: dict[Value, Op] = {}
         same: dict[Value, Value] = {}
         for op in block.ops:
@@ -203,13 +210,13 @@ class _TimeEstimator:
                 makers[v] = op
             if op.name == "device_put":
                 moved = sum(move.nbytes for move in moves(op, self._hosted))
-                if moved:
-                    total.transfers += transfer_seconds(moved, self.chip)
+                transferred += moved * times.get(op.results[0], 1)
             for each in op.collectives:
                 if self.chip.link_rate is None:
                     self.uncosted.add(each.kind)
                 else:
                     total.collectives += each.moved_nbytes / self.chip.link_rate
+        total.transfers = transfer_seconds(transferred, self.chip)
         arrays = {v: array_nbytes(v, lowered) for v in block.inputs}
         for kernel in lowered.ops:
             for v in kernel.results:

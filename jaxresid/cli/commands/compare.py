@@ -26,7 +26,7 @@ from jaxresid.cli.options.places import asks_compiler, placed
     metavar="PLACE",
     help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
     " whole, or a place such as model.py:42. segments compares loops in checkpointed segments, and"
-    " Python loops in groups, instead of policies.  [default: the first of these that exists]",
+    " Python loops in groups, instead of policies.  [default: the first of these that matters]",
 )
 @click.option(
     "--policy",

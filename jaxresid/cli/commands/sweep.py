@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "--at",
     metavar="PLACE",
     help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
-    " whole, or a place such as model.py:42.  [default: the first of these that exists]",
+    " whole, or a place such as model.py:42.  [default: the first of these that matters]",
 )
 @compiling_options
 @click.option(

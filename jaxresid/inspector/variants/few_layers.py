@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.unfolded import unfolded
 from jaxresid.inspector.program.build import Program, all_ops, value_and_gradients
+from jaxresid.inspector.program.transfers import moves
 from jaxresid.inspector.residuals.offloading import kept_each
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
@@ -45,6 +47,7 @@ class Figures:
     """What is known of a whole function from a few of its layers; see `choices.Variant`."""
 
     kept_nbytes: int
+    host_nbytes: int
     peak_nbytes: int
     cost: Cost
     lowered: Lowered
@@ -69,7 +72,7 @@ def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
     cost = _cost(traced, layers, few.runs)
     if kept is None or cost is None:
         return None
-    return Figures(kept, peak_nbytes(lowered), cost, lowered)
+    return Figures(kept["device"], kept["host"], peak_nbytes(lowered), cost, lowered)
 
 
 def lowered_whole(few: FewLayers, profile: Profile) -> Lowered | None:
@@ -84,7 +87,7 @@ def lowered_whole(few: FewLayers, profile: Profile) -> Lowered | None:
     """
     traced = few.trace
     program = value_and_gradients(traced)
-    if _has_host_memory(program):
+    if _has_hidden_moves(program):
         return None
     # What leads the arguments are constants.
     forward, dynamic = traced.forward, traced.arguments.dynamic
@@ -98,9 +101,16 @@ def lowered_whole(few: FewLayers, profile: Profile) -> Lowered | None:
     return unfolded(lower(program, profile), runs, gradients)
 
 
-def _has_host_memory(program: Program) -> bool:
-    values = [v for op in all_ops(program.block.ops) for v in op.results]
-    return any(v.memory != "device" for v in (*program.block.inputs, *values))
+def _has_hidden_moves(program: Program) -> bool:
+    """Return whether anything is moved to or from host memory that no value says it is in.
+
+    No kernel moves that, so it is not known how often it is moved.
+    """
+    return any(
+        move.before.memory == move.after.memory
+        for op in all_ops(program.block.ops)
+        for move in moves(op, frozenset())
+    )
 
 
 def _alike(runs: Iterable[Run]) -> list[tuple[Layer, Layer, int]]:
@@ -108,17 +118,23 @@ def _alike(runs: Iterable[Run]) -> list[tuple[Layer, Layer, int]]:
     return [((r.number, BEFORE - 1), (r.number, BEFORE), r.omitted) for r in runs]
 
 
-def _kept(traced: Trace, program: Program, found: _LayersOf, runs: Iterable[Run]) -> int | None:
-    nbytes: dict[Layer | None, int] = {}
+def _kept(
+    traced: Trace, program: Program, found: _LayersOf, runs: Iterable[Run]
+) -> Counter[str] | None:
+    """Return the bytes of computed residuals by the memory that they are in."""
+    total = Counter[str]()
+    of_layers: dict[Layer | None, Counter[str]] = defaultdict(Counter)
     for var, each in kept_each(traced, program):
         eqn = found.maker(traced.forward, var)
-        layer = None if eqn is None else found.layers[id(eqn)]
-        nbytes[layer] = nbytes.get(layer, 0) + sum(kept.nbytes for kept in each)
-    total = sum(nbytes.values())
+        nbytes = of_layers[None if eqn is None else found.layers[id(eqn)]]
+        for kept in each:
+            nbytes[kept.memory] += kept.nbytes
+            total[kept.memory] += kept.nbytes
     for one, other, count in _alike(runs):
-        if nbytes.get(one, 0) != nbytes.get(other, 0):
+        if of_layers[one] != of_layers[other]:
             return None
-        total += nbytes.get(one, 0) * count
+        for memory, each_nbytes in of_layers[one].items():
+            total[memory] += each_nbytes * count
     return total
 
 

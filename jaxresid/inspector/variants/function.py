@@ -28,7 +28,7 @@ from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
@@ -241,11 +241,11 @@ class FunctionVariants:
             return None
         return Variant(
             figures.kept_nbytes,
-            0,
+            figures.host_nbytes,
             figures.peak_nbytes,
             figures.cost,
             figures.lowered,
-            functools.cache(lambda: self.measured(self.trace(choices)).details()),
+            functools.cache(lambda: _details(self.trace(choices))),
             few,
         )
 
@@ -273,12 +273,7 @@ class FunctionVariants:
             peak_nbytes(lowered),
             sum(passes_cost(traced), Cost()),
             lowered,
-            lambda: Details(
-                program,
-                traced,
-                functools.partial(residuals, traced, program),
-                functools.partial(kept_by, traced, program),
-            ),
+            lambda: _details(traced, program),
         )
 
     def _shortened(self, choices: Choices) -> Shortened | None:
@@ -382,6 +377,22 @@ def _differentiated(
     except Exception as e:
         cause = e.__cause__ if isinstance(e, BackwardError) else e
         raise InputsError(summary(cause or e)) from e
+
+
+def _details(traced: Trace, program: Program | None = None) -> Details:
+    """Return the details of a trace.
+
+    Args:
+      traced: the trace.
+      program: its program, where that is known.
+    """
+    program = program or value_and_gradients(traced)
+    return Details(
+        program,
+        traced,
+        functools.partial(residuals, traced, program),
+        functools.partial(kept_by, traced, program),
+    )
 
 
 def _key(choice: Choice) -> Hashable:

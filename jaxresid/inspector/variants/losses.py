@@ -308,8 +308,12 @@ def _stretches(place: CheckpointPlace) -> tuple[Stretch, ...]:
 
 
 def trips_of(jaxpr: Jaxpr) -> dict[int, int]:
-    """Return how often each loss runs in a step whose losses were traced, by its number."""
+    """Return how often each loss runs in a step whose losses were traced, by its number.
+
+    One that is linearized and never transposed has no backward pass, and is not among them.
+    """
     found: dict[int, int] = {}
+    transposed: set[int] = set()
     known: dict[int, frozenset[int]] = {}
 
     def inside(jaxpr: Jaxpr) -> frozenset[int]:
@@ -317,7 +321,10 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, int]:
         if made is None:
             marks: set[int] = set()
             for eqn in jaxpr.eqns:
-                marks |= _marks(eqn)
+                own = _marks(eqn)
+                marks |= own
+                if own and _is_transposed(eqn):
+                    transposed.update(own)
                 for nest in nests(eqn):
                     marks |= inside(nest.jaxpr)
             made = known[id(jaxpr)] = frozenset(marks)
@@ -333,12 +340,17 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, int]:
 
     inside(jaxpr)
     enter(jaxpr, 1)
-    return found
+    return {number: trips for number, trips in found.items() if number in transposed}
 
 
 def _marks(eqn: Eqn) -> set[int]:
     _, *after = jax_compat.name_stack(eqn).split(_SCOPE)
     return {int("".join(_digits(text))) for text in after}
+
+
+def _is_transposed(eqn: Eqn) -> bool:
+    """Return whether a marked eqn is part of a backward pass."""
+    return "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]
 
 
 def _digits(text: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
@@ -18,6 +19,7 @@ from jaxresid.render.report.heading import heading
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
+from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
@@ -62,6 +64,9 @@ def verdict_text(plan: Plan) -> str:
     if plan.answer == "too close":
         is_asked = plan.compiles or plan.unconfirmed
         decides = f"; {'XLA did not decide in time' if is_asked else '--compile decides'}"
+        safe = _safe_budget(plan)
+        if safe is not None:
+            decides += f", or plan with --budget {safe} for a range below {budget}"
     if not plan.is_within:
         over = f", {format_bytes(plan.peak_nbytes - plan.budget_nbytes)} too much"
         verdict = f"too close to {budget}" if decides else f"nothing fits {budget}"
@@ -71,6 +76,19 @@ def verdict_text(plan: Plan) -> str:
     doubt = "" if plan.verified else ", not verified"
     verdict = "too close to" if decides else "fits"
     return f"{verdict} {budget}{as_is}{doubt}: peak {peak}, {cost}{decides}"
+
+
+def _safe_budget(plan: Plan) -> str | None:
+    """Return a budget whose plans have ranges that end below this one's budget, as they do here.
+
+    None where no plan that was found has so low a peak.
+    """
+    if plan.high_nbytes is None:
+        return None
+    highest = int(plan.budget_nbytes * plan.peak_nbytes / plan.high_nbytes)
+    unit = bytes_unit([highest])
+    shown = math.floor(10 * highest / unit.scale) / 10
+    return f"{shown:g}{unit.name}" if plan.lowest_nbytes <= shown * unit.scale else None
 
 
 def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from jax import lax
+from jax import grad, lax, linear_transpose, linearize, value_and_grad, vjp
 
 import jaxresid
 from jaxresid.inspector.call.question import Question
@@ -87,6 +87,26 @@ def pulled_back(loss):
     return step
 
 
+def by_name(loss):
+    """By a name that the module has of `jax.vjp`."""
+
+    def step(ws, x):
+        value, pull, seen = vjp(lambda ws: (loss(ws, x), {"x": x.sum()}), ws, has_aux=True)
+        (gradients,) = pull(jnp.ones_like(value))
+        return jax.tree.map(lambda w, g: w - seen["x"] * g, ws, gradients), value
+
+    return step
+
+
+def linearized(loss):
+    def step(ws, x):
+        value, pushed = linearize(lambda ws: loss(ws, x), ws)
+        (gradients,) = linear_transpose(pushed, ws)(jnp.ones_like(value))
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, gradients), value
+
+    return step
+
+
 def with_aux(loss):
     def told(ws, x):
         value = loss(ws, x)
@@ -121,7 +141,17 @@ def per_example(loss):
 
 
 STEPS = {
-    fun.__name__: fun for fun in (plainly, jitted, pulled_back, with_aux, accumulating, per_example)
+    fun.__name__: fun
+    for fun in (
+        plainly,
+        jitted,
+        pulled_back,
+        by_name,
+        linearized,
+        with_aux,
+        accumulating,
+        per_example,
+    )
 }
 POLICIES = {"nothing": None, "dots": cp.dots_saveable, "everything": cp.everything_saveable}
 
@@ -331,8 +361,61 @@ def test_gradients_stay_what_they_are():
         assert jnp.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_linearized_and_not_transposed_is_no_loss():
+    def curved(ws, x):
+        for w in ws:
+            x = jnp.sin(layer(x, w))
+        return x.sum()
+
+    def step(ws, x):
+        _, pushed = linearize(lambda ws: curved(ws, x), ws)
+        slope = pushed(ws)
+        gradients = grad(unrolled(no_checkpoint))(ws, x)
+        return jax.tree.map(lambda w, g: w - slope * g, ws, gradients)
+
+    found = variants(step, WS, X)
+    assert [(p.kind, p.function) for p in found.places()] == [("call", "layer"), ("whole", "loss")]
+
+
+def test_a_backward_pass_of_each_layer_by_hand():
+    """Each layer is pulled back on its own, as pipelines do it."""
+
+    def by_hand(wrap):
+        def step(ws, x):
+            pulls = []
+            for w in ws:
+                x, pull = vjp(wrap(layer), x, w)
+                pulls.append(pull)
+            cotangent, gradients = jnp.ones_like(x), []
+            for pull in reversed(pulls):
+                cotangent, gradient = pull(cotangent)
+                gradients.append(gradient)
+            return [w - 0.1 * g for w, g in zip(ws, reversed(gradients), strict=True)]
+
+        return step
+
+    found = variants(by_hand(no_checkpoint), WS, X)
+    places = found.places()
+    assert [(p.kind, p.function) for p in places] == [("whole", "layer")] * 4
+    made = found.variant({place: everywhere(place, Choice()) for place in places})
+    assert figures(made) == as_it_is(by_hand(jax.checkpoint), WS, X)
+
+
+def test_a_function_with_its_gradient_that_another_module_made():
+    both = jax.jit(value_and_grad(unrolled(no_checkpoint)))
+    jax.eval_shape(both, WS, X)  # JAX has its jaxpr already
+
+    def step(ws, x):
+        value, gradients = both(ws, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, gradients), value
+
+    assert place_of(variants(step, WS, X), "call").calls == 4
+
+
 def test_what_traces_losses_is_undone():
     before = jax.vjp, jax.grad
     variants(plainly(unrolled(no_checkpoint)), WS, X).places()
     assert (jax.vjp, jax.grad) == before
+    traced = jax.make_jaxpr(jax.grad(unrolled(no_checkpoint)))(WS, X)
+    assert "jaxresid" not in str(traced)
     assert jaxresid.inspect(plainly(unrolled(no_checkpoint)), mode="step")(WS, X).peak.nbytes > 0

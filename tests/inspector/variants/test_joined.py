@@ -62,7 +62,8 @@ def with_aux(loss):
         return value, {"value": value, "mean": x.mean(), "name": "aux"}
 
     def step(ws, x):
-        (value, aux), gradients = jax.value_and_grad(told, has_aux=True)(ws, x)
+        with jax.named_scope("learning"):
+            (value, aux), gradients = jax.value_and_grad(told, has_aux=True)(ws, x)
         assert aux["name"] == "aux"
         return descent(ws, gradients), value, aux["mean"], aux["value"]
 
@@ -242,8 +243,9 @@ def figures(variant):
     return variant.kept_nbytes, variant.host_nbytes, variant.peak_nbytes, variant.cost
 
 
-def primitives(trace):
-    return [jax_compat.primitive_name(eqn) for eqn in eqns_in(trace.jaxpr)]
+def eqns(trace):
+    found = eqns_in(trace.jaxpr)
+    return [(jax_compat.primitive_name(eqn), jax_compat.name_stack(eqn)) for eqn in found]
 
 
 def choices_of(found):
@@ -282,7 +284,7 @@ def same_as_traced_anew(make, loss, monkeypatch):
         counts.append(next(counter))
     for joined, anew in zip(*found, strict=True):
         assert figures(joined) == figures(anew)
-        assert primitives(joined.trace) == primitives(anew.trace)
+        assert eqns(joined.trace) == eqns(anew.trace)
         assert [str(r) for r in joined.residuals()] == [str(r) for r in anew.residuals()]
     return counts
 

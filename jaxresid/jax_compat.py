@@ -224,6 +224,36 @@ def replacing_differentiated(
         yield
 
 
+@contextlib.contextmanager
+def replacing_vjp(new: Callable[..., Any]) -> Iterator[None]:
+    """Have `new` called in place of `jax.vjp`, by what calls it too, in the context and thread.
+
+    A `vjp` that a module has imported by name stays as it is, and so does a call with options that
+    not every version has.
+
+    Args:
+      new: takes a function that makes the call as it is, the differentiated function, the primals
+        and `has_aux`, and returns what `jax.vjp` does.
+    """
+    jax = import_jax()
+    from jax._src import api
+
+    thread = threading.get_ident()
+    inner = getattr(api, "_vjp", None)  # all go through it until 0.9
+    plain: Callable[..., Any] = inner or api.vjp
+
+    @functools.wraps(plain)
+    def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
+        as_it_is = functools.partial(plain, fun, *primals, has_aux=has_aux, **options)
+        if threading.get_ident() != thread or options:
+            return as_it_is()
+        return new(as_it_is, fun if inner is None else fun.call_wrapped, primals, has_aux)
+
+    names = [(api, "_vjp")] if inner else [(api, "vjp"), (jax, "vjp")]
+    with _patched(dict.fromkeys(names, vjp)):
+        yield
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in version.split("."))
 
@@ -389,6 +419,39 @@ def as_removed_checkpoint(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
 def is_removed_checkpoint(eqn: Eqn) -> bool:
     """Return whether an eqn stands for a removed checkpoint."""
     return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
+
+
+def with_constants_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a closed jaxpr without constants, which come in front of its inputs."""
+    jaxpr = open_jaxpr(closed)
+    if not closed.consts:
+        return closed
+    invars = [*jaxpr.constvars, *jaxpr.invars]
+    info = jaxpr.debug_info._replace(arg_names=("",) * len(invars))
+    changed = {"constvars": [], "invars": invars, "debug_info": info}
+    if jaxpr is closed:
+        made: ClosedJaxpr = jaxpr.replace(consts=[], **changed)
+        return made
+    new: Callable[..., ClosedJaxpr] = type(closed)
+    return new(jaxpr.replace(**changed), [])
+
+
+def bind_call(closed: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
+    """Call a closed jaxpr without constants, as one jit eqn of a name where JAX traces.
+
+    See `as_jit_jaxpr` for the closed jaxpr.
+    """
+    jaxpr = open_jaxpr(closed)
+    template = _jit_eqn(len(jaxpr.invars), len(jaxpr.outvars))
+    primitive: Any = template.primitive
+    made = primitive.bind(*operands, **{**template.params, "jaxpr": closed, "name": name})
+    return list(made)
+
+
+def with_traceback(eqn: Eqn, like: Eqn) -> Eqn:
+    """Return the eqn with the traceback of another."""
+    source = eqn.source_info.replace(traceback=traceback(like))
+    return eqn.replace(source_info=source)
 
 
 def new_var_like(var: Var) -> Var:

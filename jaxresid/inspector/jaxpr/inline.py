@@ -78,7 +78,7 @@ class _Flattening:
         for eqn in jaxpr.eqns:
             under = is_inside or jax_compat.primitive_name(eqn) == "remat"
             made = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
-            made = _with_substitutes(made, substitutes)
+            made = with_substitutes(made, substitutes)
             if is_inside and jax_compat.is_removed_checkpoint(eqn):
                 eqns += _inlined(made, substitutes)
             elif made is not eqn and _is_conversion(made):
@@ -94,7 +94,7 @@ class _Flattening:
                 eqns.append(made)
         if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
             return jaxpr
-        return jaxpr.replace(eqns=eqns, outvars=[_value(v, substitutes) for v in jaxpr.outvars])
+        return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
 
 
 def _is_conversion(eqn: Eqn) -> bool:
@@ -121,18 +121,23 @@ def _inlined(call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
         outvars = [
             v if jax_compat.is_dropped(v) else jax_compat.new_var_like(v) for v in eqn.outvars
         ]
-        eqns.append(_with_substitutes(eqn, inner).replace(outvars=outvars))
+        eqns.append(with_substitutes(eqn, inner).replace(outvars=outvars))
         inner |= zip(eqn.outvars, outvars, strict=True)
     results = (_value(v, inner) for v in body.outvars)
     substitutes |= zip(call.outvars, results, strict=True)
     return eqns
 
 
-def _with_substitutes(eqn: Eqn, substitutes: Mapping[Var, Var]) -> Eqn:
+def with_substitutes(eqn: Eqn, substitutes: Mapping[Var, Var]) -> Eqn:
     """Return the eqn with the operands that stand for its own."""
     if not any(not jax_compat.is_literal(v) and v in substitutes for v in eqn.invars):
         return eqn
-    return eqn.replace(invars=[_value(v, substitutes) for v in eqn.invars])
+    return eqn.replace(invars=substituted(eqn.invars, substitutes))
+
+
+def substituted(values: Iterable[Var], substitutes: Mapping[Var, Var]) -> list[Var]:
+    """Return values with what stands for some of them."""
+    return [_value(v, substitutes) for v in values]
 
 
 def _value(var: Var, substitutes: Mapping[Var, Var]) -> Var:

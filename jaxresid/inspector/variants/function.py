@@ -492,7 +492,7 @@ class Checkpointing:
         if not choice.names:
             return body
         return self._cached(
-            _key(choice), body, lambda body: named(body, choice.names, self._frames)
+            ("named", choice.names), body, lambda body: named(body, choice.names, self._frames)
         )
 
     def _cached(self, key: Hashable, body: Jaxpr, make: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:

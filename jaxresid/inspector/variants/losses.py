@@ -393,7 +393,7 @@ def tracing_losses(
                 return fun(*args, **kwargs)
             is_busy = True
             try:
-                closed, values, leaves, restored = _traced(fun, args, kwargs, has_aux)
+                closed, values, leaves, restored = traced_apart(fun, args, kwargs, has_aux)
                 number = len(found)
                 loss = Loss(closed, _callers(frames), values)
                 found.append(loss)
@@ -413,7 +413,7 @@ def tracing_losses(
         yield found
 
 
-def _traced(
+def traced_apart(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], has_aux: bool
 ) -> tuple[ClosedJaxpr, int, list[Any], Callable[[Sequence[Any]], Any]]:
     """Return the jaxpr of a call, how many results are differentiated, and its operands.

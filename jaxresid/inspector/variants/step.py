@@ -1,9 +1,12 @@
-"""Change the checkpoints of a training step: trace it again, see `bindings`."""
+"""Change the checkpoints of a training step: trace it again, see `bindings`.
+
+Variants whose checkpoints differ in policies and names alone share a trace, see `joined`.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -43,6 +46,13 @@ from jaxresid.inspector.variants.choices import (
     Variant,
 )
 from jaxresid.inspector.variants.function import Checkpointing
+from jaxresid.inspector.variants.joined import (
+    Gradients,
+    Key,
+    Slots,
+    joined,
+    leaving_out,
+)
 from jaxresid.inspector.variants.losses import (
     Loss,
     LossCalls,
@@ -52,7 +62,7 @@ from jaxresid.inspector.variants.losses import (
     trips_of,
 )
 from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
 from jaxresid.model import Location, totals_of
 
 
@@ -115,6 +125,109 @@ class _BackwardUse:
         self.around = list(dict.fromkeys([*self.around, *around]))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slotted:
+    """A step with slots for choices, and its gradients, left out of it."""
+
+    step: StepTrace
+    gradients: Gradients
+    slots: Slots
+
+
+def _as_it_is(_: Key, choice: Choice, __: Jaxpr) -> Choice:
+    return choice
+
+
+class _BindingChanges:
+    """What a step binds, with choices made, while it is traced.
+
+    Attributes:
+      found: the kinds and the functions of what was bound.
+      remake: makes the checkpoints.
+
+    Args:
+      frames: reads the tracebacks of eqns.
+      shared: returns the one object of all bodies alike.
+      chosen: the choices, by the number of the binding.
+      nested: those that cut scans, by number.
+      as_calls: whether to leave one eqn for what is bound: calls in a loss are found again by the
+        numbers of its eqns.
+      fitted: the choice to make in place of one, given its key and the body.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        shared: Callable[[Jaxpr], Jaxpr],
+        chosen: Mapping[int, Choice | None],
+        nested: Mapping[int, Choice | None],
+        as_calls: bool,
+        fitted: Callable[[Key, Choice, Jaxpr], Choice] = _as_it_is,
+    ) -> None:
+        self.found: list[tuple[str, str]] = []
+        self.remake = Checkpointing(frames)
+        self._frames, self._shared = frames, shared
+        self._chosen, self._nested = chosen, nested
+        self._as_calls, self._fitted = as_calls, fitted
+        self._is_nesting = False
+        self._scan = scan_binding().primitive
+
+    def checkpoint(
+        self, params: Mapping[str, Any], _: FrameType
+    ) -> Mapping[str, Any] | Callable[..., Any]:
+        """Return what a checkpoint binds; see `bindings.Handler`."""
+        if self._is_nesting:
+            return params
+        number = len(self.found)
+        made = _checkpoint(params)
+        self.found.append((made.kind, made.function))
+        if number not in self._chosen:
+            return params
+        choice = self._chosen[number]
+        same = self._shared(made.body)
+        if choice is None:
+            return self._as_one(jax_compat.as_function(jax_compat.as_jit_jaxpr(same)))
+        choice = self._fitted(("place", number), choice, same)
+        held = jax_compat.bound_params(params)["jaxpr"]
+        body = self.remake.named(same, choice)
+        return jax_compat.with_bound_params(
+            params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
+        )
+
+    def scan(
+        self, params: Mapping[str, Any], _: FrameType
+    ) -> Mapping[str, Any] | Callable[..., Any]:
+        """Return what a scan binds; see `bindings.Handler`."""
+        if self._is_nesting:
+            return params
+        number = len(self.found)
+        choice, nest = self._chosen.get(number), self._nested.get(number)
+        made = _scan(params, self._frames)
+        self.found.append((made.kind, made.function))
+        if choice is not None:
+            choice = self._fitted(("place", number), choice, made.body)
+            params = _wrapped(params, choice, self.remake)
+        if nest is None:
+            return params
+        held = jax_compat.open_jaxpr(params["jaxpr"])
+        nest = self._fitted(("segments", number), nest, held)
+        body = jax_compat.with_jaxpr(params["jaxpr"], self.remake.named(held, nest))
+        params = jax_compat.with_bound_params(params, {"jaxpr": body})
+        run = nested_scan(self._scan, params, nest.segments, nest.policy)
+
+        def in_segments(*args: Any) -> Any:
+            self._is_nesting = True
+            try:
+                return run(*args)
+            finally:
+                self._is_nesting = False
+
+        return self._as_one(in_segments)
+
+    def _as_one(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        return jax_compat.import_jax().jit(fun) if self._as_calls else fun
+
+
 class StepVariants:
     """The variants of a training step; see `choices.Variants`.
 
@@ -132,6 +245,7 @@ class StepVariants:
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
         self._alike: dict[Hashable, Jaxpr] = {}
+        self._slotted: dict[Hashable, _Slotted | None] = {}
         self._losses = Losses((), step.frames, self._is_written, self._name)
         self._trips: Mapping[int, int] = {}
 
@@ -341,7 +455,10 @@ class StepVariants:
           JaxresidError: JAX cannot differentiate it, a policy fails, or the function binds other
             checkpoints each time that it is traced.
         """
-        return self._with(choices)[0] if choices else self._step
+        if not choices:
+            return self._step
+        made = self._made(choices)
+        return self._joined(*made) or self._traced_with(*made)[0]
 
     def losses(self, choices: Choices) -> tuple[Loss, ...]:
         """Return what the step differentiates, with choices made; see `trace`.
@@ -350,15 +467,16 @@ class StepVariants:
           JaxresidError: as `trace`, or a loss cannot be traced apart.
         """
         self.places()
-        return self._with(choices, apart=True)[1]
+        return self._traced_with(*self._made(choices), apart=True)[1]
 
-    def _with(self, choices: Choices, *, apart: bool = False) -> tuple[StepTrace, tuple[Loss, ...]]:
-        """Return the step with choices made, and its losses, as far as they are traced apart.
-
-        Args:
-          choices: the choices.
-          apart: whether all losses are to be traced apart.
-        """
+    def _made(
+        self, choices: Choices
+    ) -> tuple[
+        dict[int, Choice | None],
+        dict[int, Choice | None],
+        dict[CheckpointPlace, tuple[Choice | None, ...]],
+    ]:
+        """Return choices at bindings, by their numbers, of segments likewise, and in losses."""
         chosen: dict[int, Choice | None] = {}
         nested: dict[int, Choice | None] = {}
         in_losses: dict[CheckpointPlace, tuple[Choice | None, ...]] = {}
@@ -370,61 +488,99 @@ class StepVariants:
                 continue
             which = nested if place.kind == "segments" else chosen
             which.update(zip(place.handle, made, strict=True))
-        remake = Checkpointing(self._step.frames)
+        return chosen, nested, in_losses
+
+    def _joined(
+        self,
+        chosen: Mapping[int, Choice | None],
+        nested: Mapping[int, Choice | None],
+        in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
+    ) -> StepTrace | None:
+        """Return the step with choices made in a trace that several share, see `joined`.
+
+        None where that cannot be done; what fails in it is told by a trace of its own.
+        """
+        shape = (
+            frozenset((number, choice is None) for number, choice in chosen.items()),
+            frozenset((n, choice.segments) for n, choice in nested.items() if choice is not None),
+            bool(in_losses),
+        )
+        if shape not in self._slotted:
+            self._slotted[shape] = self._with_slots(chosen, nested, in_losses)
+        slotted = self._slotted[shape]
+        if slotted is None:
+            return None
+        choices: dict[Key, Choice] = {}
+        for kind, made in (("place", chosen), ("segments", nested)):
+            choices |= {(kind, n): choice for n, choice in made.items() if choice is not None}
+        try:
+            fill = slotted.slots.filling(choices)
+            in_loss = self._losses.changing(in_losses, Checkpointing(self._step.frames))
+
+            def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
+                filled = fill(jax_compat.open_jaxpr(closed))
+                return in_loss(number, jax_compat.with_jaxpr(closed, filled))
+
+            return joined(slotted.step, slotted.gradients, change)
+        except Exception:  # the trace without slots raises what is to be raised
+            return None
+
+    def _with_slots(
+        self,
+        chosen: Mapping[int, Choice | None],
+        nested: Mapping[int, Choice | None],
+        in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
+    ) -> _Slotted | None:
+        """Return the step traced with slots in place of choices, without its gradients.
+
+        None where that cannot be done.
+        """
+        if jax_compat.flags().get("jax_remat3"):  # there a policy holds for those inside of it too
+            return None
+        gradients, slots = Gradients(), Slots(self._step.frames)
+        changed = {*chosen, *(n for n, choice in nested.items() if choice is not None)}
+        changes = _BindingChanges(
+            self._step.frames, self._shared, chosen, nested, bool(in_losses), slots.choice
+        )
+        is_outside = False
+
+        def noting(handler: Handler) -> Handler:
+            def handle(
+                params: Mapping[str, Any], frame: FrameType
+            ) -> Mapping[str, Any] | Callable[..., Any]:
+                nonlocal is_outside
+                is_outside |= len(changes.found) in changed and not gradients.is_inside
+                return handler(params, frame)
+
+            return handle
+
+        try:
+            with leaving_out(gradients):
+                step = self._traced(noting(changes.checkpoint), noting(changes.scan))
+        except Exception:
+            return None
+        if is_outside or self._is_other(changes.found, len(gradients.found)):
+            return None
+        return _Slotted(step, gradients, slots)
+
+    def _is_other(self, found: Sequence[tuple[str, str]], num_losses: int) -> bool:
+        """Return whether a trace has other bindings or losses than the first one."""
         expected = [(made.kind, made.function) for made in self._bound]
-        found: list[tuple[str, str]] = []
-        is_nesting = False
+        return list(found) != expected or num_losses != len(self._losses.found)
 
-        def checkpoint(
-            params: Mapping[str, Any], _: FrameType
-        ) -> Mapping[str, Any] | Callable[..., Any]:
-            if is_nesting:
-                return params
-            number = len(found)
-            made = _checkpoint(params)
-            found.append((made.kind, made.function))
-            if number not in chosen:
-                return params
-            choice = chosen[number]
-            same = self._shared(made.body)
-            if choice is None:
-                return as_one(jax_compat.as_function(jax_compat.as_jit_jaxpr(same)))
-            held = jax_compat.bound_params(params)["jaxpr"]
-            body = remake.named(same, choice)
-            return jax_compat.with_bound_params(
-                params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
-            )
+    def _traced_with(
+        self,
+        chosen: Mapping[int, Choice | None],
+        nested: Mapping[int, Choice | None],
+        in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
+        *,
+        apart: bool = False,
+    ) -> tuple[StepTrace, tuple[Loss, ...]]:
+        """Return the step traced anew with choices made, and its losses as far as traced apart.
 
-        def scan(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any] | Callable[..., Any]:
-            if is_nesting:
-                return params
-            choice, nest = chosen.get(len(found)), nested.get(len(found))
-            made = _scan(params, self._step.frames)
-            found.append((made.kind, made.function))
-            made_params = params if choice is None else _wrapped(params, choice, remake)
-            if nest is None:
-                return made_params
-            body = remake.named(jax_compat.open_jaxpr(made_params["jaxpr"]), nest)
-            held = jax_compat.with_jaxpr(made_params["jaxpr"], body)
-            made_params = jax_compat.with_bound_params(made_params, {"jaxpr": held})
-            run = nested_scan(scan_primitive, made_params, nest.segments, nest.policy)
-
-            def in_segments(*args: Any) -> Any:
-                nonlocal is_nesting
-                is_nesting = True
-                try:
-                    return run(*args)
-                finally:
-                    is_nesting = False
-
-            return as_one(in_segments)
-
-        def as_one(fun: Callable[..., Any]) -> Callable[..., Any]:
-            # Calls in a loss are found again by the numbers of its eqns.
-            return jax_compat.import_jax().jit(fun) if in_losses else fun
-
-        scan_primitive = scan_binding().primitive
-
+        See `trace`; with `apart` all losses are traced apart.
+        """
+        changes = _BindingChanges(self._step.frames, self._shared, chosen, nested, bool(in_losses))
         changed: dict[int, Loss] = {}
 
         def seen(number: int, loss: Loss) -> Callable[..., Any]:
@@ -432,14 +588,15 @@ class StepVariants:
             return jax_compat.as_function(loss.closed)
 
         if in_losses or apart:
-            change = self._losses.changing(in_losses, remake)
+            change = self._losses.changing(in_losses, changes.remake)
             for number, loss in enumerate(self._losses.found if in_losses else ()):
                 change(number, loss.closed)  # what JAX has to trace for it is traced here
             with tracing_losses(self._step.frames, change, replacement=seen) as losses:
-                traced = self._traced(checkpoint, scan)
+                traced = self._traced(changes.checkpoint, changes.scan)
         else:
-            traced, losses = self._traced(checkpoint, scan), list(self._losses.found)
-        if found != expected or len(losses) != len(self._losses.found):
+            traced = self._traced(changes.checkpoint, changes.scan)
+            losses = list(self._losses.found)
+        if self._is_other(changes.found, len(losses)):
             raise TraceError(
                 f"{self._name} changes each time it is traced, so its checkpoints cannot be told"
                 " apart"

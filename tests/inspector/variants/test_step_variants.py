@@ -639,8 +639,9 @@ def test_a_step_that_fails_later():
 
     found = variants(training(loss), WS, X)
     place = only(found)
+    changed(found, place, None)
     with pytest.raises(TraceError, match="fails to trace: ValueError: no more") as raised:
-        changed_twice(found, place)
+        changed(found, place, Choice())
     assert "\n" not in str(raised.value)
 
 

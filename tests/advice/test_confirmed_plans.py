@@ -16,7 +16,7 @@ import jaxresid
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram, program_as_written
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan import confirmation, plan
-from jaxresid.advice.plan.peaks import ESTIMATE, Peaks
+from jaxresid.advice.plan.search.peaks import ESTIMATE, Peaks
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import InputsError

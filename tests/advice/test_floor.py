@@ -13,9 +13,9 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from jaxresid.advice.plan import menus
 from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
 from jaxresid.advice.plan.plan import drafted, planned
+from jaxresid.advice.plan.search import menus
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject

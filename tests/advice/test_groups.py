@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxresid
-from jaxresid.advice.plan.nesting import Shape, segmented
 from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.search.nesting import Shape, segmented
 from jaxresid.advice.plan.source.loop_variables import loop_variables
 from jaxresid.advice.plan.verification import figures, in_process_check
 from jaxresid.advice.timing.chips import chip_of

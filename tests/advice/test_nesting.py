@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxresid.advice.plan.nesting import NestSearch, Shape, segmented, shapes
 from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.search.nesting import NestSearch, Shape, segmented, shapes
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.inspector.call.question import Question

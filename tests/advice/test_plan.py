@@ -9,7 +9,7 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.plan.plan import planned
-from jaxresid.advice.plan.solver import ValueChoice, ValueProgram, combine_options
+from jaxresid.advice.plan.search.solver import ValueChoice, ValueProgram, combine_options
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
@@ -485,7 +485,7 @@ def test_a_body_that_cannot_be_looked_into_is_said(monkeypatch):
     def failing(*_):
         raise TypeError("no derivative")
 
-    monkeypatch.setattr("jaxresid.advice.plan.menus.graph", failing)
+    monkeypatch.setattr("jaxresid.advice.plan.search.menus.graph", failing)
     lowest = jaxresid.plan(scanned, budget=1)(*scanned_inputs()).lowest_nbytes
     plan = jaxresid.plan(scanned, budget=lowest)(*scanned_inputs())
     assert plan.is_within

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from jaxresid.advice.plan import menus
 from jaxresid.advice.plan.drafts import Drafts
 from jaxresid.advice.plan.plan import drafted, planned
+from jaxresid.advice.plan.search import menus
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import plan_edits
 from jaxresid.advice.plan.verification import (

@@ -8,11 +8,11 @@ from typing import Any
 
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
-from jaxresid.advice.plan.combinations import Combination, TracedVariant
 from jaxresid.advice.plan.drafts import Draft, Drafts
-from jaxresid.advice.plan.options import Option
-from jaxresid.advice.plan.peaks import Peaks
-from jaxresid.advice.plan.search import Search
+from jaxresid.advice.plan.search.combinations import Combination, TracedVariant
+from jaxresid.advice.plan.search.options import Option
+from jaxresid.advice.plan.search.peaks import Peaks
+from jaxresid.advice.plan.search.search import Search
 from jaxresid.advice.plan.verification import PlanFigures
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.progress import Progress

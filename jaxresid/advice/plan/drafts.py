@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.combinations import Runs, TracedVariant
+from jaxresid.advice.plan.search.combinations import Runs, TracedVariant
 from jaxresid.advice.plan.source.libraries import library_of
 from jaxresid.advice.plan.source.observed_calls import (
     ArgumentKinds,

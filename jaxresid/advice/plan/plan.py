@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from jaxresid.advice.compare.policy_targets import remarks
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, warnings_of
 from jaxresid.advice.compile.limited import LimitedCompiles
-from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.confirmation import Confirmation, compiles_for
 from jaxresid.advice.plan.drafts import Draft, Drafts
 from jaxresid.advice.plan.floor.parts import WITHOUT_STEP, floor_parts
 from jaxresid.advice.plan.floor.reliefs import Reliefs
-from jaxresid.advice.plan.menus import Menus
-from jaxresid.advice.plan.objective import Objective
-from jaxresid.advice.plan.peaks import ESTIMATE, GUIDE, Peaks
-from jaxresid.advice.plan.search import Search
+from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.menus import Menus
+from jaxresid.advice.plan.search.objective import Objective
+from jaxresid.advice.plan.search.peaks import ESTIMATE, GUIDE, Peaks
+from jaxresid.advice.plan.search.search import Search
+from jaxresid.advice.plan.search.tried import is_proven, tried_places
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.snippets import code
-from jaxresid.advice.plan.tried import is_proven, tried_places
 from jaxresid.advice.plan.verification import Check, without_checkpoints
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.advice.timing.intervals import checked_on, time_basis_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.combinations import TracedVariant
-from jaxresid.advice.plan.menus import Menus
-from jaxresid.advice.plan.options import Option
-from jaxresid.advice.plan.search import choices
+from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.menus import Menus
+from jaxresid.advice.plan.search.options import Option
+from jaxresid.advice.plan.search.search import choices
 from jaxresid.errors import NOT_CAUGHT
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants, everywhere
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.floor.accumulation import accumulated
 from jaxresid.advice.plan.floor.offloads import best_offload
 from jaxresid.advice.plan.floor.parts import argument_name
-from jaxresid.advice.plan.menus import Menus
-from jaxresid.advice.plan.search import choices
+from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.menus import Menus
+from jaxresid.advice.plan.search.search import choices
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
 from jaxresid.advice.plan.confirmation import description
 from jaxresid.advice.plan.joint.search import Solved
+from jaxresid.advice.plan.search.combinations import Combination, Runs, TracedVariant
 from jaxresid.model import FrontRow, answer
 
 

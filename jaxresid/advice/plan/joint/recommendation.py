@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.configurations import Grid
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
+from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.timing.intervals import time_basis_of
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.subject.base import Subject

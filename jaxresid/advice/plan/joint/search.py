@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jaxresid.advice.plan.combinations import TracedVariant
 from jaxresid.advice.plan.joint.configurations import Configurations
 from jaxresid.advice.plan.plan import Planning, Terms
+from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.model import Configuration

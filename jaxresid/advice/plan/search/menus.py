@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.objective import Objective
-from jaxresid.advice.plan.options import Menu, Option, menu, offload_options
+from jaxresid.advice.plan.search.objective import Objective
+from jaxresid.advice.plan.search.options import Menu, Option, menu, offload_options
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variants

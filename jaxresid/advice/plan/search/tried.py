@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable
 
-from jaxresid.advice.plan.combinations import TracedVariant
-from jaxresid.advice.plan.options import Menu
-from jaxresid.advice.plan.search import Search
+from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.options import Menu
+from jaxresid.advice.plan.search.search import Search
 from jaxresid.model import PlannedValue, TriedPlace
 
 NO_POLICY = "no policy"

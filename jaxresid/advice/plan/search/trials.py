@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Protocol
 
-from jaxresid.advice.plan.combinations import Runs, TracedVariant
-from jaxresid.advice.plan.options import Menu, Option
+from jaxresid.advice.plan.search.combinations import Runs, TracedVariant
+from jaxresid.advice.plan.search.options import Menu, Option
 from jaxresid.inspector.variants.choices import CheckpointPlace
 
 # What is done at places; those that are not in it have no checkpoint.

@@ -8,9 +8,9 @@ where nothing is kept, the treatment of one value after the other is exchanged w
 
 from __future__ import annotations
 
-from jaxresid.advice.plan.combinations import TracedVariant
-from jaxresid.advice.plan.options import Menu, Option
-from jaxresid.advice.plan.trials import Trials
+from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.options import Menu, Option
+from jaxresid.advice.plan.search.trials import Trials
 
 
 def try_exchanges(search: Trials, most: int) -> None:

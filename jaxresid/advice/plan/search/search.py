@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 
-from jaxresid.advice.plan.combinations import Combination, Runs, TracedVariant
-from jaxresid.advice.plan.exchanges import try_exchanges
-from jaxresid.advice.plan.nesting import NestSearch
-from jaxresid.advice.plan.options import UNTOUCHED, Menu, Option
-from jaxresid.advice.plan.peaks import Peaks
-from jaxresid.advice.plan.solver import combine_options
-from jaxresid.advice.plan.splits import try_splits
+from jaxresid.advice.plan.search.combinations import Combination, Runs, TracedVariant
+from jaxresid.advice.plan.search.exchanges import try_exchanges
+from jaxresid.advice.plan.search.nesting import NestSearch
+from jaxresid.advice.plan.search.options import UNTOUCHED, Menu, Option
+from jaxresid.advice.plan.search.peaks import Peaks
+from jaxresid.advice.plan.search.solver import combine_options
+from jaxresid.advice.plan.search.splits import try_splits
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block

@@ -5,9 +5,9 @@ The first ones, since what the later calls keep is free again when the backward 
 
 from __future__ import annotations
 
-from jaxresid.advice.plan.combinations import TracedVariant
-from jaxresid.advice.plan.options import Option
-from jaxresid.advice.plan.trials import Chosen, Trials
+from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.options import Option
+from jaxresid.advice.plan.search.trials import Chosen, Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace
 
 

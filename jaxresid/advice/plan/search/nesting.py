@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxresid.advice.plan.combinations import Combination, TracedVariant
-from jaxresid.advice.plan.options import Option
-from jaxresid.advice.plan.trials import Trials
+from jaxresid.advice.plan.search.combinations import Combination, TracedVariant
+from jaxresid.advice.plan.search.options import Option
+from jaxresid.advice.plan.search.trials import Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
 
 # How many levels of segments a loop may have. Of loops of 8 to 128 iterations, at all budgets, a

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.advice.plan.combinations import Runs, TracedVariant
+from jaxresid.advice.plan.search.combinations import Runs, TracedVariant
 from jaxresid.inspector.variants.choices import CheckpointPlace
 
 # Estimates whose ratio is e to the power of this count as far apart as variants whose checkpoints

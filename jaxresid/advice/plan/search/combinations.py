@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.options import Option
+from jaxresid.advice.plan.search.options import Option
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant
 
 # For each place its options in program order, each for so many calls in a row.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.proposals import propose_name
-from jaxresid.advice.plan.solver import ValueChoice, ValueProgram
+from jaxresid.advice.plan.search.proposals import propose_name
+from jaxresid.advice.plan.search.solver import ValueChoice, ValueProgram
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates, offloading, saving
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice

@@ -297,6 +297,23 @@ def test_what_has_no_source_is_not_verified():
     assert plan.unwritten
 
 
+def through(function, layers, x):
+    for p in layers:
+        x = function(x, p)
+    return x
+
+
+def passed_on(layers, x):
+    return jnp.sum(through(layer, layers, jnp.sin(x)) ** 2)
+
+
+def test_the_lowest_is_shown_where_nothing_fits_even_if_it_is_written_by_hand():
+    """Which function is called tells no line; of the whole function any policy is written."""
+    plan = jaxresid.plan(passed_on, budget=1)(*unrolled_inputs(6))
+    assert plan.unwritten and not plan.verified
+    assert plan.peak_nbytes == plan.lowest_nbytes < plan.plain_nbytes
+
+
 def switched(w, x, kind, train):
     for _ in range(3):
         x = jnp.sin(jnp.tanh(x @ w)) if kind["act"] == "sin" else x

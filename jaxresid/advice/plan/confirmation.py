@@ -118,7 +118,7 @@ class Confirmation:
         fitting = self._fitting()
         if fitting is not None or (self.is_cut_short and self._has_estimate):
             return fitting
-        return self._drafts.first(self._among_known(self._peaks.of), _never)
+        return self._drafts.first(self._among_known(self._peaks.of), _never, takes_doubted=True)
 
     def remarks(self) -> Iterator[str]:
         """Yield warnings about what kept the compiler from an answer."""

@@ -88,6 +88,8 @@ class Drafts:
         self,
         ranked: Callable[[Sequence[TracedVariant]], TracedVariant | None],
         is_enough: Callable[[PlanFigures], bool],
+        *,
+        takes_doubted: bool = False,
     ) -> Draft | None:
         """Return the first draft by rank that holds what it promises.
 
@@ -97,6 +99,7 @@ class Drafts:
         Args:
           ranked: Returns the best variant besides those that it is given.
           is_enough: Whether figures are good enough.
+          takes_doubted: Whether to return one whose code cannot be traced where it comes first.
         """
         rejected: list[TracedVariant] = []
         doubted: list[Draft] = []
@@ -108,7 +111,7 @@ class Drafts:
                 break
             rejected.append(tried)
             draft = self._draft(tried)
-            if self.is_doubted(draft):
+            if self.is_doubted(draft) and not takes_doubted:
                 doubted.append(draft)
             elif self.is_right(draft):
                 self._left_out = doubted

@@ -244,8 +244,15 @@ def figures(variant):
 
 
 def eqns(trace):
-    found = eqns_in(trace.jaxpr)
-    return [(jax_compat.primitive_name(eqn), jax_compat.name_stack(eqn)) for eqn in found]
+    """What each eqn is, in which scope, and the user's lines that it came through."""
+    return [
+        (jax_compat.primitive_name(eqn), jax_compat.name_stack(eqn), lines(trace.frames, eqn))
+        for eqn in eqns_in(trace.jaxpr)
+    ]
+
+
+def lines(frames, eqn):
+    return [frames.location(each).line for each in frames.of(eqn).frames if each.kind == "user"]
 
 
 def choices_of(found):

@@ -574,6 +574,23 @@ def with_eqns(jaxpr: Jaxpr, invars: Sequence[Var], eqns: Sequence[Eqn]) -> Jaxpr
     return jaxpr.replace(invars=list(invars), eqns=list(eqns), debug_info=info)
 
 
+def with_other_eqns(jaxpr: Jaxpr, eqns: Sequence[Eqn]) -> Jaxpr:
+    """Return an open jaxpr with other eqns of the same inputs.
+
+    JAX can run it with those of jax_remat3 as well, which it has to be told of.
+    """
+    if getattr(jaxpr, "is_high", None) is False and any(map(_is_high, eqns)):
+        return jaxpr.replace(eqns=list(eqns), is_high=True)
+    return jaxpr.replace(eqns=list(eqns))
+
+
+def _is_high(eqn: Eqn) -> bool:
+    inner = (open_jaxpr(value) for value in eqn.params.values() if is_jaxpr(value))
+    return eqn.primitive.name == "call_hi_primitive" or any(
+        getattr(each, "is_high", False) for each in inner
+    )
+
+
 def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what remat or scan is bound with, with some of its params changed.
 

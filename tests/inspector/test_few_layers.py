@@ -16,6 +16,7 @@ import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
+from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.leaves import like
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.removed import Removed
@@ -285,7 +286,13 @@ def check_random(seed):
     found = subject(Question(fun, args, on=place))
     site = sole(found, "checkpoint")
     for _ in range(3):
-        few, whole = both(found, {site: chosen_at_random(rng, depth)})
+        choices = {site: chosen_at_random(rng, depth)}
+        try:
+            few, whole = both(found, choices)
+        except JaxresidError:  # JAX 0.9 cannot offload in a branch of a cond
+            with pytest.raises(JaxresidError):
+                found.variants().trace(choices)
+            continue
         assert few in (None, whole)
     removed = Removed(found.trace)
     few = removed.few_without(removed.sites)

@@ -54,7 +54,7 @@ class _Rewrite:
             if regroup is not None:
                 self.left.discard(id(jaxpr))
                 eqns, is_same = list(regroup(eqns)), False
-            made = jaxpr if is_same else jaxpr.replace(eqns=eqns)
+            made = jaxpr if is_same else jax_compat.with_other_eqns(jaxpr, eqns)
             found = self._made[id(jaxpr)] = jaxpr, made
         return found[1]
 

@@ -557,7 +557,7 @@ class StepVariants:
         try:
             with leaving_out(gradients):
                 step = self._traced(noting(changes.checkpoint), noting(changes.scan))
-        except Exception:
+        except Exception:  # whatever it is, the step is traced without slots
             return None
         if is_outside or self._is_other(changes.found, len(gradients.found)):
             return None

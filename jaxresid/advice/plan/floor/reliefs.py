@@ -136,7 +136,8 @@ class Reliefs:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _ignoring_errors():
-            made = self._variant(leaves).trace
+            variants, chosen = self._variants_with(leaves)
+            made = variants.trace(chosen)
             if isinstance(made, Trace):
                 program = step_program(accumulated(made, self._call, batch.leaves))
                 change = (
@@ -177,10 +178,11 @@ class Reliefs:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
-                made = self._variant(leaves).trace
+                variants, chosen = self._variants_with(leaves)
+                made = variants.variant(chosen)
                 if self._updates_as_before(made):
                     change = f"{_listed(names)} in bfloat16 in place of float32"
-                    yield from self._told("dtype", change, _program(made))
+                    yield from self._told("dtype", change, made.lowered)
                     return
 
     def _is_wide(self, leaf: int) -> bool:
@@ -239,23 +241,23 @@ class Reliefs:
             around = self._subject.interval(nbytes, lowered.program)
             yield Relief(kind, change, nbytes, saved, answer(around, self._budget))
 
-    def _updates_as_before(self, made: Traced) -> bool:
+    def _updates_as_before(self, made: Variant) -> bool:
         """Return whether a step still returns what it updates in the dtypes that it is given."""
-        if not isinstance(made, StepTrace) or not isinstance(self._trace, StepTrace):
+        if not isinstance(self._trace, StepTrace) or not isinstance(made.trace, StepTrace):
             return True
-        return next_values(made).keys() == next_values(self._trace).keys()
+        return next_values(made.trace).keys() == next_values(self._trace).keys()
 
-    def _variant(self, leaves: Sequence[Any]) -> Variant:
-        """Return the function traced with other leaves, with the plan's checkpoints.
+    def _variants_with(self, leaves: Sequence[Any]) -> tuple[Variants, Choices]:
+        """Return the variants of the function with other leaves, and the plan's checkpoints there.
 
         Raises:
           Exception: Whatever the function raises.
         """
         variants = self._subject.traced_with(leaves).variants()
         if not self._choices:
-            return variants.variant({})
+            return variants, {}
         same = _same_places(self._variants.places(), variants.places())
-        return variants.variant({same[place]: made for place, made in self._choices.items()})
+        return variants, {same[place]: made for place, made in self._choices.items()}
 
 
 def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:

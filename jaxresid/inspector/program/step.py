@@ -9,13 +9,19 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
 from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.inspector.program.step_roles import roles
+from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
 
 
-def step_program(step: StepTrace) -> Program:
-    """Return the program of a training step."""
-    inputs, outputs = roles(step)
+def step_program(step: StepTrace, known: Roles | None = None) -> Program:
+    """Return the program of a training step.
+
+    Args:
+      step: the trace of the step.
+      known: its roles, where they are known of the step with other checkpoints: these change what
+        is computed again, and not which values go where.
+    """
+    inputs, outputs = known or roles(step)
     return infer_phases(program_of_jaxpr(step.jaxpr, inputs, outputs, sharding=step.sharding))
 
 

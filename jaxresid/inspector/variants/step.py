@@ -33,8 +33,9 @@ from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.residuals.offloading import kept_of
-from jaxresid.inspector.residuals.step import step_residuals
+from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import (
@@ -63,7 +64,7 @@ from jaxresid.inspector.variants.losses import (
 )
 from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
-from jaxresid.model import Location, totals_of
+from jaxresid.model import Location, Residual
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,6 +243,7 @@ class StepVariants:
         self._bound: list[_Binding] = []
         self.places = functools.cache(self._places)
         self.nests = functools.cache(self._nests)
+        self._roles = functools.cache(lambda: roles(step))
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
         self._alike: dict[Hashable, Jaxpr] = {}
@@ -605,18 +607,42 @@ class StepVariants:
 
     def measured(self, traced: StepTrace) -> Variant:
         """Return a trace with its figures."""
-        program = step_program(traced)
+        program = step_program(traced, self._roles_of(traced))
         lowered = lower(program, self._profile)
-        found = step_residuals(traced, program)
-        totals = totals_of(found)
+        kept, host = step_kept_nbytes(traced, program)
+
+        @functools.cache
+        def found() -> tuple[Residual, ...]:
+            return step_residuals(traced, program)
+
         return Variant(
-            totals.computed_nbytes,
-            totals.host_nbytes,
+            kept,
+            host,
             peak_nbytes(lowered),
             jaxpr_cost(traced.jaxpr),
             lowered,
-            lambda: Details(program, traced, lambda: found, lambda: kept_of(found)),
+            lambda: Details(program, traced, found, lambda: kept_of(found())),
         )
+
+    def _roles_of(self, traced: StepTrace) -> Roles | None:
+        """Return the roles of a variant's inputs and outputs: those of the step as it is written.
+
+        None where they are not the same inputs and outputs, as of one that accumulates gradients.
+        """
+
+        def signature(step: StepTrace) -> tuple[Hashable, ...]:
+            jaxpr = step.jaxpr
+            return (
+                len(jaxpr.constvars),
+                *(tuple(v.aval for v in each) for each in (jaxpr.invars, jaxpr.outvars)),
+                step.inputs,
+                step.outputs,
+                step.num_returned,
+                step.donated,
+            )
+
+        same = signature(traced) == signature(self._step)
+        return self._roles() if same else None
 
     def _shared(self, body: Jaxpr) -> Jaxpr:
         """Return the one object of all bodies alike, of which JAX derives everything once."""

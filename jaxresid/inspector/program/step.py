@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.step_roles import Roles, roles
@@ -44,7 +43,7 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
       behind: the inputs that a gradient has a part in.
       ahead: the outputs that a forward pass reads.
     """
-    tagged = [phase_of(f"{op.context.tags}/{jax_compat.name_stack(op.eqn)}") for op in block.ops]
+    tagged = [op.phase for op in block.ops]
     fed = _fed(block, tagged, ahead)
     after = set(behind)
     ops = []
@@ -60,7 +59,7 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
             phase = FORWARD if not is_after and any(v in fed for v in op.results) else UPDATE
         if is_after:
             after.update(op.results)
-        ops.append(replace(op, phase=phase, bodies=bodies))
+        ops.append(op if phase == tag and not bodies else replace(op, phase=phase, bodies=bodies))
     return replace(block, ops=tuple(ops))
 
 

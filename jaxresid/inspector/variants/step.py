@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
+from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
@@ -462,6 +463,26 @@ class StepVariants:
         made = self._made(choices)
         return self._joined(*made) or self._traced_with(*made)[0]
 
+    def trace_of(self, leaves: Sequence[Any], choices: Choices) -> StepTrace | None:
+        """Return the step traced with other leaves in place of its arguments', with choices made.
+
+        The places are not looked for again: what the step binds has to be the same. None where
+        choices are in a loss, whose places are told apart by its eqns.
+
+        Args:
+          leaves: as many as the arguments have.
+          choices: what to do at places of this step.
+
+        Raises:
+          JaxresidError: as `trace`.
+        """
+        self.places()
+        chosen, nested, in_losses = self._made(choices)
+        if in_losses:
+            return None
+        call = replace(self._step.arguments, leaves=tuple(leaves))
+        return self._traced_with(chosen, nested, in_losses, call=call)[0]
+
     def losses(self, choices: Choices) -> tuple[Loss, ...]:
         """Return what the step differentiates, with choices made; see `trace`.
 
@@ -577,10 +598,11 @@ class StepVariants:
         in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
         *,
         apart: bool = False,
+        call: Arguments | None = None,
     ) -> tuple[StepTrace, tuple[Loss, ...]]:
         """Return the step traced anew with choices made, and its losses as far as traced apart.
 
-        See `trace`; with `apart` all losses are traced apart.
+        See `trace`; with `apart` all losses are traced apart, with `call` its arguments are others.
         """
         changes = _BindingChanges(self._step.frames, self._shared, chosen, nested, bool(in_losses))
         changed: dict[int, Loss] = {}
@@ -594,9 +616,9 @@ class StepVariants:
             for number, loss in enumerate(self._losses.found if in_losses else ()):
                 change(number, loss.closed)  # what JAX has to trace for it is traced here
             with tracing_losses(self._step.frames, change, replacement=seen) as losses:
-                traced = self._traced(changes.checkpoint, changes.scan)
+                traced = self._traced(changes.checkpoint, changes.scan, call)
         else:
-            traced = self._traced(changes.checkpoint, changes.scan)
+            traced = self._traced(changes.checkpoint, changes.scan, call)
             losses = list(self._losses.found)
         if self._is_other(changes.found, len(losses)):
             raise TraceError(
@@ -654,8 +676,10 @@ class StepVariants:
         for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
             answers(policy, eqns_in(self.body(place)), str(place))
 
-    def _traced(self, checkpoint: Handler, scan: Handler) -> StepTrace:
-        call = self._step.arguments
+    def _traced(
+        self, checkpoint: Handler, scan: Handler, call: Arguments | None = None
+    ) -> StepTrace:
+        call = call or self._step.arguments
         handlers = {checkpoint_binding(): checkpoint, scan_binding(): scan}
         try:
             with intercept_bind(handlers):

@@ -33,7 +33,8 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variants
+from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Relief, answer
 from jaxresid.model.floor import ReliefKind
 
@@ -136,7 +137,7 @@ class Reliefs:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _ignoring_errors():
-            made = self._variant(leaves).trace
+            made = self._traced_with(leaves)
             if isinstance(made, Trace):
                 program = step_program(accumulated(made, self._call, batch.leaves))
                 change = (
@@ -177,7 +178,7 @@ class Reliefs:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
-                made = self._variant(leaves).trace
+                made = self._traced_with(leaves)
                 if self._updates_as_before(made):
                     change = f"{_listed(names)} in bfloat16 in place of float32"
                     yield from self._told("dtype", change, _program(made))
@@ -245,17 +246,22 @@ class Reliefs:
             return True
         return next_values(made).keys() == next_values(self._trace).keys()
 
-    def _variant(self, leaves: Sequence[Any]) -> Variant:
+    def _traced_with(self, leaves: Sequence[Any]) -> Traced:
         """Return the function traced with other leaves, with the plan's checkpoints.
 
         Raises:
           Exception: Whatever the function raises.
         """
+        if isinstance(self._variants, StepVariants):
+            found = self._variants.trace_of(leaves, self._choices)
+            if found is not None:
+                return found
         variants = self._subject.traced_with(leaves).variants()
         if not self._choices:
-            return variants.variant({})
+            return variants.variant({}).trace
         same = _same_places(self._variants.places(), variants.places())
-        return variants.variant({same[place]: made for place, made in self._choices.items()})
+        chosen = {same[place]: made for place, made in self._choices.items()}
+        return variants.variant(chosen).trace
 
 
 def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:

@@ -222,7 +222,7 @@ def test_kept_bytes_are_those_of_the_list(name):
     assert any(_kept_as_listed(step_of(stepping(_scalar(fun)), *args)))
 
 
-def test_kept_bytes_of_arguments_casts_and_stacks_are_those_of_the_list():
+def test_kept_bytes_of_casts_and_stacks_are_those_of_the_list():
     def looped(params, x):
         half = [w.astype(jnp.bfloat16) for w in params]
         return lax.scan(lambda x, _: (mlp(half, x), x), x, length=3)[0].sum().astype(jnp.float32)

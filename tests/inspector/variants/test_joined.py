@@ -254,6 +254,10 @@ def eqns(trace):
     ]
 
 
+def shapes(trace):
+    return [getattr(v.aval, "shape", None) for eqn in eqns_in(trace.jaxpr) for v in eqn.outvars]
+
+
 def lines(frames, eqn):
     return [frames.location(each).line for each in frames.of(eqn).frames if each.kind == "user"]
 
@@ -357,7 +361,7 @@ def test_other_leaves_are_traced_once(make):
     assert next(runs) - before - 1 <= len(chosen)
     for a, b in zip(once, expected, strict=True):
         assert eqns(a) == eqns(b)
-        assert [v.aval for v in a.jaxpr.outvars] == [v.aval for v in b.jaxpr.outvars]
+        assert shapes(a) == shapes(b)
 
 
 def test_variants_share_what_checkpoints_do_not_change(monkeypatch):

@@ -19,6 +19,7 @@ from jaxresid.advice.plan.search import menus
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
+from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Interval
 
@@ -435,11 +436,25 @@ def test_at_most_three_traces_tell_what_lowers_a_floor(traces):
         assert 2 <= len(traces) <= 3  # half the batch, then bfloat16 until it can be traced
 
 
+def test_microbatches_are_traced_and_not_measured(traces, monkeypatch):
+    measured = []
+
+    def noting(self, choices, variant=FunctionVariants.variant):
+        measured.append(self)
+        return variant(self, choices)
+
+    monkeypatch.setattr(FunctionVariants, "variant", noting)
+    reliefs = planned(traced(loss, inputs()), 1).floor.reliefs
+    assert {"microbatches", "dtype"} <= {each.kind for each in reliefs}
+    assert len(set(measured)) == 2  # those of the plan, and of the other dtype
+
+
 def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
     def untraced(*_):
         raise TypeError
 
-    monkeypatch.setattr(Reliefs, "_traced_with", untraced)
+    monkeypatch.setattr(Reliefs, "_step_with", untraced)
+    monkeypatch.setattr(Reliefs, "_variants_with", untraced)
     reliefs = planned(traced(step, step_inputs()), 1).floor.reliefs
     assert {each.kind for each in reliefs} - {"offload"} == {"donation", "sharding"}
     assert traces == []

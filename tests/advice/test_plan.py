@@ -1,5 +1,6 @@
 """Plans: against brute force over the same choices, and against every policy of a comparison."""
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.recompute import Graph, Step, graph
 
@@ -235,6 +237,60 @@ def test_the_promise_is_what_the_written_code_gives():
     assert plan.peak_nbytes == report.peak.nbytes
     assert plan.kept_nbytes == report.totals.computed_nbytes
     assert plan.recompute_flops == report.cost.recompute.flops
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The variants of functions that were measured, each with its choices."""
+    found = []
+
+    def noting(self, choices, variant=FunctionVariants.variant):
+        made = variant(self, choices)
+        found.append((self, choices, made))
+        return made
+
+    monkeypatch.setattr(FunctionVariants, "variant", noting)
+    return found
+
+
+def by_effect(choices):
+    """What choices make of a program, as a key; what saves by name has a policy of its own."""
+    return frozenset(
+        (place, tuple(c and (id(c.policy), c.names, c.segments) for c in made))
+        for place, made in choices.items()
+    )
+
+
+@pytest.mark.parametrize("budget", [1, 2 << 20])
+def test_no_variant_is_measured_twice(measured, budget):
+    found, _ = traced(checkpointed, unrolled_inputs(4), on="tpu:v5p")
+    plan = planned(found, budget)
+    seen = [(variants, by_effect(choices)) for variants, choices, _ in measured]
+    assert len(seen) == len(set(seen)) and plan.tried > 1
+
+
+def wide_layer(x, p):
+    for a, b in p:
+        x = x + jnp.sin(jnp.sin(x @ a) @ b)
+    return x
+
+
+def wide(layers, x):
+    return jnp.sum(functools.reduce(jax.checkpoint(wide_layer), layers, x) ** 2)
+
+
+def test_where_nothing_fits_only_what_may_be_lowest_is_traced(measured, monkeypatch):
+    layers = [[(f32(WIDTH, 4 * WIDTH), f32(4 * WIDTH, WIDTH))] * 2] * 12
+    found, _ = traced(wide, (layers, f32(16 * BATCH, WIDTH)), on="tpu:v5p")
+    search = "jaxresid.advice.plan.search.search"
+    monkeypatch.setattr(f"{search}._SMALL", 0)  # as if of many ops
+    monkeypatch.setattr(f"{search}._EXHAUSTIVE_LIMIT", 5)
+    monkeypatch.setattr(f"{search}._NEIGHBOURS", 0)
+    plan, count = planned(found, 1), len(measured)
+    monkeypatch.setattr(f"{search}._ABOVE", float("inf"))
+    every = planned(found, 1)
+    assert replace(plan, tried=every.tried, choices=every.choices) == every
+    assert plan.tried < every.tried and count < len(measured) - count
 
 
 @pytest.mark.integration

@@ -178,6 +178,7 @@ class Planning:
         self.triton_nbytes: Mapping[TracedVariant, int] = {}  # as of `Confirmation`
         self.search = Search(
             self.variants,
+            self.plain,
             self.menus.of_policies(),
             self.menus.all,
             self.objective.cost,

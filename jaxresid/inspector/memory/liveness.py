@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
@@ -103,33 +103,29 @@ def _walk(
     else:
         # What a trip stacks is written to the loop's result.
         outside.update(block.outputs[i] for i in nest.stacked)
-    stored = _storage(block)
     # What is stored outside this block (its inputs, and where its outputs go) costs nothing here.
-    free = set(stored.of(v for v in block.inputs))
-    free.update(v for v in outside if v in stored.roots and stored.is_stored(v))
-    last = _last_reads(block, stored)
+    free = {v for v in outside if v.literal is None}
+    last = _last_reads(block)
     if is_body or profile.reuses_output_buffers:
-        overwritten_by = _written_in_place(block, stored, last, free, taking_over)
+        overwritten_by = _written_in_place(block, last, free, taking_over)
     if not is_body and profile.reuses_output_buffers:
-        reusing = _reusing_output_buffers(block, stored, last, free, overwritten_by, taking_over)
-        free.update(reusing)
+        free.update(_reusing_output_buffers(block, last, free, overwritten_by, taking_over))
     live: dict[Value, Buffer] = {}
     now, host = 0, 0
     points: list[Point] = []
     peak = _PeakTracker()
     most_host = 0
     for i, op in enumerate(block.ops):
-        made = [v for v in op.results if stored.is_stored(v)]
+        made = op.results
         if not made and not op.bodies:
             continue
-        dying = [v for v in stored.of(op.operands) if last.get(v) == i and v in live]
-        reused = _reused(made, dying, op, free, live, block)
-        for v in reused:
-            peak.release(live[v], i - 1)
-            now -= live.pop(v).nbytes
+        dying = [v for v in op.operands if v in live and last[v] == i]
+        if dying:
+            for v in _reused(made, dying, op, free, live, block):
+                peak.release(live[v], i - 1)
+                now -= live.pop(v).nbytes
         for v in made:
-            nbytes = array_nbytes(v, block)
-            if v in free or nbytes == 0:
+            if v in free or not (nbytes := array_nbytes(v, block)):
                 continue
             if v.memory == "host":
                 host += nbytes
@@ -204,25 +200,23 @@ def _body_timeline(op: Op, profile: Profile) -> Timeline:
     return worst
 
 
-def _last_reads(block: Block, stored: _Storage) -> dict[Value, int]:
-    """Return, for each stored value, the index of the last op that needs it.
+def _last_reads(block: Block) -> dict[Value, int]:
+    """Return, for each value, the index of the last op that needs it.
 
     Outputs are needed to the end.
     """
     last: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
-        runs = op.bodies or any(stored.is_stored(v) for v in op.results)
-        if runs:
-            for v in stored.of(op.operands):
+        if op.results or op.bodies:
+            for v in op.operands:
                 last[v] = i
-    for v in stored.of(block.outputs):
+    for v in block.outputs:
         last[v] = len(block.ops)
     return last
 
 
 def _written_in_place(
     block: Block,
-    stored: _Storage,
     last: dict[Value, int],
     free: set[Value],
     taking_over: frozenset[Value],
@@ -238,7 +232,7 @@ def _written_in_place(
         outside = [v for v in op.results if v in free and v not in taking_over]
         if not outside:
             continue
-        for old in stored.of(op.operands):
+        for old in op.operands:
             if old in free or last.get(old) != i or not writes_over(op, old):
                 continue
             for v in outside:
@@ -252,7 +246,6 @@ def _written_in_place(
 
 def _reusing_output_buffers(
     block: Block,
-    stored: _Storage,
     last: dict[Value, int],
     free: set[Value],
     overwritten_by: dict[Value, Value],
@@ -264,7 +257,7 @@ def _reusing_output_buffers(
     """
     made: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
-        made.update(dict.fromkeys((v for v in op.results if stored.is_stored(v)), i))
+        made.update(dict.fromkeys(op.results, i))
     output_buffers: dict[int, list[_OutputBuffer]] = {}
     written_at: dict[Value, int] = {}
     for v, i in made.items():  # from the first of those written over each other
@@ -342,42 +335,3 @@ def _reused(
                 taken.append(old)
                 break
     return taken
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Storage:
-    """Where the values of a lowered block are.
-
-    Attributes:
-      roots: value -> the buffer that it is in, named by the value that was first in it; none for a
-        literal behind a barrier.
-    """
-
-    roots: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
-
-    def of(self, values: Iterable[Value]) -> list[Value]:
-        """Return the buffers of some values, each once."""
-        roots = self.roots
-        return list(dict.fromkeys(r for v in values if v.literal is None for r in roots[v]))
-
-    def is_stored(self, value: Value) -> bool:
-        """Return whether a value has a buffer, which it is the first in."""
-        return self.roots.get(value) == (value,)
-
-
-def _storage(block: Block) -> _Storage:
-    """Return the buffers of a lowered block.
-
-    There is one for each value, except that a barrier's results are in the buffers of its operands.
-    """
-    made = _Storage()
-    roots = made.roots
-    for v in block.inputs:
-        roots[v] = (v,)
-    for op in block.ops:
-        if op.name == "barrier":
-            for a, b in zip(op.operands, op.results, strict=False):
-                roots[b] = () if a.literal is not None else roots[a]
-        else:
-            roots.update((v, (v,)) for v in op.results)
-    return made

@@ -187,6 +187,14 @@ class Variants(Protocol):
         """
         ...
 
+    def trace(self, choices: Choices) -> Traced:
+        """Return the trace with choices made, not measured.
+
+        Raises:
+          JaxresidError: saying why it cannot be done.
+        """
+        ...
+
 
 def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:
     """Return the same choice for every call of a place."""

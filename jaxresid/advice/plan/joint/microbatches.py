@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.advice.plan.floor.accumulation import accumulated
+from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace, accumulated
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.accumulated_steps import AccumulatedStep
 from jaxresid.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
@@ -25,6 +25,7 @@ from jaxresid.inspector.subject.function import FunctionSubject
 from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import (
     CheckpointPlace,
     Choices,
@@ -113,14 +114,22 @@ class _MicrobatchedVariants:
             return self._base.variant(choices)
         return self._measured(self._base.trace(choices))
 
-    def _measured(self, one: Trace) -> Variant:
-        held = value_and_gradients(one)
+    def trace(self, choices: Choices) -> Traced:
+        """Return the trace over all microbatches with choices made; see `choices.Variants`."""
+        one = self._base.trace(choices)
+        return one if self._subject.count == 1 else self._accumulated(one)
+
+    def _accumulated(self, one: Trace) -> AccumulatedTrace:
         try:
-            every = accumulated(one, self._call, self._subject.leaves)
+            return accumulated(one, self._call, self._subject.leaves)
         except (*NOT_CAUGHT, JaxresidError):
             raise
         except Exception as e:
             raise InputsError(f"no scan over microbatches can be traced: {summary(e)}") from e
+
+    def _measured(self, one: Trace) -> Variant:
+        held = value_and_gradients(one)
+        every = self._accumulated(one)
         lowered = lower(step_program(every), self._subject.profile)
         device, host = kept_nbytes(kept_by(one, held))
         return Variant(
@@ -197,8 +206,11 @@ class _StepVariants:
 
     def variant(self, choices: Choices) -> Variant:
         """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
-        step = self._step
-        return self._base.measured(step.trace(self._base.losses(choices)))
+        return self._base.measured(self.trace(choices))
+
+    def trace(self, choices: Choices) -> StepTrace:
+        """Return the trace over all microbatches with choices made; see `choices.Variants`."""
+        return self._step.trace(self._base.losses(choices))
 
 
 # A function or a training step as a subject of its microbatches.

@@ -32,6 +32,11 @@ _EXHAUSTIVE_LIMIT_IF_SMALL = 100
 _SMALL = 500
 # Neighbours of a bisection's result that are tried as well: peaks do not fall evenly.
 _NEIGHBOURS = 4
+# How far above the lowest peak, and the budget, an expected one may be that is worth a trace where
+# nothing fits, as a share.
+_ABOVE = 0.25
+# What is saved tells by how much that raises the peak where it is a larger share of the peak.
+_TELLING = 0.1
 _ROUNDS = 12
 
 
@@ -40,6 +45,7 @@ class Search:
 
     Args:
       variants: Makes the variants to trace.
+      plain: The variant without any checkpoint.
       menus: The options of each place, but for those by name.
       fronts: Makes all options of each place, for where something has to be recomputed.
       cost: Returns the cost of a variant.
@@ -58,6 +64,7 @@ class Search:
     def __init__(
         self,
         variants: Variants,
+        plain: Variant,
         menus: Sequence[Menu],
         fronts: Callable[[], Sequence[Menu]],
         cost: Callable[[Variant], float],
@@ -81,6 +88,7 @@ class Search:
         self._progress = progress
         self.may_pay = may_pay
         self._known: dict[Hashable, TracedVariant | None] = {}
+        self._variant_of = {_effect(self._runs({})): plain}
         self._overlaps = set(variants.overlaps())
         self.tried: list[TracedVariant] = []
         self.every_front = True
@@ -199,10 +207,12 @@ class Search:
         if any(self.overlap(a, b) for a, b in itertools.combinations(active, 2)):
             return None
         self._progress(f"tracing variant {len(self.tried) + 1}")
+        key = _effect(runs)
         try:
-            variant = self._variants.variant(choices(runs))
+            variant = self._variant_of.get(key) or self._variants.variant(choices(runs))
         except JaxresidError:
             return None
+        self._variant_of[key] = variant
         tried = TracedVariant(runs, variant, self.cost(variant))
         self.tried.append(tried)
         return tried
@@ -258,8 +268,45 @@ class Search:
         for i in range(max(low - _NEIGHBOURS, 0), min(low + _NEIGHBOURS + 1, len(front))):
             at(i)
         if self.best() is None:
-            for i in range(max(len(front) - self._exhaustive_limit, 0), len(front)):
-                at(i)
+            self._try_lowest(menu, others)
+
+    def _try_lowest(self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs]) -> None:
+        """Try of the last of a front, those of the fewest bytes, what may have the lowest peak.
+
+        Each byte that is saved is taken to raise the peak by as much as it does at the least where
+        that was tried. In segments of a loop it does not: all are tried inside one.
+        """
+        last = menu.front[-self._exhaustive_limit :]
+        bare = self.trial({**others, menu.place: last[-1]})
+        is_nested = any(menu.place in nest.inside for nest in self._variants.nests())
+        rate = 0.0 if bare is None or is_nested else self._rate(menu, others, bare)
+        for option in reversed(last):
+            lowest = self.lowest()
+            most = max(self.peak(lowest) if lowest else 0, self.budget) * (1 + _ABOVE)
+            if not rate or (bare and self.peak(bare) + rate * (option.nbytes or 0) <= most):
+                self.trial({**others, menu.place: option})
+
+    def _rate(
+        self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs], bare: TracedVariant
+    ) -> float:
+        """Return by how much a byte saved at a place raises the peak, at the least that is known.
+
+        It is 0 where nothing tells.
+
+        Args:
+          menu: The menu of the place.
+          others: What is done at the other places.
+          bare: The variant that saves nothing there.
+        """
+        saving = [o for o in (*menu.known, *menu.front) if o.choice is not None]
+        known = [t for o in saving if (t := self.known({**others, menu.place: o})) is not None]
+        more = [(t, t.variant.kept_nbytes - bare.variant.kept_nbytes) for t in known]
+        rates = [
+            (self.peak(t) - self.peak(bare)) / nbytes
+            for t, nbytes in more
+            if nbytes > _TELLING * self.peak(t)
+        ]
+        return max(min(rates, default=0.0), 0.0)
 
     # -- several places ----------------------------------------------------------------------
 
@@ -357,16 +404,14 @@ class Search:
 
 def _key(runs: Combination) -> Hashable:
     """Return a key for a combination, the same for options that are written alike."""
+    return _effect(runs), tuple(option.changed for each in runs.values() for option, _ in each)
+
+
+def _effect(runs: Combination) -> Hashable:
+    """Return a key for what a combination makes of the program, whether or not it is a change."""
     return tuple(
-        (
-            option.segments,
-            option.choice is None,
-            option.changed,
-            option.policy,
-            option.values,
-            count,
-        )
-        for each in runs.values()
+        (place, option.segments, option.choice is None, option.policy, option.values, count)
+        for place, each in runs.items()
         for option, count in each
     )
 

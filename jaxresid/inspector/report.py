@@ -119,6 +119,10 @@ def _traced_here(question: Question) -> Subject:
     elif call.is_mutable:
         # What is changed in place is no parameter of a function, and may make it a step.
         step, call = _with_changes(fun, call, may_be_step, frames)
+    is_asked = False
+    if step is None and may_be_step and steps.is_jitted(fun):
+        # Training steps mostly are, and the derivative of a whole step takes long.
+        step, is_asked = _step_of(fun, given_call, name, frames, required=False), True
     if step is None:
         if call.changing is None:
             call = replace(call, changing=frozenset())
@@ -126,7 +130,7 @@ def _traced_here(question: Question) -> Subject:
             call, traced, more = _traced(fun, call, has_aux, name, frames)
         except JaxresidError:
             # Of many a step no derivative can be taken, of integers or through a kernel of its own.
-            if may_be_step:
+            if may_be_step and not is_asked:
                 step = _step_of(fun, given_call, name, frames, required=False)
             if step is None:
                 raise
@@ -134,7 +138,8 @@ def _traced_here(question: Question) -> Subject:
             # Of a jitted function that is differentiated JAX drops what nothing depends on.
             if steps.may_be_step(traced) or steps.is_jitted(fun):
                 if may_be_step:
-                    step = _step_of(fun, given_call, name, frames, required=False)
+                    if not is_asked:
+                        step = _step_of(fun, given_call, name, frames, required=False)
                 elif _drops_gradients(traced):
                     more = (*more, dead_gradients(name))
     if step is not None:

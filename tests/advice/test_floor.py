@@ -20,6 +20,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.function import FunctionVariants
+from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Interval
 
 ON = "tpu:v5p"
@@ -411,6 +412,13 @@ def traces(monkeypatch):
             return traced_with(self, leaves)
 
         monkeypatch.setattr(kind, "traced_with", counting)
+
+    def tracing(self, leaves, choices, trace_of=StepVariants.trace_of):
+        made = trace_of(self, leaves, choices)
+        found.extend([leaves] if made is not None else [])
+        return made
+
+    monkeypatch.setattr(StepVariants, "trace_of", tracing)
     return found
 
 
@@ -445,6 +453,7 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
     def untraced(*_):
         raise TypeError
 
+    monkeypatch.setattr(Reliefs, "_step_with", untraced)
     monkeypatch.setattr(Reliefs, "_variants_with", untraced)
     reliefs = planned(traced(step, step_inputs()), 1).floor.reliefs
     assert {each.kind for each in reliefs} - {"offload"} == {"donation", "sharding"}

@@ -2,11 +2,14 @@
 
     python tests/benchmarks/report_time.py            48 layers, scanned and unrolled
     python tests/benchmarks/report_time.py --long     also 100 to 1,000 unrolled layers
+    python tests/benchmarks/report_time.py --plan     the plan of a training step in place of these
 
 A report is tracing, provenance, consumers, cost, peak, the checkpoints' counterfactuals and the
 rendered text. The two are timed in turn, with
 JAX's caches cleared before each, and the median of the pairwise ratios is printed: machines are
-noisy, seconds of two runs do not compare.
+noisy, seconds of two runs do not compare. A plan is held against the bare trace of its step, in
+CPU seconds: it traces and measures dozens of variants, within the budget between that of the step
+as it is written and that without checkpoints.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 from rich.console import Console
 
-from fixtures.inspect import gpt
-from jaxresid import inspect
+from fixtures.inspect import gpt, train_step
+from jaxresid import inspect, plan
 from jaxresid.render.report.rows import View
 from jaxresid.render.report.text import render_report
 
@@ -86,6 +89,33 @@ def exponent(sizes, times):
     )
 
 
+def compare_plan(name, fun, args, rounds):
+    """Plan for a budget that takes the whole search, and print the ratio of CPU seconds."""
+    made = plan(fun, budget="1TiB", on="gpu:h100", mode="step")(*args)
+    budget = (made.lowest_nbytes + made.plain_nbytes) // 2
+    ratios, tried = [], 0
+    for _ in range(rounds):
+        times = []
+        for run in (
+            lambda: jax.jit(fun).trace(*args),
+            lambda: plan(fun, budget=budget, on="gpu:h100", mode="step")(*args),
+        ):
+            jax.clear_caches()
+            gc.collect()
+            start = time.process_time()
+            found = run()
+            times.append(time.process_time() - start)
+        tried = found.tried
+        ratios.append(times[1] / times[0])
+    ratios.sort()
+    print(
+        f"{name:<30} {tried} variants  plan {times[1]:7.2f} CPU s  "
+        f"ratio to the bare trace {statistics.median(ratios):.1f} "
+        f"({ratios[0]:.1f} to {ratios[-1]:.1f})",
+        flush=True,
+    )
+
+
 def _print_exponents(sizes, traces, reports):
     print(f"exponent from {sizes[0]} to {sizes[-1]} layers: ", end="")
     print(f"trace {exponent(sizes, traces):.2f}, report {exponent(sizes, reports):.2f}")
@@ -94,9 +124,14 @@ def _print_exponents(sizes, traces, reports):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="100 to 1,000 unrolled layers too")
+    parser.add_argument("--plan", action="store_true", help="the plan of a training step alone")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     print(f"jax {jax.__version__}, python {sys.version.split()[0]}")
+    if options.plan:
+        args = train_step.train_step_inputs()
+        compare_plan("a step", train_step.train_step_checkpointed, args, options.rounds)
+        return
     scanned = gpt.weights(gpt.WIDTH, 48), gpt.tokens()
     seconds(report, gpt.loss_scan, scanned)  # imports
     compare("48 layers, scanned", gpt.loss_scan, scanned, options.rounds)

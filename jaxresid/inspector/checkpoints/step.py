@@ -32,9 +32,9 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.program.step import infer_phases, step_program
-from jaxresid.inspector.residuals.step import step_residuals
+from jaxresid.inspector.residuals.step import step_kept_nbytes
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.model import Peak, Phases, Residual, totals_of
+from jaxresid.model import Peak, Phases, Residual
 
 
 def evaluate_step_checkpoints(
@@ -98,7 +98,7 @@ def evaluate_step_checkpoints(
     def without(site: CheckpointSite) -> Counterfactual:
         other = removed(frozenset([site]))
         program = step_program(other)
-        kept = totals_of(step_residuals(other, program)).computed_nbytes
+        kept, _ = step_kept_nbytes(other, program)
         return Counterfactual(kept, jaxpr_cost(other.jaxpr), program, other)
 
     case = Case(
@@ -119,9 +119,7 @@ def evaluate_step_checkpoints(
         phases = replace(tagged, recompute=tagged.recompute + TAGGED)
         return EvaluatedCheckpoints(judged, phases, offered, is_known=False)
     phases = step_cost(plain).checkpointed(cost)
-    return EvaluatedCheckpoints(
-        judged, phases, offered, totals_of(step_residuals(plain)).computed_nbytes
-    )
+    return EvaluatedCheckpoints(judged, phases, offered, step_kept_nbytes(plain)[0])
 
 
 def _traced(fun: Callable[..., Any], step: StepTrace) -> StepTrace:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE, phase_of
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.inspector.program.step_roles import roles
+from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
 
 
-def step_program(step: StepTrace) -> Program:
-    """Return the program of a training step."""
-    inputs, outputs = roles(step)
+def step_program(step: StepTrace, known: Roles | None = None) -> Program:
+    """Return the program of a training step.
+
+    Args:
+      step: the trace of the step.
+      known: its roles, where they are known of the step with other checkpoints: these change what
+        is computed again, and not which values go where.
+    """
+    inputs, outputs = known or roles(step)
     return infer_phases(program_of_jaxpr(step.jaxpr, inputs, outputs, sharding=step.sharding))
 
 
@@ -38,7 +43,7 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
       behind: the inputs that a gradient has a part in.
       ahead: the outputs that a forward pass reads.
     """
-    tagged = [phase_of(f"{op.context.tags}/{jax_compat.name_stack(op.eqn)}") for op in block.ops]
+    tagged = [op.phase for op in block.ops]
     fed = _fed(block, tagged, ahead)
     after = set(behind)
     ops = []
@@ -54,7 +59,7 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
             phase = FORWARD if not is_after and any(v in fed for v in op.results) else UPDATE
         if is_after:
             after.update(op.results)
-        ops.append(replace(op, phase=phase, bodies=bodies))
+        ops.append(op if phase == tag and not bodies else replace(op, phase=phase, bodies=bodies))
     return replace(block, ops=tuple(ops))
 
 

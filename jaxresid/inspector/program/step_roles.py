@@ -17,8 +17,11 @@ from jaxresid.inspector.trace.step import StepTrace
 
 PARAMETERS, OPTIMIZER_STATE, BATCH = "parameters", "optimizer-state", "batch"
 
+# Of the inputs (constants, then arguments), and of the outputs.
+Roles = tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]
 
-def roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]:
+
+def roles(step: StepTrace) -> Roles:
     """Return the roles of a step's inputs (its constants, then its arguments) and of its outputs.
 
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient

@@ -36,6 +36,11 @@ def consumers(
     return tuple(dict.fromkeys(_read(levels, readers or levels.readers, top, var, set())))
 
 
+def is_read(levels: Levels, top: Level, var: Var, readers: Readers) -> bool:
+    """Return whether a backward eqn reads a variable; see `consumers`."""
+    return next(_read(levels, readers, top, var, set()), None) is not None
+
+
 def _read(
     levels: Levels, readers: Readers, level: Level, var: Var, seen: set[tuple[int, Var]]
 ) -> Iterator[Consumer]:

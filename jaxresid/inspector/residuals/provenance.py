@@ -67,20 +67,46 @@ def provenance(levels: Levels, top: Level, var: Var, paths: Sequence[str | None]
       paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
     walk = _ProvenanceWalk(top, var)
+    found = _walked(levels, walk, paths)
+    if isinstance(found, Origin):
+        return _end(levels, walk, found)
+    return _computed(levels, walk, found, None)
+
+
+def computed_in(
+    levels: Levels, top: Level, var: Var, paths: Sequence[str | None]
+) -> tuple[bool, str | None]:
+    """Return whether the origin of `var` is `Computed`, and the memory, as `provenance` has them.
+
+    No line is looked up for it.
+
+    Args:
+      levels: as for `provenance`.
+      top: as for `provenance`.
+      var: the variable.
+      paths: as for `provenance`.
+    """
+    walk = _ProvenanceWalk(top, var)
+    found = _walked(levels, walk, paths)
+    return not (isinstance(found, Origin) and _is_source(walk)), walk.memory
+
+
+def _walked(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) -> Eqn | Origin:
+    """Walk to the maker of a value; return its eqn, or the input or literal that it comes from."""
     while True:
         if jax_compat.is_literal(walk.var):
-            return _end(levels, walk, Literal(jax_compat.literal_text(walk.var)))
+            return Literal(jax_compat.literal_text(walk.var))
         made = levels.producer(walk.level, walk.var)
         if made is None:
             source = _outwards(levels, walk, paths)
             if source is not None:
-                return _end(levels, walk, source)
+                return source
             continue
         eqn, i = made
         if levels.nests(eqn):
             _inwards(levels, walk, eqn, i)
         elif not _look_through(walk, eqn, i):
-            return _computed(levels, walk, eqn, None)
+            return eqn
 
 
 def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) -> Origin | None:
@@ -166,10 +192,7 @@ def _end(levels: Levels, walk: _ProvenanceWalk, source: Origin) -> Provenance:
 
     The value is an alias of the input, or made of it alone.
     """
-    aliased = walk.name is None and all(p in _ALIASES for p in walk.through)
-    # What is moved is another array; a device_put within the device's memory moves nothing.
-    is_moved = walk.memory == "host" or (walk.memory == "device" and _is_on_host(walk.var))
-    if aliased and not is_moved and walk.trips == 1:
+    if _is_source(walk):
         return Provenance(source, 1, (), walk.memory)
     if walk.last is None:  # a loop stacked it as it is
         level = walk.stacked
@@ -179,6 +202,14 @@ def _end(levels: Levels, walk: _ProvenanceWalk, source: Origin) -> Provenance:
     else:
         walk.level, eqn = walk.last
     return _computed(levels, walk, eqn, source.path if isinstance(source, Argument) else None)
+
+
+def _is_source(walk: _ProvenanceWalk) -> bool:
+    """Return whether a walk that came to an input found nothing but aliases of it on the way."""
+    aliased = walk.name is None and all(p in _ALIASES for p in walk.through)
+    # What is moved is another array; a device_put within the device's memory moves nothing.
+    is_moved = walk.memory == "host" or (walk.memory == "device" and _is_on_host(walk.var))
+    return aliased and not is_moved and walk.trips == 1
 
 
 def _is_on_host(var: Var) -> bool:

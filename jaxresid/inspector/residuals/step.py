@@ -12,20 +12,22 @@ alone cannot tell and keeps some more.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, UPDATE, Passes
+from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Value
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.residuals.consumers import consumers
+from jaxresid.inspector.residuals.consumers import consumers, is_read
 from jaxresid.inspector.residuals.marking import Marking
 from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
-from jaxresid.inspector.residuals.provenance import provenance
+from jaxresid.inspector.residuals.provenance import computed_in, provenance
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Residual
@@ -43,9 +45,7 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
       program: the program of the step, where there is one already; it knows what is split over a
         mesh.
     """
-    if program is None and step.arguments.mesh is not None:
-        program = step_program(step)
-    values = {} if program is None else program.values
+    values = _values(step, program)
     levels, passes, (top,) = step.levels, step.passes, step.tops
     behind = _BackwardReaders(levels, passes)
     numbering, free = Numbering(levels), FreeValues(levels)
@@ -59,6 +59,39 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
                 made = provenance(levels, source.level, source.var, step.inputs)
                 found.append(marking.residual(var, made, read))
     return tuple(found)
+
+
+def step_kept_nbytes(step: StepTrace, program: Program | None = None) -> tuple[int, int]:
+    """Return the bytes of a step's computed residuals in device and in host memory.
+
+    It is what `totals_of` adds up of `step_residuals`, without the lines of residuals and of what
+    reads them.
+
+    Args:
+      step: as for `step_residuals`.
+      program: as for `step_residuals`.
+    """
+    values = _values(step, program)
+    levels, passes, (top,) = step.levels, step.passes, step.tops
+    behind = _BackwardReaders(levels, passes)
+    device = host = 0
+    for level in _levels(levels, passes, top):
+        for var in _crossing(level.jaxpr, passes):
+            source = _source(levels, level, var)
+            is_computed, memory = computed_in(levels, source.level, source.var, step.inputs)
+            if is_computed and is_read(levels, level, var, behind.readers):
+                aval = aval_on(values, var)
+                if "host" in (aval.memory, memory):
+                    host += aval.nbytes
+                else:
+                    device += aval.nbytes
+    return device, host
+
+
+def _values(step: StepTrace, program: Program | None) -> Mapping[Var, Value]:
+    if program is None and step.arguments.mesh is not None:
+        program = step_program(step)
+    return {} if program is None else program.values
 
 
 class _BackwardReaders:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, TraceError
+from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
 from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
@@ -33,8 +34,9 @@ from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.residuals.offloading import kept_of
-from jaxresid.inspector.residuals.step import step_residuals
+from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
 from jaxresid.inspector.trace.failures import trace_error
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.variants.choices import (
@@ -63,7 +65,7 @@ from jaxresid.inspector.variants.losses import (
 )
 from jaxresid.inspector.variants.nesting import carries, nested_scan, sizes_of
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
-from jaxresid.model import Location, totals_of
+from jaxresid.model import Location, Residual
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,6 +244,7 @@ class StepVariants:
         self._bound: list[_Binding] = []
         self.places = functools.cache(self._places)
         self.nests = functools.cache(self._nests)
+        self._roles = functools.cache(lambda: roles(step))
         self._bodies: dict[int, Jaxpr] = {}
         self._around: dict[int, list[int]] = {}
         self._alike: dict[Hashable, Jaxpr] = {}
@@ -460,6 +463,26 @@ class StepVariants:
         made = self._made(choices)
         return self._joined(*made) or self._traced_with(*made)[0]
 
+    def trace_of(self, leaves: Sequence[Any], choices: Choices) -> StepTrace | None:
+        """Return the step traced with other leaves in place of its arguments', with choices made.
+
+        The places are not looked for again: what the step binds has to be the same. None where
+        choices are in a loss, whose places are told apart by its eqns.
+
+        Args:
+          leaves: as many as the arguments have.
+          choices: what to do at places of this step.
+
+        Raises:
+          JaxresidError: as `trace`.
+        """
+        self.places()
+        chosen, nested, in_losses = self._made(choices)
+        if in_losses:
+            return None
+        call = replace(self._step.arguments, leaves=tuple(leaves))
+        return self._traced_with(chosen, nested, in_losses, call=call)[0]
+
     def losses(self, choices: Choices) -> tuple[Loss, ...]:
         """Return what the step differentiates, with choices made; see `trace`.
 
@@ -575,10 +598,11 @@ class StepVariants:
         in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
         *,
         apart: bool = False,
+        call: Arguments | None = None,
     ) -> tuple[StepTrace, tuple[Loss, ...]]:
         """Return the step traced anew with choices made, and its losses as far as traced apart.
 
-        See `trace`; with `apart` all losses are traced apart.
+        See `trace`; with `apart` all losses are traced apart, with `call` its arguments are others.
         """
         changes = _BindingChanges(self._step.frames, self._shared, chosen, nested, bool(in_losses))
         changed: dict[int, Loss] = {}
@@ -592,9 +616,9 @@ class StepVariants:
             for number, loss in enumerate(self._losses.found if in_losses else ()):
                 change(number, loss.closed)  # what JAX has to trace for it is traced here
             with tracing_losses(self._step.frames, change, replacement=seen) as losses:
-                traced = self._traced(changes.checkpoint, changes.scan)
+                traced = self._traced(changes.checkpoint, changes.scan, call)
         else:
-            traced = self._traced(changes.checkpoint, changes.scan)
+            traced = self._traced(changes.checkpoint, changes.scan, call)
             losses = list(self._losses.found)
         if self._is_other(changes.found, len(losses)):
             raise TraceError(
@@ -605,18 +629,42 @@ class StepVariants:
 
     def measured(self, traced: StepTrace) -> Variant:
         """Return a trace with its figures."""
-        program = step_program(traced)
+        program = step_program(traced, self._roles_of(traced))
         lowered = lower(program, self._profile)
-        found = step_residuals(traced, program)
-        totals = totals_of(found)
+        kept, host = step_kept_nbytes(traced, program)
+
+        @functools.cache
+        def found() -> tuple[Residual, ...]:
+            return step_residuals(traced, program)
+
         return Variant(
-            totals.computed_nbytes,
-            totals.host_nbytes,
+            kept,
+            host,
             peak_nbytes(lowered),
             jaxpr_cost(traced.jaxpr),
             lowered,
-            lambda: Details(program, traced, lambda: found, lambda: kept_of(found)),
+            lambda: Details(program, traced, found, lambda: kept_of(found())),
         )
+
+    def _roles_of(self, traced: StepTrace) -> Roles | None:
+        """Return the roles of a variant's inputs and outputs: those of the step as it is written.
+
+        None where they are not the same inputs and outputs, as of one that accumulates gradients.
+        """
+
+        def signature(step: StepTrace) -> tuple[Hashable, ...]:
+            jaxpr = step.jaxpr
+            return (
+                len(jaxpr.constvars),
+                *(tuple(v.aval for v in each) for each in (jaxpr.invars, jaxpr.outvars)),
+                step.inputs,
+                step.outputs,
+                step.num_returned,
+                step.donated,
+            )
+
+        same = signature(traced) == signature(self._step)
+        return self._roles() if same else None
 
     def _shared(self, body: Jaxpr) -> Jaxpr:
         """Return the one object of all bodies alike, of which JAX derives everything once."""
@@ -628,8 +676,10 @@ class StepVariants:
         for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
             answers(policy, eqns_in(self.body(place)), str(place))
 
-    def _traced(self, checkpoint: Handler, scan: Handler) -> StepTrace:
-        call = self._step.arguments
+    def _traced(
+        self, checkpoint: Handler, scan: Handler, call: Arguments | None = None
+    ) -> StepTrace:
+        call = call or self._step.arguments
         handlers = {checkpoint_binding(): checkpoint, scan_binding(): scan}
         try:
             with intercept_bind(handlers):

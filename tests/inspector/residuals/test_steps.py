@@ -24,10 +24,10 @@ from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.residuals.function import residuals
-from jaxresid.inspector.residuals.step import step_residuals
+from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.function import trace
-from jaxresid.model import Computed, Mark
+from jaxresid.model import Computed, Mark, totals_of
 from jaxresid.xla.places import parse_place
 from tests import programs
 from tests.inspector.residuals.test_oracle import CASES
@@ -206,6 +206,29 @@ def test_residuals_are_those_of_the_loss(name):
         for rs in (found, expected)
     ]
     assert paths[0] == paths[1]
+
+
+def _kept_as_listed(step):
+    """Whether any residual is computed, and in host memory; their bytes are those of the list."""
+    totals = totals_of(step_residuals(step))
+    assert step_kept_nbytes(step) == (totals.computed_nbytes, totals.host_nbytes)
+    return totals.computed_nbytes > 0, totals.host_nbytes > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", CASES)
+def test_kept_bytes_are_those_of_the_list(name):
+    fun, args = CASES[name]
+    assert any(_kept_as_listed(step_of(stepping(_scalar(fun)), *args)))
+
+
+def test_kept_bytes_of_casts_and_stacks_are_those_of_the_list():
+    def looped(params, x):
+        half = [w.astype(jnp.bfloat16) for w in params]
+        return lax.scan(lambda x, _: (mlp(half, x), x), x, length=3)[0].sum().astype(jnp.float32)
+
+    for fun in (sgd, stepping(loss), stepping(looped)):
+        assert _kept_as_listed(step_of(fun, PARAMS, X)) == (True, False)
 
 
 def _holds(program, kind):

@@ -10,9 +10,12 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxresid import jax_compat
+from jaxresid.inspector import report
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.program import step_roles
 from jaxresid.inspector.report import subject
+from jaxresid.inspector.residuals import step as residuals
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.step import StepVariants
@@ -251,6 +254,10 @@ def eqns(trace):
     ]
 
 
+def shapes(trace):
+    return [getattr(v.aval, "shape", None) for eqn in eqns_in(trace.jaxpr) for v in eqn.outvars]
+
+
 def lines(frames, eqn):
     return [frames.location(each).line for each in frames.of(eqn).frames if each.kind == "user"]
 
@@ -322,3 +329,72 @@ def test_effects_are_traced_anew(monkeypatch):
 
     joined, anew = same_as_traced_anew(plain, printing, monkeypatch)
     assert joined >= anew
+
+
+def with_rows(args, rows):
+    """The arguments with that many rows of the batch, the last of them."""
+    *others, x = args
+    return (*others, f32(*x.shape[:-2], rows, x.shape[-1]))
+
+
+@pytest.mark.parametrize("make", [plain, jitted_and_scoped, over_microbatches, by_adam])
+def test_other_leaves_are_traced_once(make):
+    runs = itertools.count()
+
+    def counting(*args):
+        next(runs)
+        return squares(*args)
+
+    # JAX 0.7 gives what another test traced of `layer`, with the lines of that test's step.
+    jax.clear_caches()
+    step, args = make(counting)
+    other = variants(step, with_rows(args, 4))
+    places = other.places()
+    expected = [
+        other.trace({places[0]: next(iter(made.values()))} if made else {})
+        for made in ({}, *itertools.islice(choices_of(other), 7))
+    ]
+    found = variants(step, args)
+    chosen = [{}, *itertools.islice(choices_of(found), 7)]
+    leaves = jax.tree.leaves(with_rows(args, 4))
+    found.places()
+    before = next(runs)
+    once = [found.trace_of(leaves, made) for made in chosen]
+    assert next(runs) - before - 1 <= len(chosen)
+    for a, b in zip(once, expected, strict=True):
+        assert eqns(a) == eqns(b)
+        assert shapes(a) == shapes(b)
+
+
+def test_variants_share_what_checkpoints_do_not_change(monkeypatch):
+    looked_up, followed = itertools.count(), itertools.count()
+
+    def counted(module, name, counter):
+        made = getattr(module, name)
+
+        def call(*args, **options):
+            next(counter)
+            return made(*args, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(residuals, "provenance", looked_up)
+    counted(step_roles, "_input_uses", followed)
+    found = variants(*plain(squares))
+    made = [found.variant(each) for each in choices_of(found)]
+    assert len(made) > 5
+    assert next(followed) == 1
+    assert next(looked_up) == 0
+    assert made[0].residuals()
+    assert next(looked_up) > 1
+
+
+def test_a_jitted_step_is_not_differentiated(monkeypatch):
+    step, args = plain(squares)
+    differentiated = []
+    monkeypatch.setattr(report, "trace", lambda fun, *_: differentiated.append(fun))
+    assert isinstance(subject(Question(jax.jit(step), args)).variants(), StepVariants)
+    assert not differentiated
+    with pytest.raises(AttributeError):  # of what is not jitted the derivative is asked for
+        subject(Question(step, args))
+    assert differentiated == [step]

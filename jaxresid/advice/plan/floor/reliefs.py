@@ -34,6 +34,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
+from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Relief, answer
 from jaxresid.model.floor import ReliefKind
 
@@ -136,8 +137,10 @@ class Reliefs:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _ignoring_errors():
-            variants, chosen = self._variants_with(leaves)
-            made = variants.trace(chosen)
+            made: Traced | None = self._step_with(leaves)
+            if made is None:
+                variants, chosen = self._variants_with(leaves)
+                made = variants.trace(chosen)
             if isinstance(made, Trace):
                 program = step_program(accumulated(made, self._call, batch.leaves))
                 change = (
@@ -178,11 +181,17 @@ class Reliefs:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
-                variants, chosen = self._variants_with(leaves)
-                made = variants.variant(chosen)
-                if self._updates_as_before(made):
+                step = self._step_with(leaves)
+                if step is None:
+                    variants, chosen = self._variants_with(leaves)
+                    made = variants.variant(chosen)
+                    program, is_as_before = made.lowered, self._updates_as_before(made)
+                else:
+                    program = self._lowered(step_program(step))
+                    is_as_before = self._has_next_values(step)
+                if is_as_before:
                     change = f"{_listed(names)} in bfloat16 in place of float32"
-                    yield from self._told("dtype", change, made.lowered)
+                    yield from self._told("dtype", change, program)
                     return
 
     def _is_wide(self, leaf: int) -> bool:
@@ -245,7 +254,23 @@ class Reliefs:
         """Return whether a step still returns what it updates in the dtypes that it is given."""
         if not isinstance(self._trace, StepTrace) or not isinstance(made.trace, StepTrace):
             return True
-        return next_values(made.trace).keys() == next_values(self._trace).keys()
+        return self._has_next_values(made.trace)
+
+    def _has_next_values(self, made: StepTrace) -> bool:
+        assert isinstance(self._trace, StepTrace)
+        return next_values(made).keys() == next_values(self._trace).keys()
+
+    def _step_with(self, leaves: Sequence[Any]) -> StepTrace | None:
+        """Return a step traced with other leaves, with the plan's checkpoints.
+
+        None where its places have to be looked for again, and for a function.
+
+        Raises:
+          Exception: Whatever the function raises.
+        """
+        if not isinstance(self._variants, StepVariants):
+            return None
+        return self._variants.trace_of(leaves, self._choices)
 
     def _variants_with(self, leaves: Sequence[Any]) -> tuple[Variants, Choices]:
         """Return the variants of the function with other leaves, and the plan's checkpoints there.

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxresid.advice.timing.chips import Chip
 from jaxresid.advice.timing.intervals import time_interval
-from jaxresid.advice.timing.roofline import eqn_seconds, seconds, transfer_seconds
+from jaxresid.advice.timing.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.program.ops import EXCHANGES
 from jaxresid.inspector.variants.choices import Variant
@@ -44,6 +44,7 @@ class Objective:
     ) -> None:
         self._plain, self._chip = plain, chip
         self._costs, self._passes = Costs(), passes
+        self._times: dict[Variant, Seconds] = {}
         self._plain_seconds = self._seconds(plain)
         self._timed = chip if by_time else None
         self.transfer: Callable[[int], float] | None = None
@@ -90,7 +91,7 @@ class Objective:
         """
         if self._chip is None:
             return None
-        found, plain = (seconds(v.lowered, self._chip) for v in (variant, self._plain))
+        found, plain = (self._told(v, self._chip) for v in (variant, self._plain))
         return time_interval(found, plain, basis, is_split=is_split)
 
     def exchanges(self, variant: Variant) -> str | None:
@@ -100,7 +101,7 @@ class Objective:
         """
         if self._chip is None:
             return None
-        found, rate = seconds(variant.lowered, self._chip), self._chip.link_rate
+        found, rate = self._told(variant, self._chip), self._chip.link_rate
         if rate is None:
             if not EXCHANGES & set(found.uncosted):
                 return None
@@ -118,4 +119,10 @@ class Objective:
         )
 
     def _seconds(self, variant: Variant) -> float:
-        return seconds(variant.lowered, self._chip).total if self._chip else 0.0
+        return self._told(variant, self._chip).total if self._chip else 0.0
+
+    def _told(self, variant: Variant, chip: Chip) -> Seconds:
+        """Return the time of a variant, estimated once."""
+        if variant not in self._times:
+            self._times[variant] = seconds(variant.lowered, chip)
+        return self._times[variant]

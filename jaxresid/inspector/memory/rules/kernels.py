@@ -403,12 +403,12 @@ class _KernelWriter:
             if not later:
                 continue
             if len(alike) > _MOST_FILLED_AT_ONCE:
-                results = (v.copy(),)
-                self._copied_zeros.update(dict.fromkeys(alike, results[0]))
+                made = dict.fromkeys(alike, v.copy())
+                self._copied_zeros.update(made)
             else:
                 made = {w: w.copy() for w in later}
                 self._zeros.update(made)
-                results = tuple(made.values())
+            results = tuple(dict.fromkeys(made.values()))
             fill = Op("broadcast_in_dim", (), results, op.eqn, op.context, op.phase)
             self._emit(fill, (), ())
 

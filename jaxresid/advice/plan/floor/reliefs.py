@@ -33,7 +33,7 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variant, Variants
+from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variants
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Relief, answer
 from jaxresid.model.floor import ReliefKind
@@ -137,10 +137,7 @@ class Reliefs:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _ignoring_errors():
-            made: Traced | None = self._step_with(leaves)
-            if made is None:
-                variants, chosen = self._variants_with(leaves)
-                made = variants.trace(chosen)
+            made = self._traced_with(leaves)
             if isinstance(made, Trace):
                 program = step_program(accumulated(made, self._call, batch.leaves))
                 change = (
@@ -181,17 +178,10 @@ class Reliefs:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _ignoring_errors():
-                step = self._step_with(leaves)
-                if step is None:
-                    variants, chosen = self._variants_with(leaves)
-                    made = variants.variant(chosen)
-                    program, is_as_before = made.lowered, self._updates_as_before(made)
-                else:
-                    program = self._lowered(step_program(step))
-                    is_as_before = self._has_next_values(step)
-                if is_as_before:
+                made = self._traced_with(leaves)
+                if self._updates_as_before(made):
                     change = f"{_listed(names)} in bfloat16 in place of float32"
-                    yield from self._told("dtype", change, program)
+                    yield from self._told("dtype", change, _program(made))
                     return
 
     def _is_wide(self, leaf: int) -> bool:
@@ -250,39 +240,25 @@ class Reliefs:
             around = self._subject.interval(nbytes, lowered.program)
             yield Relief(kind, change, nbytes, saved, answer(around, self._budget))
 
-    def _updates_as_before(self, made: Variant) -> bool:
+    def _updates_as_before(self, made: Traced) -> bool:
         """Return whether a step still returns what it updates in the dtypes that it is given."""
-        if not isinstance(self._trace, StepTrace) or not isinstance(made.trace, StepTrace):
+        if not isinstance(made, StepTrace) or not isinstance(self._trace, StepTrace):
             return True
-        return self._has_next_values(made.trace)
-
-    def _has_next_values(self, made: StepTrace) -> bool:
-        assert isinstance(self._trace, StepTrace)
         return next_values(made).keys() == next_values(self._trace).keys()
 
-    def _step_with(self, leaves: Sequence[Any]) -> StepTrace | None:
-        """Return a step traced with other leaves, with the plan's checkpoints.
-
-        None where its places have to be looked for again, and for a function.
+    def _traced_with(self, leaves: Sequence[Any]) -> Traced:
+        """Return the function traced with other leaves, with the plan's checkpoints.
 
         Raises:
           Exception: Whatever the function raises.
         """
-        if not isinstance(self._variants, StepVariants):
-            return None
-        return self._variants.trace_of(leaves, self._choices)
-
-    def _variants_with(self, leaves: Sequence[Any]) -> tuple[Variants, Choices]:
-        """Return the variants of the function with other leaves, and the plan's checkpoints there.
-
-        Raises:
-          Exception: Whatever the function raises.
-        """
+        if isinstance(self._variants, StepVariants):
+            step = self._variants.trace_of(leaves, self._choices)
+            if step is not None:
+                return step
         variants = self._subject.traced_with(leaves).variants()
-        if not self._choices:
-            return variants, {}
-        same = _same_places(self._variants.places(), variants.places())
-        return variants, {same[place]: made for place, made in self._choices.items()}
+        same = _same_places(self._variants.places(), variants.places()) if self._choices else {}
+        return variants.trace({same[place]: made for place, made in self._choices.items()})
 
 
 def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:

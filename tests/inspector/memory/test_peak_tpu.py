@@ -519,3 +519,22 @@ def test_the_estimate_is_near_what_the_tpu_compiler_allocates(name, bound):
     fun, args = case.build("tpu")
     estimate = jaxresid.inspect(fun, on="tpu:v5p")(*args).peak.nbytes
     assert estimate == pytest.approx(compiled_nbytes(fun, args), rel=bound)
+
+
+def test_a_carry_is_held_to_the_end_of_a_trip():
+    def loss(dots):
+        def body(h, w):
+            h = jnp.tanh(h @ w)
+            value = h
+            for _ in range(dots):
+                value = jnp.exp(value @ w)
+            return h, jnp.sum(value)
+
+        def constant(x, w):
+            last, sums = lax.scan(lambda h, _: body(h, w), x, length=LAYERS)
+            return jnp.sum(last) + jnp.sum(sums)
+
+        return lambda x, w: jnp.sum(w) + lax.stop_gradient(constant(x, lax.stop_gradient(w)))
+
+    # The second dot's result stands beside the first one's, in bfloat16, and beside the carry.
+    assert temporaries(loss(2), X, W) - temporaries(loss(1), X, W) == about(2 * ACTIVATION)

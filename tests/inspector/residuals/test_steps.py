@@ -231,6 +231,19 @@ def test_kept_bytes_of_casts_and_stacks_are_those_of_the_list():
         assert _kept_as_listed(step_of(fun, PARAMS, X)) == (True, False)
 
 
+def test_a_stack_of_an_argument_is_no_argument():
+    length = 3
+
+    def stacked(params, x):
+        _, xs = lax.scan(lambda c, _: (c, x), 0.0, length=length)
+        return jnp.sum(jnp.sin(xs @ params[0]))
+
+    found = step_residuals(step_of(stepping(stacked), PARAMS, X))
+    kinds = {r.origin.kind for r in found if r.aval.shape == (length, *X.shape)}
+    assert kinds == {"computed"}
+    assert _kept_as_listed(step_of(stepping(stacked), PARAMS, X)) == (True, False)
+
+
 def _holds(program, kind):
     if isinstance(program, tuple):
         return any(_holds(part, kind) for part in program)

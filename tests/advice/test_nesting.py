@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxresid.advice.plan.plan import Planning, drafted
-from jaxresid.advice.plan.search.nesting import NestSearch, Shape, segmented, shapes
+from jaxresid.advice.plan.search.nesting import Shape, segmented, shapes
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.inspector.call.question import Question
@@ -18,10 +18,9 @@ from jaxresid.inspector.variants.nesting import split
 from jaxresid.model import PlannedPart
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
+from tests.benchmarks.nested_plans import FOLLOWED, every_cut, searched
 
 __all__ = ["folder"]
-
-FOLLOWED = 1.01  # times the recompute of the best by enumeration
 
 
 def f32(*shape):
@@ -44,18 +43,6 @@ def checkpointed(ws, x):
 
 def inputs(length):
     return f32(length, 32, 32), f32(2048, 32)
-
-
-def traced(fun, args, **options):
-    return subject(Question(fun, on=ON, **options).of(args, {}))
-
-
-def searched(fun, args, budget, **options):
-    found = traced(fun, args, **options)
-    with found.tracing():
-        made = Planning(found, budget, chip_of(found.place), False, lambda _: None)
-        made.search.run()
-    return found, made
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -103,36 +90,19 @@ def test_long_loops_have_every_divisor_and_not_every_size():
 # -- the search ------------------------------------------------------------------------------------
 
 
-def everything(planning):
-    """All bodies under all policies at all shapes, traced."""
-    search = planning.search
-    (nest,) = planning.variants.nests()
-    (place,) = nest.inside
-    (menu,) = [m for m in search.menus if m.place is place]
-    policies = [None, *NestSearch(search, nest)._policies()]
-    found = [search.trial({place: option}) for option in menu.options]
-    for shape, option in itertools.product(shapes(nest.length), menu.options):
-        found.append(search.trial({place: option, nest.place: segmented(None, shape)}))
-    for shape, policy in itertools.product(shapes(nest.length), policies[1:]):
-        if len(shape.sizes) == 1:
-            found.append(search.trial({place: policy, nest.place: segmented(policy, shape)}))
-    return [t for t in found if t is not None]
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("fun", [loss, checkpointed], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize("length", [8, 13, 16])
 def test_no_more_recompute_than_the_best_by_enumeration(fun, length):
-    found, planning = searched(fun, inputs(length), 1)
-    with found.tracing():
-        tried = everything(planning)
+    planning = searched(fun, inputs(length), 1, ON)
+    tried = every_cut(planning, [shape.sizes for shape in shapes(length)])
     low, high = min(t.peak for t in tried), max(t.peak for t in tried)
     assert planning.search.lowest().peak <= 1.01 * low
     before = None
     for share in np.linspace(0.02, 0.9, 7):
         budget = int(low * (high / low) ** share)
         best = min(t.cost for t in tried if t.peak <= budget)
-        search = searched(fun, inputs(length), budget)[1].search
+        search = searched(fun, inputs(length), budget, ON).search
         cost = search.best().cost
         assert cost <= max(FOLLOWED * best, best + search.slack)
         assert len(search.tried) < len(tried) / 2 or length < 13

@@ -11,12 +11,13 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels, writes_over
+from jaxresid.inspector.memory.rules.fusion import is_transfer
+from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes, kernels, writes_over
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 
@@ -71,7 +72,28 @@ class Timeline:
 def timeline(lowered: Lowered) -> Timeline:
     """Return the temporaries of a whole program over time, without its arguments and outputs."""
     taking_over = _taking_over(lowered.program, lowered.block)
-    return _walk(lowered.block, lowered.profile, None, taking_over, is_body=False)
+    block = _fetching_first(lowered.block)
+    return _walk(block, lowered.profile, None, taking_over, is_body=False)
+
+
+def _fetching_first(block: Kernels) -> Kernels:
+    """Return a program's block with what it fetches of its arguments in host memory at the start.
+
+    Such a fetch waits for nothing that is computed, and XLA begins with it wherever it is written:
+    Adam's state fetched before the gradients and after them takes the same on an H100 and on a v5e
+    (jaxlib 0.12.0.1; three steps, unrolled and scanned).
+    """
+    arguments = set(block.inputs)
+    first: list[Op] = []
+    later: list[Op] = []
+    for op in block.ops:
+        is_first = is_transfer(op) and arguments.issuperset(op.operands) and _is_on_device(op)
+        (first if is_first else later).append(op)
+    return replace(block, ops=(*first, *later)) if first else block
+
+
+def _is_on_device(op: Op) -> bool:
+    return all(v.memory == "device" for v in op.results)
 
 
 def _taking_over(program: Program, block: Block) -> frozenset[Value]:

@@ -130,3 +130,56 @@ def test_the_step_runs(jax_version):
     value, _, new = optimizer.host_state_step(*concrete)
     assert jax.numpy.isfinite(value)
     assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(new)} == {"pinned_host"}
+
+
+# -- the estimate
+
+# What XLA needs for both steps below, in MiB: compiled with jaxlib 0.12.0.1 and libtpu 0.0.52.
+FETCHED = {"gpu:h100": 848.0, "tpu:v5e": 977.9}
+LAYERS, ROWS, WIDTH = 6, 8192, 2048
+
+
+def momentum_step(*, is_late):
+    """Return a step whose state is fetched before its gradients, or written after them."""
+
+    def loss(params, x):
+        for w in params:
+            x = jax.numpy.tanh(x @ w)
+        return jax.numpy.mean(x * x)
+
+    def updated(w, g, m, v):
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+        return w - 1e-3 * m / (jax.numpy.sqrt(v) + 1e-8), m, v
+
+    def step(params, state, x):
+        device, host = (optimizer.memory(kind) for kind in ("device", "pinned_host"))
+        if not is_late:
+            state = jax.device_put(state, device)
+        gradients = jax.grad(loss)(params, x)
+        if is_late:
+            state = jax.device_put(state, device)
+        new = [updated(w, g, m, v) for w, g, (m, v) in zip(params, gradients, state, strict=True)]
+        return [w for w, _, _ in new], jax.device_put([(m, v) for _, m, v in new], host)
+
+    return step
+
+
+def momentum_inputs():
+    square, dtype = (WIDTH, WIDTH), jax.numpy.float32
+    here = jax.ShapeDtypeStruct(square, dtype)
+    there = jax.ShapeDtypeStruct(square, dtype, sharding=optimizer.memory("pinned_host"))
+    x = jax.ShapeDtypeStruct((ROWS, WIDTH), dtype)
+    return [here] * LAYERS, [(there, there)] * LAYERS, x
+
+
+@pytest.mark.parametrize("on", FETCHED)
+def test_the_state_is_on_the_device_from_the_start_wherever_it_is_fetched(on, jax_version):
+    if jax_version < (0, 7, 2):
+        pytest.skip("until 0.7.2 the CPU has no pinned_host memory to put an argument in")
+    early, late = (
+        jaxresid.inspect(momentum_step(is_late=late), on=on)(*momentum_inputs()).peak.nbytes
+        for late in (False, True)
+    )
+    assert late == early
+    # Fetched one by one after the gradients the state would add nothing: 23 to 33 % less than XLA.
+    assert late / 2**20 == pytest.approx(FETCHED[on], rel=0.15)

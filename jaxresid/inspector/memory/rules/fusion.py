@@ -153,10 +153,10 @@ def is_fusible(op: Op) -> bool:
     """Return whether the op is computed inside what reads it, unless something prevents that."""
     if is_elementwise(op) or is_view(op) or isinstance(op, Move):
         return True
-    return op.name in _MOVES and not _is_fetched(op)
+    return op.name in _MOVES and not is_transfer(op)
 
 
-def _is_fetched(op: Op) -> bool:
+def is_transfer(op: Op) -> bool:
     """Return whether the op brings a value from one memory into another.
 
     No reader can do that itself.

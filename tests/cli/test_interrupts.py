@@ -64,10 +64,20 @@ def deleted():
 PLACES = pytest.mark.parametrize("place", [collected, referenced, deleted])
 
 
-def pass_through(place):
+def pass_through(place, began=None):
     with reraising_interrupts():
         place()
+        if began is not None:  # the garbage collector can take seconds
+            began.append(time.monotonic())
         time.sleep(5)
+
+
+def is_cut_short(place):
+    """Whether an interrupt in this place, dropped there, ends the sleep that follows."""
+    began = []
+    with pytest.raises(KeyboardInterrupt):
+        pass_through(place, began)
+    return not began or time.monotonic() - began[0] < 4
 
 
 @PLACES
@@ -80,10 +90,9 @@ def test_without_it_an_interrupt_is_dropped(place, dropped):
 @pytest.mark.integration
 @PLACES
 def test_one_that_is_dropped_comes_again(place, dropped):
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        pass_through(place)
-    assert time.monotonic() - began < 4
+    # A signal between the moment that a sleep gives up the interpreter's lock and the system's call
+    # does not end it: seen once, with two busy processors.
+    assert any(is_cut_short(place) for _ in range(3))
     assert dropped == []
 
 

@@ -100,7 +100,8 @@ class _Family:
       again: what the segments cost, where they cover the whole loop.
       room: the bytes of what does not go with the shape.
       inside: the bytes that an iteration keeps besides what the policy saves.
-      more: what was traced of it was so much higher than predicted: the cost, and the bytes.
+      more: by how much what was traced of it was higher than predicted: the cost, and the bytes,
+        each the least of all shapes, so that no shape is left out that is like one of them.
       traced: the shapes that were.
     """
 
@@ -186,14 +187,17 @@ class NestSearch:
             self._try(families[n], shape)
 
     def _try(self, family: _Family, shape: Shape) -> TracedVariant | None:
-        predicted = self._of(family, shape)
+        is_first = not family.traced
         family.traced.add(shape)
         tried = self._trial(family.policy, family.others, shape)
         if tried is None:
             family.more = math.inf, math.inf
             return None
-        cost, peak = tried.cost - predicted[0], tried.peak - predicted[1]
-        family.more = family.more[0] + cost, family.more[1] + peak
+        cost, peak = self._as_counted(family, shape)
+        more = tried.cost - cost, tried.peak - peak
+        if not is_first:
+            more = min(more[0], family.more[0]), min(more[1], family.more[1])
+        family.more = more
         self._factor = self._search.peak(tried) / max(tried.peak, 1)
         return tried
 
@@ -211,13 +215,27 @@ class NestSearch:
                 yield shape, *self._of(family, shape)
 
     def _of(self, family: _Family, shape: Shape) -> tuple[float, float]:
-        length = self._nest.length
-        covered = (length - shape.rest) / length
-        cost = family.cost + family.again * family.levels * covered
-        ends = shape.segments * self._nest.carry_nbytes + shape.sizes[-1] * family.inside
-        at_end = length // shape.sizes[0] * self._nest.carry_nbytes + shape.rest * family.inside
-        peak = family.room + max(ends, at_end)
+        """Return the cost and the peak that are expected of a shape."""
+        cost, peak = self._as_counted(family, shape)
         return cost + family.more[0], peak + family.more[1]
+
+    def _as_counted(self, family: _Family, shape: Shape) -> tuple[float, float]:
+        """Return the cost and the peak of a shape by what it keeps, before any is traced.
+
+        While a segment runs backward, what its iterations take in is there once more for each level
+        that it is in, and so are the gradients of these. What is left over runs backward first; the
+        loop's part of the inputs is one array with what is left over before and after, and two
+        between.
+        """
+        nest = self._nest
+        covered = (nest.length - shape.rest) / nest.length
+        cost = family.cost + family.again * family.levels * covered
+        taken = 2 * nest.xs_nbytes / nest.length
+        ends: float = shape.segments * nest.carry_nbytes + shape.sizes[-1] * family.inside
+        ends += sum(shape.sizes) * taken + (nest.xs_nbytes if shape.rest else 0)
+        at_end: float = nest.length // shape.sizes[0] * nest.carry_nbytes
+        at_end += shape.rest * (family.inside + taken)
+        return cost, family.room + max(ends, at_end)
 
     def _families(self) -> list[_Family]:
         """Return all families, those that cost least first."""
@@ -269,8 +287,7 @@ class NestSearch:
     ) -> Iterator[_Family]:
         for levels in self._levels if policy is None else (1,):
             for has_rest in (False, True):
-                more = 2.0 * self._nest.xs_nbytes if has_rest else 0.0
-                yield _Family(policy, others, levels, has_rest, cost, again, room + more, inside)
+                yield _Family(policy, others, levels, has_rest, cost, again, room, inside)
 
     def _bare(self) -> dict[CheckpointPlace, Option]:
         """Return the treatment that keeps nothing of an iteration but what enters it."""

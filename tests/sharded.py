@@ -107,6 +107,30 @@ def attention(wrap: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
+def by_hand(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """Scanned layers in a `shard_map`: all that devices exchange is written."""
+
+    def layer(x: Any, pair: Any) -> Any:
+        up, down = (jax.lax.all_gather(w, "data", axis=0, tiled=True) for w in pair)
+        y = jnp.sin(jax.lax.all_gather(x, "data", axis=0, tiled=True) @ up) @ down
+        return jax.lax.psum_scatter(jnp.tanh(y), "data", scatter_dimension=0, tiled=True), None
+
+    def body(pairs: Any, x: Any) -> Any:
+        x, _ = jax.lax.scan(wrap(layer), x, pairs)
+        x = jax.lax.ppermute(x, "data", [(i, (i + 1) % 8) for i in range(8)])
+        x = jnp.sin(jax.lax.all_to_all(jnp.sin(x), "data", 0, 1, tiled=True))
+        return jax.lax.psum(jnp.sum(x * x), "data")
+
+    def loss(pairs: Any, x: Any) -> Any:
+        mesh = jax_compat.new_mesh(_EIGHT, explicit=False)
+        weights = (PartitionSpec(None, "data"), PartitionSpec(None, "data"))
+        rows = PartitionSpec("data")
+        specs = (weights, rows)
+        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())(pairs, x)
+
+    return loss
+
+
 def _mlp(up: tuple[Any, ...], down: tuple[Any, ...], x: tuple[Any, ...]) -> tuple[Any, ...]:
     pair = (Array((512, 2048), up), Array((2048, 512), down))
     return ((pair,) * 4, Array((16384, 512), x))
@@ -145,6 +169,7 @@ CASES = (
     ),
     Case("attention tensor", {"model": 8}, False, attention, _attention(_HEADS, ("model",), ())),
     Case("attention mixed", _BOTH, False, attention, _attention(_HEADS, ("model",), ("data",))),
+    Case("by hand", _EIGHT, False, by_hand, _stack(("data",), ("data",), ("data",))),
     Case("mlp data explicit", _EIGHT, True, mlp, _mlp((), (), ("data",))),
     Case("scan data explicit", _EIGHT, True, stack, _stack((), (), ("data",))),
     Case("attention data explicit", _EIGHT, True, attention, _attention((), (), ("data",))),

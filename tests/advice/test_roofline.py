@@ -43,7 +43,11 @@ def jaxpr(fun, *args):
 
 def took(fun, *args, on=V5P):
     """The estimate for a function as it stands."""
-    found = jaxpr(fun, *args)
+    return time_of(jaxpr(fun, *args), on)
+
+
+def time_of(found, on):
+    """The estimate for a jaxpr as it stands."""
     program = program_of_jaxpr(
         found,
         [ValueRole("argument")] * len(found.invars),
@@ -387,12 +391,58 @@ def test_a_type_without_a_rate_is_named():
     assert found.total == found.memory > 0
 
 
-def test_communication_is_named():
-    mesh = jax.sharding.Mesh(jax.devices()[:1], "i")
-    row, all_rows = jax.sharding.PartitionSpec("i"), jax.sharding.PartitionSpec()
-    summed = jax.shard_map(lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=row, out_specs=all_rows)
-    (name,) = took(summed, array(8, 128)).uncosted
-    assert name.startswith("psum")
+def on_devices(exchange):
+    """A function that runs on each of 2 x 4 devices."""
+    mesh = jax_compat.new_abstract_mesh({"a": 2, "b": 4})
+    whole = jax.sharding.PartitionSpec()
+    return jax.shard_map(exchange, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+
+
+ROWS = 4096
+ARRAY = 4 * ROWS * 128
+AROUND = [(i, (i + 1) % 4) for i in range(4)]
+# What one device sends in a ring, of an array of float32.
+SENT = {
+    "psum": (lambda x: lax.psum(x, "b"), 2 * ARRAY * 3 / 4),
+    "psum of both axes": (lambda x: lax.psum(x, ("a", "b")), 2 * ARRAY * 7 / 8),
+    "psum of two": (lambda x: sum(lax.psum((x, x + 1), "b")), 2 * 2 * ARRAY * 3 / 4),
+    "psum of groups": (
+        lambda x: lax.psum(x, "b", axis_index_groups=[[0, 1], [2, 3]]),
+        2 * ARRAY * 1 / 2,
+    ),
+    "pmax": (lambda x: lax.pmax(x, "a"), 2 * ARRAY * 1 / 2),
+    "pmin": (lambda x: lax.pmin(x, "b"), 2 * ARRAY * 3 / 4),
+    "all_gather": (lambda x: lax.all_gather(x, "b"), 3 * ARRAY),
+    "psum_scatter": (lambda x: lax.psum_scatter(x, "b", tiled=True), ARRAY * 3 / 4),
+    "all_to_all": (lambda x: lax.all_to_all(x, "b", 0, 1, tiled=True), ARRAY * 3 / 4),
+    "ppermute": (lambda x: lax.ppermute(x, "b", AROUND), ARRAY),
+    "in a loop": (lambda x: lax.fori_loop(0, 3, lambda _, c: lax.psum(c, "a"), x), 3 * ARRAY),
+    "of a batch": (jax.vmap(lambda row: lax.psum(row, "b")), 2 * ARRAY * 3 / 4),
+    "of vmap": (jax.vmap(lambda row: lax.psum(row, "v"), axis_name="v"), 0),
+    "of vmap and devices": (
+        jax.vmap(lambda row: lax.psum(row, ("v", "b")), axis_name="v"),
+        2 * ARRAY * 3 / 4 / ROWS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_what_is_exchanged_in_a_shard_map_takes_the_time_of_a_ring(name):
+    exchange, sent = SENT[name]
+    found = took(on_devices(exchange), array(ROWS, 128, dtype=F32))
+    assert found.collectives == exactly(sent / V5P.link_rate)
+    assert found.total >= found.collectives
+    assert found.uncosted == ()
+
+
+def test_communication_without_a_rate_is_named():
+    summed = on_devices(lambda x: lax.psum(x, "a"))
+    slow = dataclasses.replace(V5P, link_rate=None)
+    found = took(summed, array(8, 128), on=slow)
+    assert found.uncosted == ("all-reduce",) and found.collectives == 0
+    # Of an axis that nothing around has the size is not known.
+    inner = jax.make_jaxpr(lambda x: lax.psum(x, "i"), axis_env=[("i", 4)])(array(8, 128))
+    assert time_of(inner.jaxpr, V5P).uncosted == ("psum",)
 
 
 def kernel_of_ones(**options):

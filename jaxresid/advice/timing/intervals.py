@@ -72,7 +72,8 @@ def time_interval(
         return None
     if found == plain:
         return TimeInterval(0.0, 0.0)
-    if found.transfers or plain.transfers or found.uncosted or plain.uncosted:
+    untold = (found.transfers, plain.transfers, found.collectives, plain.collectives)
+    if any(untold) or found.uncosted or plain.uncosted:
         return None
     return basis.around(found.total / plain.total)
 

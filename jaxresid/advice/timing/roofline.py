@@ -9,8 +9,9 @@ as one operation of the vector unit. Transfers between device and host memory ru
 kernels, as XLA's latency-hiding scheduler arranges them, both directions over the link one after
 the other: those in a loop beside the kernels of the same iteration, which takes the longer of the
 two, and so does the whole program. For a program that is split over a mesh it is the time of one
-device, which does its share; what the splits make it exchange with others (all-gather, all-reduce,
-reduce-scatter, each in a ring) runs beside the kernels likewise, over links of their own. Where
+device, which does its share; what it exchanges with others, as the splits imply or a `shard_map`
+says (each in a ring; what is handed on, once), runs beside the kernels likewise, over links of
+their own. Where
 dots are calls of their own, as on a GPU, a loop copies into its stacks what a call makes and what
 else the trip reads.
 
@@ -328,8 +329,7 @@ class _TimeEstimator:
         if cost.uncosted or cost.notes:
             self.uncosted.update(cost.uncosted)
             self.notes.update(dict.fromkeys(cost.notes))
-        # They wait for other devices, at rates that are not in the table.
-        if op.name in COLLECTIVES:
+        if op.name in COLLECTIVES and not op.collectives:
             self.uncosted.add(op.name)
         matmul: float | None = 0.0
         if cost.matmul_flops or cost.conv_flops:

@@ -19,7 +19,8 @@ from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
-from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, SHARDINGS
+from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import per_device
 from jaxresid.inspector.trace.function import Trace
@@ -247,7 +248,10 @@ class _Builder:
             if known is not None:
                 return known
         results = tuple(_value(v) for v in eqn.outvars)
-        self._add(Op(name, tuple(operands), results, eqn, context, _phase(eqn, context)))
+        op = Op(name, tuple(operands), results, eqn, context, _phase(eqn, context))
+        if name in COLLECTIVES and (exchange := written(op)) is not None:
+            op = replace(op, collectives=(exchange,))
+        self._add(op)
         if key is not None:
             self._known[key] = results
         return results

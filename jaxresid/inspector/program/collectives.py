@@ -5,17 +5,33 @@ they are. An operand that is split otherwise is gathered along those axes first,
 a device's own part of it. A sum over a split dim leaves partial sums: they are all reduced, or, if
 the result is split along these axes, reduced and scattered. This is what XLA's partitioner does for
 products and elementwise ops; it may choose otherwise where that moves less, and moves collectives
-between ops.
+between ops. In the body of a `shard_map` the types are those of one device, and what is exchanged
+is written there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from jaxresid import jax_compat
 from jaxresid.inspector.call.splits import Split, parts, shard
 from jaxresid.inspector.jaxpr.primitives import REDUCTIONS
 from jaxresid.inspector.program.dims import links
-from jaxresid.inspector.program.ops import Collective, Op, Value
+from jaxresid.inspector.program.ops import Collective, Exchange, InlineContext, Op, Value
+
+# What primitives exchange, without what their names say of types and of beginning.
+_EXCHANGES: dict[str, Exchange] = {
+    "all_gather": "all-gather",
+    "all_to_all": "all-to-all",
+    "pbroadcast": "collective-broadcast",
+    "pmax": "all-reduce",
+    "pmin": "all-reduce",
+    "ppermute": "collective-permute",
+    "psum": "all-reduce",
+    "reduce_scatter": "reduce-scatter",
+}
 
 
 def collectives(
@@ -63,6 +79,41 @@ def collectives(
         if left_over := summed - scattered:
             nbytes = _nbytes(result, split, sizes)
             yield Collective("all-reduce", nbytes, parts(left_over, sizes))
+
+
+def written(op: Op) -> Collective | None:
+    """Return what a collective of JAX exchanges; None where that is not known.
+
+    It is not known of a ragged exchange, nor along an axis of no `shard_map` around the op.
+    """
+    name = op.name.removesuffix("_start").removeprefix("unreduced_")
+    kind = _EXCHANGES.get(name.removesuffix("_invariant").removesuffix("_reduced"))
+    params = jax_compat.params(op.eqn)
+    names = params.get("axes", params.get("axis_name"))
+    sizes = _axis_sizes(op.context)
+    # A number is a dim of the array, which `vmap` made of an axis.
+    axes = [a for a in _each(names) if not isinstance(a, int)]
+    if kind is None or not all(axis in sizes for axis in axes):
+        return None
+    groups = params.get("axis_index_groups")
+    devices = len(groups[0]) if groups else math.prod(sizes[axis] for axis in axes)
+    # A sum over a dim of the array comes before that over devices.
+    arrays = op.results if kind in ("all-gather", "all-reduce") else op.operands
+    return Collective(kind, sum(array.nbytes for array in arrays), devices)
+
+
+def _each(names: Any) -> tuple[Any, ...]:
+    return tuple(names) if isinstance(names, (tuple, list)) else (names,)
+
+
+def _axis_sizes(context: InlineContext | None) -> dict[Any, int]:
+    """Return the sizes of the axes of all `shard_map`s around, by name."""
+    sizes: dict[Any, int] = {}
+    while context is not None and context.eqn is not None:
+        if jax_compat.primitive_name(context.eqn) == "shard_map":
+            sizes = {**jax_compat.params(context.eqn)["mesh"].shape, **sizes}
+        context = context.parent
+    return sizes
 
 
 def _wanted(

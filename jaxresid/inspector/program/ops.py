@@ -88,7 +88,15 @@ class Block:
     outputs: tuple[Value, ...]
 
 
-Exchange = OneOf["all-gather", "all-reduce", "reduce-scatter"]
+Exchange = OneOf[
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+]
+_WHOLE = frozenset({"collective-permute", "collective-broadcast"})
 EXCHANGES = frozenset(get_args(Exchange))
 
 
@@ -98,7 +106,8 @@ class Collective:
 
     Attributes:
       kind: What is exchanged.
-      nbytes: The bytes of the array on one device: of the gathered one, of the one that is reduced.
+      nbytes: The bytes of the array on one device: of the gathered one, of the one that is reduced,
+        exchanged in parts or handed on.
       devices: How many devices take part in one exchange.
     """
 
@@ -109,6 +118,8 @@ class Collective:
     @property
     def moved_nbytes(self) -> float:
         """The bytes that one device sends, in a ring."""
+        if self.kind in _WHOLE:
+            return float(self.nbytes)
         once = self.nbytes * (self.devices - 1) / self.devices
         return 2 * once if self.kind == "all-reduce" else once
 
@@ -127,7 +138,8 @@ class Op:
       bodies: for a loop its body (for a while its condition after it), for a cond its branches.
       nest: how a loop's body lines up with the op; None if it is no loop.
       devices: on a mesh, how many devices share the work of the eqn.
-      collectives: on a mesh, what it has to exchange with other devices, as the splits imply.
+      collectives: what it exchanges with other devices: on a mesh, as the splits imply; in the body
+        of a `shard_map`, as it is written.
     """
 
     name: str

@@ -100,7 +100,8 @@ class _Local:
             results=tuple(map(self.value, op.results)),
             bodies=tuple(map(self.block, op.bodies)),
             devices=1 if is_local else parts(axes, self._sizes),
-            collectives=()
+            # Those that are written stay.
+            collectives=op.collectives
             if is_local or op.bodies
-            else tuple(collectives(op, self._splits, self._sizes, gathered)),
+            else (*op.collectives, *collectives(op, self._splits, self._sizes, gathered)),
         )

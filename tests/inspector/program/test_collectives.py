@@ -135,7 +135,7 @@ def against_xla(on, *names):
     ("on", "names"),
     [
         pytest.param("tpu:v5e:2x4", ("scan data", "mlp tensor"), marks=pytest.mark.tpu),
-        pytest.param("gpu:h100:8", ("mlp fsdp", "scan tensor"), marks=pytest.mark.gpu),
+        pytest.param("gpu:h100:8", ("mlp fsdp", "scan tensor", "by hand"), marks=pytest.mark.gpu),
     ],
 )
 def test_what_is_exchanged_is_what_xla_exchanges(on, names):

@@ -113,7 +113,7 @@ class Objective:
             return None
         sent = format_bytes(int(found.collectives * rate))
         return (
-            "the time counts what the shardings make devices exchange, beside the kernels: each"
+            "the time counts what devices exchange, beside the kernels: each"
             f" sends {sent} at {rate / 1e9:.0f} GB/s. That was not checked on chips, and XLA may"
             " exchange otherwise"
         )

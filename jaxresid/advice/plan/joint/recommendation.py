@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from jaxresid.advice.plan.floor.parts import argument_name
-from jaxresid.advice.plan.floor.reliefs import batch_of
+from jaxresid.advice.plan.joint.accumulation_code import accumulation_code
 from jaxresid.advice.plan.joint.configurations import Grid
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.timing.intervals import time_basis_of
-from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import Beaten, Configuration
 from jaxresid.units import format_bytes
 
@@ -114,67 +111,9 @@ def to_set(configuration: Configuration, subject: Subject, rows: int, grid: Grid
             f"go through the batch in {configuration.microbatches} microbatches; jaxresid writes"
             " checkpoints, no loops over microbatches, so write this by hand:"
         )
-        if isinstance(subject.trace, StepTrace):
-            yield step_accumulation_code(rows, configuration.microbatches)
-        else:
-            yield accumulation_code(subject, rows, configuration.microbatches)
+        yield accumulation_code(subject, rows, configuration.microbatches)
         if subject.trace.arguments.mesh is not None:
             yield (
                 "the sums of the gradients have to be split as the parameters are:"
                 " jax.lax.with_sharding_constraint"
             )
-
-
-def accumulation_code(subject: Subject, rows: int, count: int) -> str:
-    """Return the gradients of a loss over microbatches as a person would write them.
-
-    It is for a loss that is a mean over the batch and is differentiated by its first argument.
-    """
-    call, batch = subject.trace.arguments, batch_of(subject, rows)
-    assert batch is not None
-    name = subject.name.rpartition(":")[2].rpartition(".")[2]
-    held, others = _held(call, batch.leaves)
-    given = ", ".join(held)
-    parts = f"({given},)" if len(held) == 1 else f"({given})"
-    signature = ", ".join(n for n in call.names if n in held or n in others)
-    inside = ", ".join("*part" if n == held[0] else n for n in call.names if n not in held[1:])
-    split = f"a.reshape({count}, {rows}, *a.shape[1:])"
-    if call.mesh is not None:  # all devices work at each microbatch
-        split = f"jnp.swapaxes(a.reshape({rows}, {count}, *a.shape[1:]), 0, 1)"
-    return f"""\
-def value_and_gradients({signature}):  # {count} microbatches of {rows}
-    def add(total, part):
-        found = jax.value_and_grad({name})({inside})
-        return jax.tree.map(jnp.add, total, found), None
-
-    shapes = jax.eval_shape(jax.value_and_grad({name}), {signature})
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    parts = jax.tree.map(lambda a: {split}, {parts})
-    total, _ = jax.lax.scan(add, zeros, parts)
-    return jax.tree.map(lambda a: a / {count}, total)  # of a mean; of a sum, total itself"""
-
-
-def step_accumulation_code(rows: int, count: int) -> str:
-    """Return what a step has to call to add up its gradients over microbatches.
-
-    It is for a loss that is a mean over the batch, and for models that are trees of arrays.
-    """
-    return f"""\
-# where the step takes its gradients, accumulated(jax.value_and_grad(loss), params, *batch)
-# in place of jax.value_and_grad(loss)(params, *batch)
-def accumulated(both, params, *batch):  # {count} microbatches of {rows}
-    def add(total, part):
-        return jax.tree.map(jnp.add, total, both(params, *part)), None
-
-    shapes = jax.eval_shape(both, params, *batch)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    parts = jax.tree.map(lambda a: a.reshape({count}, -1, *a.shape[1:]), batch)
-    total, _ = jax.lax.scan(add, zeros, parts)
-    return jax.tree.map(lambda a: a / {count}, total)  # of a mean; of a sum, total itself"""
-
-
-def _held(call: Arguments, leaves: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the names of the arguments that hold the batch, and those of the others."""
-    holding = {argument_name(call.paths[i]) for i in leaves}
-    held = [name for name in call.names if name in holding]
-    return held, [name for name in call.names if name not in holding]

@@ -30,7 +30,7 @@ from jaxresid.cli.main import run
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.variants.choices import everywhere
+from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.model import Compiled
 from jaxresid.xla.places import parse_place
 
@@ -216,6 +216,31 @@ def test_a_variant_over_microbatches_is_the_program_written_by_hand():
     # As the microbatches of another batch, which share what was traced.
     shared = over_microbatches(subject(question(8)), 4).variants().variant({})
     assert shared.peak_nbytes == variant.peak_nbytes
+
+
+def casting(params, x):
+    return loss(jax.tree.map(lambda p: p.astype(jnp.float32), params), x.astype(jnp.float32))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("batch", "name"), [(8, "params"), (32, "x")])
+def test_what_else_lowers_a_plan_in_microbatches_is_worth_what_that_program_is(batch, name):
+    """The bigger of the parameters and the whole batch, of which a microbatch has a quarter."""
+    plan = searched(1, "recompute", Grid((batch,), (4,)), casting)
+    (site,) = plan.sites
+    assert site.kind == "scan" and site.parts[0].policy is None
+    found = {relief.kind: relief for relief in plan.floor.reliefs}
+    # How many microbatches, and what mesh, is chosen in the search.
+    assert found.keys() <= {"offload", "dtype"}
+    params, x = inputs(batch)
+    half = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16)
+    args = (params, half(x)) if name == "x" else (jax.tree.map(half, params), x)
+    narrow = subject(Question(casting, args, argnums=0, mode="function", on=ON))
+    variants = in_microbatches(narrow, 4).variants()
+    (place,) = [p for p in variants.places() if p.kind == "scan"]
+    assert found["dtype"].change == f"{name} in bfloat16 in place of float32"
+    by_hand = variants.variant({place: everywhere(place, Choice())})
+    assert found["dtype"].peak_nbytes == by_hand.peak_nbytes < plan.lowest_nbytes
 
 
 @pytest.mark.integration

@@ -190,6 +190,13 @@ def test_64_layers_of_which_one_in_eight_is_kept(on):
     assert drafted(found, 3 * 2**30)[0].recompute_flops < made.recompute_flops
 
 
+def test_what_else_lowers_a_plan_of_a_cut_loop_is_told():
+    plan = drafted(subject(Question(loss, argnums=0, on=ON).of(inputs(16), {})), 1)[0]
+    assert any(part.segments for site in plan.sites for part in site.parts)
+    reliefs = {relief.kind: relief for relief in plan.floor.reliefs}
+    assert reliefs["microbatches"].peak_nbytes < 0.7 * plan.lowest_nbytes
+
+
 # -- the code --------------------------------------------------------------------------------------
 
 HEAD = "import jax\nimport jax.numpy as jnp\nfrom jax import lax\n\n\n"

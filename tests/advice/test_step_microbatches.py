@@ -296,6 +296,35 @@ def test_the_plan_of_a_whole_step(grid):
 
 
 @pytest.mark.integration
+def test_what_else_lowers_a_step_in_microbatches():
+    plan = planned(1, Grid(microbatches=(4,)), make=plainly)
+    found = {relief.kind: relief for relief in plan.floor.reliefs}
+    donating = planned(1, Grid(microbatches=(4,)))
+    assert found["donation"].peak_nbytes == donating.lowest_nbytes < plan.lowest_nbytes
+    assert "donation" not in {relief.kind for relief in donating.floor.reliefs}
+
+
+@pytest.mark.integration
+def test_other_dtypes_of_a_step_in_microbatches_are_worth_what_that_step_is():
+    def casting(wrap):
+        return lambda ws, x: scanned(wrap)(ws, x.astype(jnp.float32))
+
+    def ask(dtype, budget):
+        step = jitted(jax.value_and_grad(casting(no_checkpoint)))
+        x = jax.ShapeDtypeStruct((8 * BATCH, *X.shape[1:]), dtype)
+        made = Configurations(
+            Grid(microbatches=(4,)),
+            lambda batch, mesh: Question(step, (WS, WS, x), mode="step", on=ON),
+        )
+        return jointly_drafted(made, parse_place(ON), budget)[0]
+
+    plan, narrow = ask(jnp.float32, 1), ask(jnp.bfloat16, 1)
+    (found,) = [relief for relief in plan.floor.reliefs if relief.kind == "dtype"]
+    assert found.change == "x in bfloat16 in place of float32"
+    assert found.peak_nbytes == narrow.lowest_nbytes < plan.lowest_nbytes
+
+
+@pytest.mark.integration
 def test_the_code_to_write_gives_what_the_plan_says():
     plan = planned(10**9, Grid(microbatches=(4,)))
     *_, code = plan.selection.to_set

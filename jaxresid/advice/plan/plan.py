@@ -384,7 +384,7 @@ class Planning:
         """
         is_step = self.subject.target.mode == "step"
         parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
-        if not traces or not self.has_estimate or self.subject.passes > 1:
+        if not traces or not self.has_estimate:
             return Floor(parts, (), without)
         self.progress("tracing what lowers the floor")
         menus = None if self.offload else self.menus

@@ -97,13 +97,11 @@ class Reliefs:
         """
         if not is_short:
             return tuple(self._donated())
-        each = (
-            self._donated(),
-            self._in_microbatches(),
-            self._offloaded(),
-            self._narrowed(),
-            self._split(),
-        )
+        each = [self._donated(), self._in_microbatches(), self._offloaded(), self._narrowed()]
+        if self._subject.passes > 1:  # how many, and on what mesh, is chosen with the checkpoints
+            del each[1]
+        else:
+            each.append(self._split())
         return tuple(itertools.chain.from_iterable(each))
 
     # -- each change -------------------------------------------------------------------------
@@ -168,8 +166,10 @@ class Reliefs:
             for i, role in self._roles.items()
             if i not in batch and role in (PARAMETERS, "differentiated")
         }
-        each = [[i for i in sorted(chosen) if self._is_wide(i)] for chosen in (parameters, batch)]
-        sizes = [(sum(_nbytes(self._call.leaves[i]) for i in wide), wide) for wide in each]
+        sizes = []
+        for chosen, times in ((parameters, 1), (batch, self._subject.passes)):
+            wide = [i for i in sorted(chosen) if self._is_wide(i)]
+            sizes.append((times * sum(_nbytes(self._call.leaves[i]) for i in wide), wide))
         for nbytes, wide in sorted(sizes, reverse=True):
             if nbytes <= _WORTH_SAYING * self._peak:
                 return
@@ -257,7 +257,7 @@ class Reliefs:
             if step is not None:
                 return step
         variants = self._subject.traced_with(leaves).variants()
-        same = _same_places(self._variants.places(), variants.places()) if self._choices else {}
+        same = _same_places(self._variants, variants) if self._choices else {}
         return variants.trace({same[place]: made for place, made in self._choices.items()})
 
 
@@ -313,14 +313,15 @@ def _has_rows(leaf: Any, least: int) -> bool:
     return not is_key and not (str(leaf.dtype) == "uint32" and leaf.shape == (2,))
 
 
-def _same_places(
-    places: Sequence[CheckpointPlace], others: Sequence[CheckpointPlace]
-) -> dict[CheckpointPlace, CheckpointPlace]:
-    """Return for each place the one in another trace of the same function.
+def _same_places(one: Variants, other: Variants) -> dict[CheckpointPlace, CheckpointPlace]:
+    """Return for each place, and each loop that may be cut, that in another trace of the function.
 
     Raises:
       JaxresidError: The traces have different places.
     """
+    places, others = (
+        [*each.places(), *(nest.place for nest in each.nests())] for each in (one, other)
+    )
     known = [(p.kind, p.function, p.location, p.calls) for p in places]
     if known != [(p.kind, p.function, p.location, p.calls) for p in others]:
         raise JaxresidError("with the change there are other places")

@@ -69,9 +69,12 @@ class MicrobatchedSubject(FunctionSubject):
         return self.variants().variant({}).program
 
     def traced_with(self, leaves: Sequence[Any]) -> FunctionSubject:
-        """Return the function of one microbatch traced again; see `Subject.traced_with`."""
+        """Return it traced again with other leaves of a microbatch; see `Subject.traced_with`."""
         own = (self.fun, self.name, self.trace, self.place, self.warnings, self.assumes_gpu)
-        return FunctionSubject(*own).traced_with(leaves)
+        one = FunctionSubject(*own).traced_with(leaves)
+        made = over_microbatches(one, self.count, leaves[self.leaves[0]].shape[0])
+        assert isinstance(made, MicrobatchedSubject)
+        return made
 
     def variants(self) -> Variants:  # type: ignore[override]
         """Return its variants, each of all microbatches."""
@@ -176,9 +179,18 @@ class MicrobatchedStep(StepSubject):
         return self.variants().variant({}).program
 
     def traced_with(self, leaves: Sequence[Any]) -> StepSubject:
-        """Return the step of one microbatch traced again; see `Subject.traced_with`."""
+        """Return it traced again with other leaves of a microbatch; see `Subject.traced_with`."""
         own = (self.fun, self.name, self.trace, self.place, self.warnings, self.assumes_gpu)
-        return StepSubject(*own).traced_with(leaves)
+        one = StepSubject(*own).traced_with(leaves)
+        batch, whole = batch_of(one), self.whole
+        assert batch is not None
+        assert whole is not None
+        every = of_all(one.trace.arguments, batch.leaves, self.count).leaves
+        made = over_microbatches(
+            one, self.count, batch.size, whole=lambda: whole().traced_with(every)
+        )
+        assert isinstance(made, MicrobatchedStep)
+        return made
 
     def variants(self) -> Variants:  # type: ignore[override]
         """Return its variants, each of all microbatches."""

@@ -631,15 +631,13 @@ class StepVariants:
         """Return a trace with its figures."""
         program = step_program(traced, self._roles_of(traced))
         lowered = lower(program, self._profile)
-        kept, host = step_kept_nbytes(traced, program)
 
         @functools.cache
         def found() -> tuple[Residual, ...]:
             return step_residuals(traced, program)
 
         return Variant(
-            kept,
-            host,
+            functools.cache(lambda: step_kept_nbytes(traced, program)),
             peak_nbytes(lowered),
             jaxpr_cost(traced.jaxpr),
             lowered,

@@ -523,13 +523,16 @@ class StepVariants:
 
         None where that cannot be done; what fails in it is told by a trace of its own.
         """
+        segments = {n: choice.segments for n, choice in nested.items() if choice is not None}
+        # Where all is a checkpoint there is nothing to leave one eqn for.
+        as_calls = bool(in_losses) and (bool(segments) or None in chosen.values())
         shape = (
             frozenset((number, choice is None) for number, choice in chosen.items()),
-            frozenset((n, choice.segments) for n, choice in nested.items() if choice is not None),
-            bool(in_losses),
+            frozenset(segments.items()),
+            as_calls,
         )
         if shape not in self._slotted:
-            self._slotted[shape] = self._with_slots(chosen, nested, in_losses)
+            self._slotted[shape] = self._with_slots(chosen, nested, as_calls=as_calls)
         slotted = self._slotted[shape]
         if slotted is None:
             return None
@@ -552,18 +555,19 @@ class StepVariants:
         self,
         chosen: Mapping[int, Choice | None],
         nested: Mapping[int, Choice | None],
-        in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
+        *,
+        as_calls: bool,
     ) -> _Slotted | None:
         """Return the step traced with slots in place of choices, without its gradients.
 
-        None where that cannot be done.
+        None where that cannot be done. With `as_calls` one eqn is left for what is bound.
         """
         if jax_compat.flags().get("jax_remat3"):  # there a policy holds for those inside of it too
             return None
         gradients, slots = Gradients(), Slots(self._step.frames)
         changed = {*chosen, *(n for n, choice in nested.items() if choice is not None)}
         changes = _BindingChanges(
-            self._step.frames, self._shared, chosen, nested, bool(in_losses), slots.choice
+            self._step.frames, self._shared, chosen, nested, as_calls, slots.choice
         )
         is_outside = False
 

@@ -63,6 +63,7 @@ class Slots:
         self._slots: dict[Key, _Slot] = {}
         self._labels: dict[Expression, str] = {}
         self._names: dict[int, tuple[Jaxpr, tuple[tuple[Expression, str], ...]]] = {}
+        self._filled = _Filled()
 
     def choice(self, key: Key, choice: Choice, body: Jaxpr) -> Choice:
         """Return a choice of a slot, with a label for each value of the body."""
@@ -87,7 +88,8 @@ class Slots:
     def filling(self, choices: Mapping[Key, Choice]) -> Callable[[Jaxpr], Jaxpr]:
         """Return a function that fills in the slots of an open jaxpr, and names what has labels.
 
-        The labels of what is not named are gone. What jaxprs share stays shared.
+        The labels of what is not named are gone. What jaxprs share stays shared, and so does what
+        several variants fill in alike, which JAX then differentiates once.
 
         Raises:
           UnjoinableError: loops that are cut into segments name one value differently.
@@ -98,11 +100,34 @@ class Slots:
             for label, name in self._named_by(choice) if kind == "segments" else ():
                 if outside.setdefault(label, name) != name:
                     raise UnjoinableError
-        return functools.partial(_Filling(choices, self._named_by).jaxpr, names=outside)
+        filling = _Filling(choices, self._named_by, self._filled)
+        return functools.partial(filling.jaxpr, names=outside)
 
     def _named_by(self, choice: Choice) -> Sequence[tuple[str, str]]:
         labels = ((self._labels.get(expression), name) for expression, name in choice.names)
         return [(label, name) for label, name in labels if label is not None]
+
+
+class _Filled:
+    """The jaxprs without slots that were filled in, by what was named in them.
+
+    Attributes:
+      made: by the id of a jaxpr, which is kept, and what has a name in it.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
+        self._labels: dict[int, tuple[Jaxpr, frozenset[str] | None]] = {}
+
+    def labels(self, jaxpr: Jaxpr) -> frozenset[str] | None:
+        """Return the labels in a jaxpr and in those inside of it; None where it holds a slot."""
+        found = self._labels.get(id(jaxpr))
+        if found is None:
+            eqns = [*eqns_in(jaxpr)]
+            labels = frozenset(label for eqn in eqns if (label := _label_of(eqn)) is not None)
+            is_fixed = all(_slot_of(eqn) is None for eqn in eqns)
+            found = self._labels[id(jaxpr)] = jaxpr, labels if is_fixed else None
+        return found[1]
 
 
 class _Filling:
@@ -110,16 +135,22 @@ class _Filling:
         self,
         choices: Mapping[Key, Choice],
         named_by: Callable[[Choice], Sequence[tuple[str, str]]],
+        filled: _Filled,
     ) -> None:
         self._choices = choices
         self._named_by = named_by
+        self._filled = filled
         self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
 
     def jaxpr(self, jaxpr: Jaxpr, names: Mapping[str, str]) -> Jaxpr:
+        labels, known = self._filled.labels(jaxpr), self._made
+        if labels is not None:
+            names = {label: name for label, name in names.items() if label in labels}
+            known = self._filled.made
         key = id(jaxpr), tuple(sorted(names.items()))
-        found = self._made.get(key)
+        found = known.get(key)
         if found is None:
-            found = self._made[key] = jaxpr, self._jaxpr(jaxpr, names)
+            found = known[key] = jaxpr, self._jaxpr(jaxpr, names)
         return found[1]
 
     def _jaxpr(self, jaxpr: Jaxpr, names: Mapping[str, str]) -> Jaxpr:

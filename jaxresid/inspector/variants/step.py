@@ -16,7 +16,7 @@ from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
-from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
+from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr import structural_key
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
@@ -249,6 +249,7 @@ class StepVariants:
         self._around: dict[int, list[int]] = {}
         self._alike: dict[Hashable, Jaxpr] = {}
         self._slotted: dict[Hashable, _Slotted | None] = {}
+        self._costs = Costs()  # variants share what checkpoints do not change
         self._losses = Losses((), step.frames, self._is_written, self._name)
         self._trips: Mapping[int, int] = {}
 
@@ -643,7 +644,7 @@ class StepVariants:
         return Variant(
             functools.cache(lambda: step_kept_nbytes(traced, program)),
             peak_nbytes(lowered),
-            jaxpr_cost(traced.jaxpr),
+            self._costs.of_jaxpr(traced.jaxpr),
             lowered,
             lambda: Details(program, traced, found, lambda: kept_of(found())),
         )

@@ -197,6 +197,7 @@ class _Builder:
         self._record = record
         self._as_written = as_written
         self._known: dict[Hashable, tuple[Value, ...]] = {}
+        self._phases: dict[tuple[str, int], str] = {}
         self._keys: dict[int, int | None] = {}
         self._numbers: dict[Hashable, int] = {}
 
@@ -247,10 +248,18 @@ class _Builder:
             if known is not None:
                 return known
         results = tuple(_value(v) for v in eqn.outvars)
-        self._add(Op(name, tuple(operands), results, eqn, context, _phase(eqn, context)))
+        self._add(Op(name, tuple(operands), results, eqn, context, self._phase(eqn, context)))
         if key is not None:
             self._known[key] = results
         return results
+
+    def _phase(self, eqn: Eqn, context: InlineContext) -> str:
+        """Return the phase of an eqn, looked up once for all layers that share it."""
+        key = context.tags, id(eqn)
+        found = self._phases.get(key)
+        if found is None:
+            found = self._phases[key] = _phase(eqn, context)
+        return found
 
     def _key(self, eqn: Eqn, name: str) -> int | None:
         """Return what makes two eqns on equal operands equal; None if nothing does."""
@@ -520,6 +529,8 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
 
     Those that read one value are made together where that is its last use: a compiler fuses them.
     """
+    if not any(waits):
+        return block
     makers = {v: i for i, op in enumerate(block.ops) for v in op.results}
     waiting = {v: i for v, i in makers.items() if waits[i]}
     readers: dict[Value, list[int]] = {}
@@ -562,11 +573,16 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
                     for i in rest:
                         emit(i)
 
-    for i in range(len(block.ops)):
-        if not waits[i]:
+    for i, op in enumerate(block.ops):
+        if waits[i]:
+            continue
+        if waiting.keys().isdisjoint(op.operands):
+            emit(i)
+        else:
             run(i)
     for i in range(len(block.ops)):
-        run(i)
+        if waits[i]:
+            run(i)
     return Block(block.inputs, tuple(ops), block.outputs)
 
 

@@ -55,17 +55,17 @@ _MAX_STEPS = 64
 _MAX_CONSUMERS = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Elementwise(Op):
     """An op of another name that is computed as elementwise ones are."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Move(Op):
     """A gather or concatenation that is computed inside what reads it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Sum(Op):
     """A dot with a vector: products are summed in the type that it is written in."""
 

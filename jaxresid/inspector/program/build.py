@@ -198,6 +198,8 @@ class _Builder:
         self._as_written = as_written
         self._known: dict[Hashable, tuple[Value, ...]] = {}
         self._phases: dict[tuple[str, int], str] = {}
+        # By the id of an aval, which is kept: JAX gives one to many variables.
+        self._types: dict[int, tuple[Aval, Value]] = {}
         self._keys: dict[int, int | None] = {}
         self._numbers: dict[Hashable, int] = {}
 
@@ -247,11 +249,21 @@ class _Builder:
             known = self._known.get(key)
             if known is not None:
                 return known
-        results = tuple(_value(v) for v in eqn.outvars)
+        results = tuple([self._value(v) for v in eqn.outvars])
         self._add(Op(name, tuple(operands), results, eqn, context, self._phase(eqn, context)))
         if key is not None:
             self._known[key] = results
         return results
+
+    def _value(self, var: Var) -> Value:
+        """Return a new value of the type of a variable."""
+        aval = var.aval
+        known = self._types.get(id(aval))
+        if known is not None:
+            return known[1].copy()
+        made = _value(var)
+        self._types[id(aval)] = aval, made
+        return made
 
     def _phase(self, eqn: Eqn, context: InlineContext) -> str:
         """Return the phase of an eqn, looked up once for all layers that share it."""
@@ -509,12 +521,12 @@ def _scheduled(block: Block, is_body: bool) -> Block:
     order: list[tuple[int, int, int, bool]] = []
     for i, op in enumerate(block.ops):
         recomputes = op.phase == RECOMPUTE and op.name != "barrier"
-        held = any(v in late for v in op.operands)
+        held = not late.isdisjoint(op.operands)
         at = i
         if op.phase in (RECOMPUTE, BACKWARD) and (held or not recomputes):
             late.update(op.results)
         elif recomputes:
-            at = max((place.get(v, -1) for v in op.operands), default=-1)
+            at = max([place.get(v, -1) for v in op.operands], default=-1)
         order.append((at, int(at != i), i, recomputes and held))
         place.update(dict.fromkeys(op.results, at))
     order.sort()
@@ -590,10 +602,10 @@ def _needed(block: Block) -> Block:
     needed = {v for v in block.outputs if v.literal is None}
     kept: list[Op] = []
     for op in reversed(block.ops):
-        if not any(v in needed for v in op.results) and not getattr(op.eqn, "effects", None):
+        if needed.isdisjoint(op.results) and not getattr(op.eqn, "effects", None):
             continue
         trimmed = _trimmed(op, needed)
-        needed.update(v for v in trimmed.operands if v.literal is None)
+        needed.update(trimmed.operands)
         kept.append(trimmed)
     return Block(block.inputs, tuple(reversed(kept)), block.outputs)
 

@@ -6,6 +6,7 @@ results those that it writes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -250,11 +251,10 @@ class _KernelWriter:
         return self._copied[array]
 
     def _read(self, operands: Sequence[Value]) -> tuple[Value, ...]:
-        found: dict[Value, None] = {}
-        for v in operands:
-            if v.literal is None:
-                found.update(dict.fromkeys(self._roots[v]))
-        return tuple(found)
+        each = [self._roots[v] for v in operands if v.literal is None]
+        if len(each) == 1:
+            return each[0]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
 
     def _within(self, operands: Sequence[Value]) -> frozenset[Value]:
         found: frozenset[Value] = frozenset()

@@ -286,8 +286,8 @@ def choices_of(found):
     for nest in found.nests():
         cut = Choice(segments=(2,))
         yield {nest.place: everywhere(nest.place, cut)}
-        if place in nest.inside:
-            yield {place: everywhere(place, named), nest.place: everywhere(nest.place, cut)}
+        for choice in (named, None) if nest.place.kind == "groups" else ():
+            yield {place: everywhere(place, choice), nest.place: everywhere(nest.place, cut)}
 
 
 def same_as_traced_anew(make, loss, monkeypatch):

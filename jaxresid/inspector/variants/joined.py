@@ -279,7 +279,7 @@ def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
     """
     with jax_compat.in_mesh(step.arguments.context):
         made = _Joining(gradients, change).jaxpr(step.jaxpr)
-    if any(_number(e, each) is not None for e in eqns_in(made) for each in (_FORWARD, _BACKWARD)):
+    if any(_pass_of(eqn) is not None for eqn in eqns_in(made)):
         raise UnjoinableError
     return replace(step, closed=jax_compat.with_jaxpr(step.closed, made))
 
@@ -305,8 +305,8 @@ class _Joining:
         return found[1]
 
     def _jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        forwards = _numbered(jaxpr, _FORWARD)
-        backwards = _numbered(jaxpr, _BACKWARD)
+        calls = {id(eqn): of for eqn in jaxpr.eqns if (of := _pass_of(eqn)) is not None}
+        forwards, backwards = (_numbered(jaxpr, calls, each) for each in (_FORWARD, _BACKWARD))
         if forwards.keys() != backwards.keys():
             raise UnjoinableError
         substitutes: dict[Var, Var] = {}
@@ -314,16 +314,18 @@ class _Joining:
         passes: dict[int, _Passes] = {}
         for eqn in jaxpr.eqns:
             plain = with_substitutes(eqn, substitutes)
-            forward, backward = _number(eqn, _FORWARD), _number(eqn, _BACKWARD)
-            if forward is not None:
-                made = passes[forward] = self._passes(forward, plain, backwards[forward])
-                eqns += made.forward(plain, substitutes)
-            elif backward is not None:
-                if backward not in passes:
-                    raise UnjoinableError
-                eqns += passes[backward].backward(plain, substitutes)
-            else:
+            call = calls.get(id(eqn))
+            if call is None:
                 eqns.append(with_inner(plain, self.jaxpr))
+                continue
+            prefix, number = call
+            if prefix == _FORWARD:
+                made = passes[number] = self._passes(number, plain, backwards[number])
+                eqns += made.forward(plain, substitutes)
+            elif number not in passes:
+                raise UnjoinableError
+            else:
+                eqns += passes[number].backward(plain, substitutes)
         if not passes and all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
             return jaxpr
         return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
@@ -465,25 +467,34 @@ def _is_between(eqn: Eqn) -> bool:
     return jax_compat.params(eqn).get("name") == _BETWEEN
 
 
-def _numbered(jaxpr: Jaxpr, prefix: str) -> dict[int, Eqn]:
+def _numbered(jaxpr: Jaxpr, calls: Mapping[int, tuple[str, int]], prefix: str) -> dict[int, Eqn]:
     """Return the calls of a jaxpr that stand for passes, by the numbers of the gradients.
+
+    Args:
+      jaxpr: the open jaxpr.
+      calls: what its calls stand for, by their ids, see `_pass_of`.
+      prefix: the pass.
 
     Raises:
       UnjoinableError: one occurs twice.
     """
-    each = [(n, eqn) for eqn in jaxpr.eqns if (n := _number(eqn, prefix)) is not None]
-    found = dict(each)
-    if len(found) != len(each):
+    own = [eqn for eqn in jaxpr.eqns if calls.get(id(eqn), ("", 0))[0] == prefix]
+    found = {calls[id(eqn)][1]: eqn for eqn in own}
+    if len(found) != len(own):
         raise UnjoinableError
     return found
 
 
-def _number(eqn: Eqn, prefix: str) -> int | None:
-    """Return the number in the name of a call that begins with a prefix; None for another eqn."""
+def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
+    """Return the pass that a call stands for, by its prefix, and the number of the gradient.
+
+    None for another eqn.
+    """
     if jax_compat.primitive_name(eqn) != "jit":
         return None
     name = str(jax_compat.params(eqn).get("name"))
-    return int(name.rpartition("_")[2]) if name.startswith(prefix) else None
+    prefix = next((each for each in (_FORWARD, _BACKWARD) if name.startswith(each)), None)
+    return None if prefix is None else (prefix, int(name.rpartition("_")[2]))
 
 
 def _label_of(eqn: Eqn) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from jaxresid.advice.plan.floor import reliefs
 from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
 from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.search import menus
@@ -454,9 +455,18 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
         raise TypeError
 
     monkeypatch.setattr(Reliefs, "_traced_with", untraced)
-    reliefs = planned(traced(step, step_inputs()), 1).floor.reliefs
-    assert {each.kind for each in reliefs} - {"offload"} == {"donation", "sharding"}
+    made = []
+
+    def noting(*args, program=reliefs.step_program):
+        made.append(args)
+        return program(*args)
+
+    monkeypatch.setattr(reliefs, "step_program", noting)
+    found = planned(traced(step, step_inputs()), 1).floor.reliefs
+    kinds = [each.kind for each in found if each.kind != "offload"]
+    assert set(kinds) == {"donation", "sharding"}
     assert traces == []
+    assert len(made) == kinds.count("sharding")  # donation has the kernels of the plan
 
 
 # --- what is proven ----------------------------------------------------------------------------

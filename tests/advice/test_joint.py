@@ -23,6 +23,7 @@ from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.plan.joint.microbatches import in_microbatches, over_microbatches
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch
 from jaxresid.advice.plan.plan import Planning, terms
+from jaxresid.advice.plan.search import objective
 from jaxresid.advice.plan.verification import UnverifiedError
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
@@ -194,6 +195,18 @@ def test_the_front_is_of_plans_that_no_other_beats():
     (chosen,) = [row for row in front if row.chosen]
     assert chosen.items_per_s == pytest.approx(chosen.configuration.batch / plan.seconds)
     assert chosen.peak_nbytes == plan.peak_nbytes
+
+
+def test_the_time_is_estimated_of_the_front_alone(monkeypatch):
+    timed = []
+
+    def counting(lowered, chip, seconds=objective.seconds):
+        timed.append(lowered)
+        return seconds(lowered, chip)
+
+    monkeypatch.setattr(objective, "seconds", counting)
+    plan = searched(1, "recompute", Grid((16,)))
+    assert len(timed) <= len(plan.selection.front) + 2 < plan.tried  # and no, and all checkpoints
 
 
 def test_a_variant_over_microbatches_is_the_program_written_by_hand():

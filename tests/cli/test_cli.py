@@ -471,6 +471,23 @@ class TestProcess:
         assert done.stderr == "imported\n"
 
     @pytest.mark.integration
+    @pytest.mark.parametrize(("command", "pauses"), [("report", True), ("check", False)])
+    def test_what_stays_until_the_end_is_not_looked_through_for_garbage(self, command, pauses):
+        seen = (
+            "import atexit, gc, runpy;"
+            "atexit.register(lambda: print('seen', gc.isenabled(), gc.get_freeze_count() > 0));"
+            "runpy.run_module('jaxresid', run_name='__main__', alter_sys=True)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", seen, command, "zebu:loss"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert f"seen {not pauses} True" in done.stdout
+
+    @pytest.mark.integration
     def test_forced_colour_and_no_color(self):
         forced = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
         assert "\x1b[" in subprocess_run("report", "zebu:loss", env=forced).stdout

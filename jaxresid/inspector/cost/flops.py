@@ -15,6 +15,7 @@ takes (XLA:CPU counts one trip of a loop), and a sort the logarithm of the axis 
 
 from __future__ import annotations
 
+import functools
 import math
 
 from jaxresid.inspector.cost import contractions, decompositions
@@ -55,7 +56,12 @@ def _move(eqn: Eqn) -> Cost:
 def _elementwise(eqn: Eqn) -> Cost:
     flops, transcendentals = _PER_ELEMENT[eqn.primitive.name]
     n = size(eqn.outvars[-1])  # of a random generator: the first result is its state
-    return Cost(elementwise_flops=flops * n, transcendentals=transcendentals * n)
+    return _per_element(flops * n, transcendentals * n)
+
+
+@functools.lru_cache(maxsize=4096)
+def _per_element(flops: int, transcendentals: int) -> Cost:
+    return Cost(elementwise_flops=flops, transcendentals=transcendentals)
 
 
 @rule(*_ITERATIVE)

@@ -130,9 +130,10 @@ def _inlined(call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
 
 def with_substitutes(eqn: Eqn, substitutes: Mapping[Var, Var]) -> Eqn:
     """Return the eqn with the operands that stand for its own."""
-    if not any(not jax_compat.is_literal(v) and v in substitutes for v in eqn.invars):
-        return eqn
-    return eqn.replace(invars=substituted(eqn.invars, substitutes))
+    for v in eqn.invars if substitutes else ():
+        if not jax_compat.is_literal(v) and v in substitutes:
+            return eqn.replace(invars=substituted(eqn.invars, substitutes))
+    return eqn
 
 
 def substituted(values: Iterable[Var], substitutes: Mapping[Var, Var]) -> list[Var]:

@@ -50,6 +50,8 @@ class Nest:
 
 def nests(eqn: Eqn) -> tuple[Nest, ...]:
     """Return the inner jaxprs of an eqn with their alignment; empty for a plain primitive."""
+    if eqn.primitive.name in _PLAIN:
+        return ()
     name = jax_compat.primitive_name(eqn)
     params = jax_compat.params(eqn)
     if name == "scan":
@@ -60,7 +62,7 @@ def nests(eqn: Eqn) -> tuple[Nest, ...]:
         return tuple(_branch(eqn, branch) for branch in params["branches"])
     if name in _BODIES and _BODIES[name] in params:
         return (_call(eqn, jax_compat.open_jaxpr(params[_BODIES[name]])),)
-    return () if eqn.primitive.name in _PLAIN else tuple(_unknown(eqn, params))
+    return tuple(_unknown(eqn, name, params))
 
 
 def eqns_in(jaxpr: Jaxpr) -> Iterator[Eqn]:
@@ -146,10 +148,11 @@ def _while(eqn: Eqn, params: Mapping[str, Any]) -> Nest:
     )
 
 
-def _unknown(eqn: Eqn, params: Mapping[str, Any]) -> Iterator[Nest]:
+def _unknown(eqn: Eqn, name: str, params: Mapping[str, Any]) -> Iterator[Nest]:
     inner = [jax_compat.open_jaxpr(v) for v in params.values() if jax_compat.is_jaxpr(v)]
     if not inner:
-        _PLAIN.add(eqn.primitive.name)
+        if name == eqn.primitive.name and name not in _BODIES:  # one name may wrap many
+            _PLAIN.add(name)
     elif len(inner) == 1 and _lines_up(inner[0], eqn):
         yield _call(eqn, inner[0])
 

@@ -12,6 +12,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
@@ -27,7 +28,7 @@ _SMALL = 1024
 _TRIES = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Buffer:
     """A temporary that is live at some point.
 
@@ -37,17 +38,17 @@ class Buffer:
       nbytes: its bytes of device memory; 0 for one in host memory.
     """
 
-    op: Op
-    value: Value
-    nbytes: int
+    op: Final[Op]
+    value: Final[Value]
+    nbytes: Final[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Point:
     """The bytes of temporaries that are live while an op runs."""
 
-    op: Op
-    nbytes: int
+    op: Final[Op]
+    nbytes: Final[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -198,6 +198,9 @@ class _Builder:
         self._record = record
         self._as_written = as_written
         self._known: dict[Hashable, tuple[Value, ...]] = {}
+        self._phases: dict[tuple[str, int], str] = {}
+        # By the id of an aval, which is kept: JAX gives one to many variables.
+        self._types: dict[int, tuple[Aval, Value]] = {}
         self._keys: dict[int, int | None] = {}
         self._numbers: dict[Hashable, int] = {}
 
@@ -247,14 +250,32 @@ class _Builder:
             known = self._known.get(key)
             if known is not None:
                 return known
-        results = tuple(_value(v) for v in eqn.outvars)
-        op = Op(name, tuple(operands), results, eqn, context, _phase(eqn, context))
+        results = tuple([self._value(v) for v in eqn.outvars])
+        op = Op(name, tuple(operands), results, eqn, context, self._phase(eqn, context))
         if name in COLLECTIVES and (exchange := written(op)) is not None:
             op = replace(op, collectives=(exchange,))
         self._add(op)
         if key is not None:
             self._known[key] = results
         return results
+
+    def _value(self, var: Var) -> Value:
+        """Return a new value of the type of a variable."""
+        aval = var.aval
+        known = self._types.get(id(aval))
+        if known is not None:
+            return known[1].copy()
+        made = _value(var)
+        self._types[id(aval)] = aval, made
+        return made
+
+    def _phase(self, eqn: Eqn, context: InlineContext) -> str:
+        """Return the phase of an eqn, looked up once for all layers that share it."""
+        key = context.tags, id(eqn)
+        found = self._phases.get(key)
+        if found is None:
+            found = self._phases[key] = _phase(eqn, context)
+        return found
 
     def _key(self, eqn: Eqn, name: str) -> int | None:
         """Return what makes two eqns on equal operands equal; None if nothing does."""
@@ -504,12 +525,12 @@ def _scheduled(block: Block, is_body: bool) -> Block:
     order: list[tuple[int, int, int, bool]] = []
     for i, op in enumerate(block.ops):
         recomputes = op.phase == RECOMPUTE and op.name != "barrier"
-        held = any(v in late for v in op.operands)
+        held = not late.isdisjoint(op.operands)
         at = i
         if op.phase in (RECOMPUTE, BACKWARD) and (held or not recomputes):
             late.update(op.results)
         elif recomputes:
-            at = max((place.get(v, -1) for v in op.operands), default=-1)
+            at = max([place.get(v, -1) for v in op.operands], default=-1)
         order.append((at, int(at != i), i, recomputes and held))
         place.update(dict.fromkeys(op.results, at))
     order.sort()
@@ -524,6 +545,8 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
 
     Those that read one value are made together where that is its last use: a compiler fuses them.
     """
+    if not any(waits):
+        return block
     makers = {v: i for i, op in enumerate(block.ops) for v in op.results}
     waiting = {v: i for v, i in makers.items() if waits[i]}
     readers: dict[Value, list[int]] = {}
@@ -566,11 +589,16 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
                     for i in rest:
                         emit(i)
 
-    for i in range(len(block.ops)):
-        if not waits[i]:
+    for i, op in enumerate(block.ops):
+        if waits[i]:
+            continue
+        if waiting.keys().isdisjoint(op.operands):
+            emit(i)
+        else:
             run(i)
     for i in range(len(block.ops)):
-        run(i)
+        if waits[i]:
+            run(i)
     return Block(block.inputs, tuple(ops), block.outputs)
 
 
@@ -578,10 +606,10 @@ def _needed(block: Block) -> Block:
     needed = {v for v in block.outputs if v.literal is None}
     kept: list[Op] = []
     for op in reversed(block.ops):
-        if not any(v in needed for v in op.results) and not getattr(op.eqn, "effects", None):
+        if needed.isdisjoint(op.results) and not getattr(op.eqn, "effects", None):
             continue
         trimmed = _trimmed(op, needed)
-        needed.update(v for v in trimmed.operands if v.literal is None)
+        needed.update(trimmed.operands)
         kept.append(trimmed)
     return Block(block.inputs, tuple(reversed(kept)), block.outputs)
 

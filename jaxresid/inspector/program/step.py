@@ -49,14 +49,14 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
     ops = []
     for op, tag in zip(block.ops, tagged, strict=True):
         phase = tag
-        is_after = phase in (RECOMPUTE, BACKWARD) or any(v in after for v in op.operands)
+        is_after = phase in (RECOMPUTE, BACKWARD) or not after.isdisjoint(op.operands)
         bodies = tuple(
             _infer_phases(body, _entering(op, body, after), _leaving(op, body, fed))
             for body in op.bodies
         )
         if phase == UPDATE:
             is_after = is_after or _holds_backward(bodies)
-            phase = FORWARD if not is_after and any(v in fed for v in op.results) else UPDATE
+            phase = UPDATE if is_after or fed.isdisjoint(op.results) else FORWARD
         if is_after:
             after.update(op.results)
         ops.append(op if phase == tag and not bodies else replace(op, phase=phase, bodies=bodies))
@@ -70,7 +70,7 @@ def _fed(block: Block, phases: Sequence[str], ahead: frozenset[Value]) -> set[Va
     """
     fed = set(ahead)
     for op, phase in zip(reversed(block.ops), reversed(phases), strict=True):
-        reaches = phase == UPDATE and any(v in fed for v in op.results)
+        reaches = phase == UPDATE and not fed.isdisjoint(op.results)
         if reaches or phase == FORWARD or _holds_forward(op):
             fed.update(op.operands)
     return fed

@@ -117,8 +117,7 @@ class Variant:
     that is exact, and the details are traced when they are asked for.
 
     Attributes:
-      kept_nbytes: bytes of computed residuals in device memory.
-      host_nbytes: bytes of computed residuals in host memory.
+      kept_in: returns the bytes of computed residuals in device and in host memory, counted once.
       peak_nbytes: the estimated peak in bytes.
       cost: the cost of a value with its gradients (of a step).
       lowered: the program as the compiler runs it, perhaps with layers left out.
@@ -126,13 +125,22 @@ class Variant:
       few: the trace of a few of its layers that the figures were worked out from.
     """
 
-    kept_nbytes: int
-    host_nbytes: int
+    kept_in: Callable[[], tuple[int, int]]
     peak_nbytes: int
     cost: Cost
     lowered: Lowered
     details: Callable[[], Details]
     few: FewLayers | None = None
+
+    @property
+    def kept_nbytes(self) -> int:
+        """The bytes of computed residuals in device memory."""
+        return self.kept_in()[0]
+
+    @property
+    def host_nbytes(self) -> int:
+        """The bytes of computed residuals in host memory."""
+        return self.kept_in()[1]
 
     @property
     def program(self) -> Program:

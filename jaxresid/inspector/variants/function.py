@@ -238,8 +238,7 @@ class FunctionVariants:
         if figures is None:
             return None
         return Variant(
-            figures.kept_nbytes,
-            figures.host_nbytes,
+            lambda: (figures.kept_nbytes, figures.host_nbytes),
             figures.peak_nbytes,
             sum(figures.passes, Cost()),
             figures.lowered,
@@ -264,10 +263,8 @@ class FunctionVariants:
         """Return a trace with its figures."""
         program = value_and_gradients(traced)
         lowered = lower(program, self._profile)
-        device, host = kept_nbytes(kept_by(traced, program))
         return Variant(
-            device,
-            host,
+            functools.cache(lambda: kept_nbytes(kept_by(traced, program))),
             peak_nbytes(lowered),
             sum(passes_cost(traced), Cost()),
             lowered,

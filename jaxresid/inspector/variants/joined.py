@@ -63,6 +63,7 @@ class Slots:
         self._slots: dict[Key, _Slot] = {}
         self._labels: dict[Expression, str] = {}
         self._names: dict[int, tuple[Jaxpr, tuple[tuple[Expression, str], ...]]] = {}
+        self._filled = _Filled()
 
     def choice(self, key: Key, choice: Choice, body: Jaxpr) -> Choice:
         """Return a choice of a slot, with a label for each value of the body."""
@@ -87,7 +88,8 @@ class Slots:
     def filling(self, choices: Mapping[Key, Choice]) -> Callable[[Jaxpr], Jaxpr]:
         """Return a function that fills in the slots of an open jaxpr, and names what has labels.
 
-        The labels of what is not named are gone. What jaxprs share stays shared.
+        The labels of what is not named are gone. What jaxprs share stays shared, and so does what
+        several variants fill in alike, which JAX then differentiates once.
 
         Raises:
           UnjoinableError: loops that are cut into segments name one value differently.
@@ -98,11 +100,34 @@ class Slots:
             for label, name in self._named_by(choice) if kind == "segments" else ():
                 if outside.setdefault(label, name) != name:
                     raise UnjoinableError
-        return functools.partial(_Filling(choices, self._named_by).jaxpr, names=outside)
+        filling = _Filling(choices, self._named_by, self._filled)
+        return functools.partial(filling.jaxpr, names=outside)
 
     def _named_by(self, choice: Choice) -> Sequence[tuple[str, str]]:
         labels = ((self._labels.get(expression), name) for expression, name in choice.names)
         return [(label, name) for label, name in labels if label is not None]
+
+
+class _Filled:
+    """The jaxprs without slots that were filled in, by what was named in them.
+
+    Attributes:
+      made: by the id of a jaxpr, which is kept, and what has a name in it.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
+        self._labels: dict[int, tuple[Jaxpr, frozenset[str] | None]] = {}
+
+    def labels(self, jaxpr: Jaxpr) -> frozenset[str] | None:
+        """Return the labels in a jaxpr and in those inside of it; None where it holds a slot."""
+        found = self._labels.get(id(jaxpr))
+        if found is None:
+            eqns = [*eqns_in(jaxpr)]
+            labels = frozenset(label for eqn in eqns if (label := _label_of(eqn)) is not None)
+            is_fixed = all(_slot_of(eqn) is None for eqn in eqns)
+            found = self._labels[id(jaxpr)] = jaxpr, labels if is_fixed else None
+        return found[1]
 
 
 class _Filling:
@@ -110,16 +135,22 @@ class _Filling:
         self,
         choices: Mapping[Key, Choice],
         named_by: Callable[[Choice], Sequence[tuple[str, str]]],
+        filled: _Filled,
     ) -> None:
         self._choices = choices
         self._named_by = named_by
+        self._filled = filled
         self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
 
     def jaxpr(self, jaxpr: Jaxpr, names: Mapping[str, str]) -> Jaxpr:
+        labels, known = self._filled.labels(jaxpr), self._made
+        if labels is not None:
+            names = {label: name for label, name in names.items() if label in labels}
+            known = self._filled.made
         key = id(jaxpr), tuple(sorted(names.items()))
-        found = self._made.get(key)
+        found = known.get(key)
         if found is None:
-            found = self._made[key] = jaxpr, self._jaxpr(jaxpr, names)
+            found = known[key] = jaxpr, self._jaxpr(jaxpr, names)
         return found[1]
 
     def _jaxpr(self, jaxpr: Jaxpr, names: Mapping[str, str]) -> Jaxpr:
@@ -248,7 +279,7 @@ def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
     """
     with jax_compat.in_mesh(step.arguments.context):
         made = _Joining(gradients, change).jaxpr(step.jaxpr)
-    if any(_number(e, each) is not None for e in eqns_in(made) for each in (_FORWARD, _BACKWARD)):
+    if any(_pass_of(eqn) is not None for eqn in eqns_in(made)):
         raise UnjoinableError
     return replace(step, closed=jax_compat.with_jaxpr(step.closed, made))
 
@@ -274,8 +305,8 @@ class _Joining:
         return found[1]
 
     def _jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        forwards = _numbered(jaxpr, _FORWARD)
-        backwards = _numbered(jaxpr, _BACKWARD)
+        calls = {id(eqn): of for eqn in jaxpr.eqns if (of := _pass_of(eqn)) is not None}
+        forwards, backwards = (_numbered(jaxpr, calls, each) for each in (_FORWARD, _BACKWARD))
         if forwards.keys() != backwards.keys():
             raise UnjoinableError
         substitutes: dict[Var, Var] = {}
@@ -283,16 +314,18 @@ class _Joining:
         passes: dict[int, _Passes] = {}
         for eqn in jaxpr.eqns:
             plain = with_substitutes(eqn, substitutes)
-            forward, backward = _number(eqn, _FORWARD), _number(eqn, _BACKWARD)
-            if forward is not None:
-                made = passes[forward] = self._passes(forward, plain, backwards[forward])
-                eqns += made.forward(plain, substitutes)
-            elif backward is not None:
-                if backward not in passes:
-                    raise UnjoinableError
-                eqns += passes[backward].backward(plain, substitutes)
-            else:
+            call = calls.get(id(eqn))
+            if call is None:
                 eqns.append(with_inner(plain, self.jaxpr))
+                continue
+            prefix, number = call
+            if prefix == _FORWARD:
+                made = passes[number] = self._passes(number, plain, backwards[number])
+                eqns += made.forward(plain, substitutes)
+            elif number not in passes:
+                raise UnjoinableError
+            else:
+                eqns += passes[number].backward(plain, substitutes)
         if not passes and all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
             return jaxpr
         return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
@@ -434,25 +467,34 @@ def _is_between(eqn: Eqn) -> bool:
     return jax_compat.params(eqn).get("name") == _BETWEEN
 
 
-def _numbered(jaxpr: Jaxpr, prefix: str) -> dict[int, Eqn]:
+def _numbered(jaxpr: Jaxpr, calls: Mapping[int, tuple[str, int]], prefix: str) -> dict[int, Eqn]:
     """Return the calls of a jaxpr that stand for passes, by the numbers of the gradients.
+
+    Args:
+      jaxpr: the open jaxpr.
+      calls: what its calls stand for, by their ids, see `_pass_of`.
+      prefix: the pass.
 
     Raises:
       UnjoinableError: one occurs twice.
     """
-    each = [(n, eqn) for eqn in jaxpr.eqns if (n := _number(eqn, prefix)) is not None]
-    found = dict(each)
-    if len(found) != len(each):
+    own = [eqn for eqn in jaxpr.eqns if calls.get(id(eqn), ("", 0))[0] == prefix]
+    found = {calls[id(eqn)][1]: eqn for eqn in own}
+    if len(found) != len(own):
         raise UnjoinableError
     return found
 
 
-def _number(eqn: Eqn, prefix: str) -> int | None:
-    """Return the number in the name of a call that begins with a prefix; None for another eqn."""
+def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
+    """Return the pass that a call stands for, by its prefix, and the number of the gradient.
+
+    None for another eqn.
+    """
     if jax_compat.primitive_name(eqn) != "jit":
         return None
     name = str(jax_compat.params(eqn).get("name"))
-    return int(name.rpartition("_")[2]) if name.startswith(prefix) else None
+    prefix = next((each for each in (_FORWARD, _BACKWARD) if name.startswith(each)), None)
+    return None if prefix is None else (prefix, int(name.rpartition("_")[2]))
 
 
 def _label_of(eqn: Eqn) -> str | None:

@@ -16,7 +16,7 @@ from jaxresid.errors import JaxresidError, TraceError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
-from jaxresid.inspector.cost.jaxpr_cost import jaxpr_cost
+from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr import structural_key
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
@@ -249,6 +249,7 @@ class StepVariants:
         self._around: dict[int, list[int]] = {}
         self._alike: dict[Hashable, Jaxpr] = {}
         self._slotted: dict[Hashable, _Slotted | None] = {}
+        self._costs = Costs()  # variants share what checkpoints do not change
         self._losses = Losses((), step.frames, self._is_written, self._name)
         self._trips: Mapping[int, int] = {}
 
@@ -523,13 +524,16 @@ class StepVariants:
 
         None where that cannot be done; what fails in it is told by a trace of its own.
         """
+        segments = {n: choice.segments for n, choice in nested.items() if choice is not None}
+        # Where all is a checkpoint there is nothing to leave one eqn for.
+        as_calls = bool(in_losses) and (bool(segments) or None in chosen.values())
         shape = (
             frozenset((number, choice is None) for number, choice in chosen.items()),
-            frozenset((n, choice.segments) for n, choice in nested.items() if choice is not None),
-            bool(in_losses),
+            frozenset(segments.items()),
+            as_calls,
         )
         if shape not in self._slotted:
-            self._slotted[shape] = self._with_slots(chosen, nested, in_losses)
+            self._slotted[shape] = self._with_slots(chosen, nested, as_calls=as_calls)
         slotted = self._slotted[shape]
         if slotted is None:
             return None
@@ -552,18 +556,19 @@ class StepVariants:
         self,
         chosen: Mapping[int, Choice | None],
         nested: Mapping[int, Choice | None],
-        in_losses: Mapping[CheckpointPlace, tuple[Choice | None, ...]],
+        *,
+        as_calls: bool,
     ) -> _Slotted | None:
         """Return the step traced with slots in place of choices, without its gradients.
 
-        None where that cannot be done.
+        None where that cannot be done. With `as_calls` one eqn is left for what is bound.
         """
         if jax_compat.flags().get("jax_remat3"):  # there a policy holds for those inside of it too
             return None
         gradients, slots = Gradients(), Slots(self._step.frames)
         changed = {*chosen, *(n for n, choice in nested.items() if choice is not None)}
         changes = _BindingChanges(
-            self._step.frames, self._shared, chosen, nested, bool(in_losses), slots.choice
+            self._step.frames, self._shared, chosen, nested, as_calls, slots.choice
         )
         is_outside = False
 
@@ -631,17 +636,15 @@ class StepVariants:
         """Return a trace with its figures."""
         program = step_program(traced, self._roles_of(traced))
         lowered = lower(program, self._profile)
-        kept, host = step_kept_nbytes(traced, program)
 
         @functools.cache
         def found() -> tuple[Residual, ...]:
             return step_residuals(traced, program)
 
         return Variant(
-            kept,
-            host,
+            functools.cache(lambda: step_kept_nbytes(traced, program)),
             peak_nbytes(lowered),
-            jaxpr_cost(traced.jaxpr),
+            self._costs.of_jaxpr(traced.jaxpr),
             lowered,
             lambda: Details(program, traced, found, lambda: kept_of(found())),
         )

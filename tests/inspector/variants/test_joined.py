@@ -16,12 +16,16 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program import step_roles
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals import step as residuals
+from jaxresid.inspector.variants import step as step_variants
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.step import StepVariants
 from tests.small import cp, f32
 
 WS, X = [f32(16, 32)] * 3, f32(8, 16)
+SHARED = pytest.mark.skipif(
+    bool(jax_compat.flags().get("jax_remat3")), reason="each variant is traced anew"
+)
 
 
 def layer(x, w):
@@ -48,6 +52,11 @@ def plain(loss):
         return descent(ws, jax.grad(loss)(ws, x))
 
     return step, (WS, X)
+
+
+def of_four_layers(loss):
+    step, _ = plain(loss)
+    return step, ([WS[0]] * 4, X)  # as many as may be grouped
 
 
 def jitted_and_scoped(loss):
@@ -185,6 +194,7 @@ def of_linen(loss):
 
 JOINED = [
     plain,
+    of_four_layers,
     jitted_and_scoped,
     with_aux,
     of_two_arguments,
@@ -276,6 +286,8 @@ def choices_of(found):
     for nest in found.nests():
         cut = Choice(segments=(2,))
         yield {nest.place: everywhere(nest.place, cut)}
+        for choice in (named, None) if nest.place.kind == "groups" else ():
+            yield {place: everywhere(place, choice), nest.place: everywhere(nest.place, cut)}
 
 
 def same_as_traced_anew(make, loss, monkeypatch):
@@ -387,6 +399,65 @@ def test_variants_share_what_checkpoints_do_not_change(monkeypatch):
     assert next(looked_up) == 0
     assert made[0].residuals()
     assert next(looked_up) > 1
+
+
+@SHARED
+def test_grouped_layers_share_the_trace_of_their_checkpoints():
+    runs = itertools.count()
+
+    def counting(*args):
+        next(runs)
+        return squares(*args)
+
+    found = variants(*of_four_layers(counting))
+    (place,) = (p for p in found.places() if p.kind == "checkpoint")
+    (groups,) = (nest.place for nest in found.nests() if nest.place.kind == "groups")
+    cut = everywhere(groups, Choice(segments=(2,)))
+    found.variant({place: everywhere(place, Choice())})
+    before = next(runs)
+    found.variant({place: everywhere(place, Choice(cp.dots_saveable)), groups: cut})
+    assert next(runs) == before + 1
+    found.variant({place: everywhere(place, None), groups: cut})
+    assert next(runs) > before + 2
+
+
+@SHARED
+def test_what_variants_name_alike_is_one_body():
+    found = variants(*plain(squares))
+    (place,) = (p for p in found.places() if p.kind == "checkpoint")
+    first, second, *_ = (v.expression for v in nameable(found.body(place), found._step.frames))
+    made = [
+        Choice(cp.save_only_these_names(name), ((e, name),))
+        for e, name in ((first, "it"), (first, "it"), (first, "other"), (second, "it"))
+    ]
+    found.variant({place: everywhere(place, Choice())})
+    (slotted,) = found._slotted.values()
+    (gradient,) = slotted.gradients.found
+
+    def bodies(choice):
+        fill = slotted.slots.filling({("place", n): choice for n in place.handle})
+        remats = [e for e in fill(gradient.jaxpr).eqns if jax_compat.primitive_name(e) == "remat"]
+        assert all(jax_compat.params(e)["policy"] is choice.policy for e in remats)
+        return {id(jax_compat.params(e)["jaxpr"]) for e in remats}
+
+    one, again, renamed, other = map(bodies, made)
+    assert len(one) == 1 and one == again
+    assert len(one | renamed | other) == 3
+
+
+def test_residuals_are_counted_where_that_is_asked_for(monkeypatch):
+    counted = []
+
+    def counting(*args, count=residuals.step_kept_nbytes):
+        counted.append(args)
+        return count(*args)
+
+    monkeypatch.setattr(step_variants, "step_kept_nbytes", counting)
+    found = variants(*plain(squares))
+    each = [found.variant(made) for made in choices_of(found)]
+    assert not counted
+    assert each[0].kept_nbytes > 0 == each[0].host_nbytes
+    assert len(counted) == 1
 
 
 def test_a_jitted_step_is_not_differentiated(monkeypatch):

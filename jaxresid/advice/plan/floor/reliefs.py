@@ -1,13 +1,14 @@
 """Changes besides checkpoints that lower a plan's peak, each with its effect on the program.
 
-Of a change of shapes or dtypes the function is traced again, with the plan's checkpoints. Donation
-and a split over devices leave the jaxpr as it is: the program is built of it again. What cannot be
-traced with a change is not told of.
+Of a change of shapes or dtypes the function is traced again, with the plan's checkpoints. A split
+over devices leaves the jaxpr as it is: the program is built of it again. Donation leaves the
+kernels as they are. What cannot be traced with a change is not told of.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,13 @@ from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.program.step_roles import BATCH, OPTIMIZER_STATE, PARAMETERS, next_values
+from jaxresid.inspector.program.step_roles import (
+    BATCH,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    next_values,
+    roles,
+)
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
@@ -111,10 +118,13 @@ class Reliefs:
         traced = self._trace
         if not isinstance(traced, StepTrace):
             return
-        given = sorted(i for i in next_values(traced) if not traced.donated[i])
+        given = sorted(i for i in self._nexts if not traced.donated[i])
         if not given:
             return
         donated = tuple(is_given or i in given for i, is_given in enumerate(traced.donated))
+        inputs, outputs = roles(replace(traced, donated=donated))
+        lowered = self._shown.variant.lowered
+        program = replace(lowered.program, inputs=inputs, outputs=outputs)
         names = _names([traced.inputs[i] or "" for i in given])
         positions = [self._call.names.index(n) for n in names if n in self._call.names]
         how = ""
@@ -122,7 +132,7 @@ class Reliefs:
             listed = ", ".join(map(str, positions)) + "," * (len(positions) == 1)
             how = f": donate_argnums=({listed})"
         change = f"donate {_listed(names)}, returned updated{how}"
-        yield from self._told("donation", change, step_program(replace(traced, donated=donated)))
+        yield from self._told("donation", change, replace(lowered, program=program))
 
     def _in_microbatches(self) -> Iterator[Relief]:
         """Yield the batch in two microbatches; of a step, half the batch."""
@@ -222,6 +232,12 @@ class Reliefs:
 
     # -- what they share ---------------------------------------------------------------------
 
+    @functools.cached_property
+    def _nexts(self) -> Mapping[int, frozenset[int]]:
+        """What `next_values` says of the plan's step."""
+        assert isinstance(self._trace, StepTrace)
+        return next_values(self._trace)
+
     def _lowered(self, program: Program) -> Lowered:
         return lower(program, self._subject.profile)
 
@@ -229,7 +245,13 @@ class Reliefs:
         """Return the plan's program with arguments that are split otherwise."""
         few = None if self._few is None else self._few.split(call)
         whole = None if few is None else lowered_whole(few, self._subject.profile)
-        return whole or self._lowered(_program(replace(self._trace, arguments=call)))
+        if whole is not None:
+            return whole
+        split = replace(self._trace, arguments=call)
+        if not isinstance(split, StepTrace):
+            return self._lowered(_program(split))
+        program = self._shown.variant.lowered.program
+        return self._lowered(step_program(split, (program.inputs, program.outputs)))
 
     def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Relief]:
         """Yield the relief if it is worth saying."""
@@ -244,7 +266,7 @@ class Reliefs:
         """Return whether a step still returns what it updates in the dtypes that it is given."""
         if not isinstance(made, StepTrace) or not isinstance(self._trace, StepTrace):
             return True
-        return next_values(made).keys() == next_values(self._trace).keys()
+        return next_values(made).keys() == self._nexts.keys()
 
     def _traced_with(self, leaves: Sequence[Any]) -> Traced:
         """Return the function traced with other leaves, with the plan's checkpoints.

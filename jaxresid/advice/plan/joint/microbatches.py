@@ -134,10 +134,8 @@ class _MicrobatchedVariants:
         held = value_and_gradients(one)
         every = self._accumulated(one)
         lowered = lower(step_program(every), self._subject.profile)
-        device, host = kept_nbytes(kept_by(one, held))
         return Variant(
-            device,
-            host,
+            functools.cache(lambda: kept_nbytes(kept_by(one, held))),
             peak_nbytes(lowered),
             sum(passes_cost(one), Cost()) * self._subject.count,
             lowered,

@@ -79,12 +79,11 @@ def _points(solved: Solved, are_several: bool) -> list[Point]:
     objective, by_time = solved.planning.objective, solved.planning.by_time
     for tried in solved.planning.search.tried:
         peak = solved.planning.shown_nbytes(tried)
-        each = solved.seconds_per_item(tried)
         if peak is None or (are_several and peak > solved.planning.budget_nbytes):
             continue
-        is_timed = each is not None and (are_several or by_time)
-        cost = each if is_timed else objective.recompute_fraction(tried.variant)
-        assert cost is not None
+        cost = solved.seconds_per_item(tried) if are_several or by_time else None
+        if cost is None:
+            cost = objective.recompute_fraction(tried.variant)
         points.append(Point(solved, tried, peak, cost))
     return points
 

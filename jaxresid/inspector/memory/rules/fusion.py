@@ -49,23 +49,25 @@ _RANDOM = frozenset({"random_bits", "threefry2x32"})
 _FUSIBLE_MOVES = frozenset({"gather", "concatenate"})
 # Calls into a library, which read arrays and write the type that they are asked for.
 LIBRARY = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve"})
+# What may be marked as something else than it looks like, and what tells.
+_LOOKED_AT = _EXPENSIVE | _FUSIBLE_MOVES | SCATTERS | {"broadcast_in_dim", "dot_general"}
 # No fusion has more ops than this between two ends.
 _MAX_STEPS = 64
 # Of how many readers more is not asked.
 _MAX_CONSUMERS = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Elementwise(Op):
     """An op of another name that is computed as elementwise ones are."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Move(Op):
     """A gather or concatenation that is computed inside what reads it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Sum(Op):
     """A dot with a vector: products are summed in the type that it is written in."""
 
@@ -76,6 +78,8 @@ class Fusions:
 
     Attributes:
       block: the block with `Elementwise` and `Sum` ops.
+      arrays: its ops whose results are materialised, whatever they are made of; without those of
+        `materialized`.
       fusible: its ops that are computed inside what reads them, unless something prevents that.
       always_materialized: values that are materialised because of what reads them.
       materialized: elementwise values that are materialised because that reads and writes less.
@@ -86,6 +90,7 @@ class Fusions:
     """
 
     block: Block
+    arrays: set[Op]
     fusible: set[Op]
     always_materialized: set[Value]
     materialized: set[Value]
@@ -93,23 +98,9 @@ class Fusions:
     starts: Mapping[Value, Op]
     widths: Mapping[Value, int]
 
-    def is_array(self, op: Op, *, but_for_traffic: bool = False) -> bool:
-        """Return whether the op's results are materialised, whatever they are made of.
-
-        Args:
-          op: the op.
-          but_for_traffic: whether to leave out what `materialized` has.
-        """
-        if not op.results:  # a callback
-            return True
-        first = op.results[0]
-        if first in self.widths or not self.always_materialized.isdisjoint(op.results):
-            return True
-        if first in self.fused:
-            return False
-        if op not in self.fusible or first in self.starts:
-            return True
-        return not but_for_traffic and first in self.materialized
+    def is_array(self, op: Op) -> bool:
+        """Return whether the op's results are materialised, whatever they are made of."""
+        return op in self.arrays or op.results[0] in self.materialized
 
 
 def fusions(block: Block, profile: Profile) -> Fusions:
@@ -121,7 +112,17 @@ def fusions(block: Block, profile: Profile) -> Fusions:
     post_dominators = _post_dominators(block, held, readers, fusible)
     fused, starts = _epilogues(block, held, post_dominators, readers, profile, fusible)
     widths = _retiled(block, readers) if profile.pads_to_tiles else {}
-    made = Fusions(block, fusible, held, set(), fused, starts, widths)
+
+    def is_array(op: Op) -> bool:
+        if not op.results:  # a callback
+            return True
+        first = op.results[0]
+        if first in widths or not held.isdisjoint(op.results):
+            return True
+        return first not in fused and (op not in fusible or first in starts)
+
+    arrays = {op for op in block.ops if is_array(op)}
+    made = Fusions(block, arrays, fusible, held, set(), fused, starts, widths)
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers, fusible)
@@ -184,7 +185,9 @@ def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]], profile: Pr
     ops: list[Op] = []
     for op in block.ops:
         kind: type[Op] | None = None
-        if op.name == "broadcast_in_dim" and op.operands[0].literal is not None:
+        if op.name not in _LOOKED_AT:
+            pass
+        elif op.name == "broadcast_in_dim" and op.operands[0].literal is not None:
             zeros.update(op.results)
         elif op.name == "dot_general":
             kind = _dot_kind(op)
@@ -299,7 +302,7 @@ def _epilogues(
     for i, op in enumerate(block.ops):
         at = i
         if op in fusible or op.name in _EXPENSIVE:
-            at = max((ready.get(v, -1) for v in op.operands), default=-1)
+            at = max([ready.get(v, -1) for v in op.operands], default=-1)
         ready.update(dict.fromkeys(op.results, at))
         if profile.epilogue is not None:
             continue  # it is not asked
@@ -362,13 +365,12 @@ def _consumer_kernels(
         if op not in fusible:
             continue
         reading = [reader for v in op.results for reader in readers.get(v, ())]
-        each = (_consumers(reader, arrays, found) for reader in reading)
         if len(reading) == 1:
-            found[op] = next(each)
+            found[op] = _consumers(reading[0], arrays, found)
             continue
         consumers: set[Op] = set()
-        for more in each:
-            consumers |= more
+        for reader in reading:
+            consumers |= _consumers(reader, arrays, found)
             if len(consumers) >= _MAX_CONSUMERS:
                 break
         found[op] = frozenset(consumers)
@@ -377,8 +379,9 @@ def _consumer_kernels(
 
 def _consumers(reader: Op, arrays: set[Value], found: Mapping[Op, frozenset[Op]]) -> frozenset[Op]:
     """Return the kernels that compute what a reader computes."""
-    if arrays.isdisjoint(reader.results) and reader in found:
-        return found[reader]
+    known = found.get(reader)
+    if known is not None and arrays.isdisjoint(reader.results):
+        return known
     return frozenset((reader,))
 
 
@@ -398,7 +401,7 @@ def _materialized_to_save_traffic(
             for a, b in zip(op.operands, op.results, strict=False):
                 roots[b] = roots.get(a, ())
             continue
-        if op.bodies or fusions.is_array(op, but_for_traffic=True):
+        if op.bodies or op in fusions.arrays:
             roots.update((v, (v,)) for v in op.results)
             continue
         read = _merged([roots[a] for a in op.operands if a in roots])

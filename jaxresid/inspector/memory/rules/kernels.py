@@ -6,8 +6,10 @@ results those that it writes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS
@@ -44,7 +46,7 @@ class Kernels(Block):
     nbytes: Mapping[Value, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Kernel(Op):
     """Ops that run as one.
 
@@ -52,7 +54,7 @@ class Kernel(Op):
       overwrites: the operands whose buffers the result may take over.
     """
 
-    overwrites: tuple[Value, ...] = ()
+    overwrites: Final[tuple[Value, ...]] = ()
 
 
 def kernels(block: Block, nest: Nest | None, profile: Profile) -> Kernels:
@@ -249,11 +251,10 @@ class _KernelWriter:
         return self._copied[array]
 
     def _read(self, operands: Sequence[Value]) -> tuple[Value, ...]:
-        found: dict[Value, None] = {}
-        for v in operands:
-            if v.literal is None:
-                found.update(dict.fromkeys(self._roots[v]))
-        return tuple(found)
+        each = [self._roots[v] for v in operands if v.literal is None]
+        if len(each) == 1:
+            return each[0]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
 
     def _within(self, operands: Sequence[Value]) -> frozenset[Value]:
         found: frozenset[Value] = frozenset()
@@ -277,9 +278,14 @@ class _KernelWriter:
         """Return the arrays that an elementwise op reads where it writes, and nowhere else."""
         if not is_elementwise(op):
             return frozenset()
-        operands = [v for v in op.operands if v.literal is None]
-        found = frozenset[Value]().union(*(self._in_place(v) for v in operands))
-        return found.difference(*(set(self._roots[v]) - self._in_place(v) for v in operands))
+        found: set[Value] = set()
+        elsewhere: set[Value] = set()
+        for v in op.operands:
+            if v.literal is None:
+                in_place = self._in_place(v)
+                found |= in_place
+                elsewhere.update(root for root in self._roots[v] if root not in in_place)
+        return frozenset(found - elsewhere)
 
     def _kernel(self, op: Op) -> None:
         profile = self._compiler.profile

@@ -1,5 +1,6 @@
 """A plan's optimizer state in host memory, against a step written by hand, numbers, and XLA."""
 
+import functools
 import types
 
 import jax
@@ -16,10 +17,10 @@ from jaxresid.advice.plan.floor import reliefs
 from jaxresid.advice.plan.floor.host_state import with_host_state
 from jaxresid.advice.plan.floor.reliefs import Reliefs
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.report import subject
 from jaxresid.xla.places import parse_place
 
@@ -45,8 +46,8 @@ def moved(found):
     return made
 
 
-def program_of(made, found):
-    return step_program(made.step, roles(found.trace))
+def program_of(made):
+    return step_program(made.step, made.roles)
 
 
 def found_reliefs(found, compiles=None, needed=None):
@@ -161,12 +162,49 @@ def test_arrays_whose_updates_need_each_other_are_fetched_together():
     assert made.count == 1 and made.part_nbytes == optimizer.LAYERS * 4 * WIDTH * WIDTH
 
 
+def dense_step(params, state, x, *, jitted=False):
+    """A step of layers with biases; a layer and the update of all may be jitted within it."""
+    within = jax.jit if jitted else lambda fun: fun
+
+    def layer(made, w, b):
+        return jnp.tanh(made @ w + b)
+
+    def loss(params):
+        made = x
+        for w, b in params:
+            made = within(layer)(made, w, b)
+        return jnp.mean(made**2)
+
+    gradient = jax.grad(loss)(params)
+    updates, state = within(optax.adam(0.1).update)(gradient, state)
+    return optax.apply_updates(params, updates), state
+
+
+def dense_step_inputs(layers=3):
+    w, b = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((WIDTH, WIDTH), (WIDTH,)))
+    params = [(w, b)] * layers
+    return params, jax.eval_shape(optax.adam(0.1).init, params), w
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_an_update_is_taken_apart_within_calls_and_small_state_stays(jitted):
+    step = jax.jit(functools.partial(dense_step, jitted=jitted))
+    made = moved(traced(step, dense_step_inputs()))
+    assert made.count == 3
+    assert all(path.endswith("[0]") for path in made.paths) and len(made.paths) == 6
+    updates = [eqn for eqn in made.step.jaxpr.eqns if jax_compat.primitive_name(eqn) == "cond"]
+    inside = [each for eqn in updates for nest in nests(eqn) for each in eqns_in(nest.jaxpr)]
+    assert len(updates) == 3 and inside
+    # No part of the backward pass waits with what it reads.
+    assert "dot_general" not in {jax_compat.primitive_name(eqn) for eqn in inside}
+
+
 def test_steps_of_flax_have_it():
     nnx_steps = pytest.importorskip("fixtures.inspect.nnx_steps")
     found = traced(nnx_steps.train_step_functional, nnx_steps.train_step_functional_inputs())
     made = moved(found)
     assert made.count == len(made.paths) // 2 > 1
-    program = program_of(made, found)
+    program = program_of(made)
     assert peak_nbytes(lower(program, found.profile)) < found.peak.nbytes
 
 
@@ -298,7 +336,7 @@ def test_what_is_asked_besides_does_not_count():
 def test_xla_needs_less_too(on):
     found = optimizer_step(width=1024, on=on)
     made = moved(found)
-    program = program_of(made, found)
+    program = program_of(made)
     programs = [
         PolicyProgram("as-written", found.trace, found.program),
         PolicyProgram("host", made.step, program),

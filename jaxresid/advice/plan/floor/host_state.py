@@ -8,7 +8,7 @@ optimizers' parameters have not, and each part fetches its state, updates, and p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.leaves import is_inexact, like
 from jaxresid.inspector.jaxpr.inline import with_calls_inlined
 from jaxresid.inspector.jaxpr.phases import UPDATE, Passes
-from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, next_values, roles
+from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, Roles, next_values, roles
 from jaxresid.inspector.trace.jitted import operands
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
@@ -31,25 +31,26 @@ class HostState:
 
     Attributes:
       step: the trace of it.
+      roles: the roles of its inputs and outputs.
       paths: the paths of what is in host memory.
       count: into how many parts the update is taken apart.
       part_nbytes: the bytes of the state that the biggest part fetches.
     """
 
     step: StepTrace
+    roles: Roles
     paths: tuple[str, ...]
     count: int
     part_nbytes: int
 
 
-def state_inputs(step: StepTrace) -> dict[int, int]:
+def _state_inputs(step: StepTrace, known: Roles, nexts: Mapping[int, Set[int]]) -> dict[int, int]:
     """Return the arrays of a step's optimizer state that may be in host memory.
 
     Each is the number of an input, with that of the output that is its next value. Those that are
     small beside the rest are left out, and those in host memory already.
     """
-    inputs = roles(step)[0][-len(step.inputs) :]
-    nexts = next_values(step)
+    inputs = known[0][-len(step.inputs) :]
     state = [i for i, role in enumerate(inputs) if role.kind == OPTIMIZER_STATE]
     least = _WORTH_MOVING * sum(map(_nbytes, (step.jaxpr.invars[i] for i in state)))
     found = {}
@@ -79,7 +80,8 @@ def with_host_state(step: StepTrace) -> HostState | str:
         return "the step changes Refs, or has other effects"
     if not jax_compat.tells_memory():
         return "before 0.7.2 JAX does not tell what is in host memory"
-    state = state_inputs(step)
+    known, nexts = roles(step), next_values(step)
+    state = _state_inputs(step, known, nexts)
     if not state:
         return "no array of an optimizer's state was found on the device"
     closed = jax_compat.with_constants_as_inputs(step.closed)
@@ -91,11 +93,7 @@ def with_host_state(step: StepTrace) -> HostState | str:
     taken = _taken_apart(
         flat,
         {flat.invars[front + i]: flat.outvars[j] for i, j in state.items()},
-        {
-            flat.outvars[j]: flat.invars[front + i]
-            for i, outputs in next_values(step).items()
-            for j in outputs
-        },
+        {flat.outvars[j]: flat.invars[front + i] for i, outputs in nexts.items() for j in outputs},
         passes,
     )
     if taken is None:
@@ -112,7 +110,7 @@ def with_host_state(step: StepTrace) -> HostState | str:
     made = replace(step, arguments=call, closed=traced.jaxpr)
     paths = tuple(step.inputs[i] or "" for i in sorted(moved))
     biggest = max(sum(_nbytes(v) for v in part.reads if v in taken.moved) for part in taken.parts)
-    return HostState(made, paths, len(taken.parts), biggest)
+    return HostState(made, known, paths, len(taken.parts), biggest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,13 +31,7 @@ from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.program.step_roles import (
-    BATCH,
-    OPTIMIZER_STATE,
-    PARAMETERS,
-    next_values,
-    roles,
-)
+from jaxresid.inspector.program.step_roles import BATCH, OPTIMIZER_STATE, PARAMETERS, next_values
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
@@ -192,7 +186,7 @@ class Reliefs:
         if isinstance(made, str):
             self._leave_out(made)
             return
-        program = step_program(made.step, roles(traced))
+        program = step_program(made.step, made.roles)
         lowered = self._lowered(program)
         saved = self._peak - peak_nbytes(lowered)
         # XLA may have what is fetched twice: its new value beside it.

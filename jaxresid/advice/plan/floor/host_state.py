@@ -17,7 +17,7 @@ from jaxresid.inspector.call.leaves import is_inexact, like
 from jaxresid.inspector.jaxpr.inline import with_calls_inlined
 from jaxresid.inspector.jaxpr.phases import UPDATE, Passes
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, Roles, next_values, roles
-from jaxresid.inspector.trace.jitted import operands
+from jaxresid.inspector.trace.jitted import jitted_with, operands
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
@@ -34,14 +34,14 @@ class HostState:
       roles: the roles of its inputs and outputs.
       paths: the paths of what is in host memory.
       count: into how many parts the update is taken apart.
-      part_nbytes: the bytes of the state that the biggest part fetches.
+      part: how much of the state the biggest part fetches, from 0 to 1.
     """
 
     step: StepTrace
     roles: Roles
     paths: tuple[str, ...]
     count: int
-    part_nbytes: int
+    part: float
 
 
 def _state_inputs(step: StepTrace, known: Roles, nexts: Mapping[int, Set[int]]) -> dict[int, int]:
@@ -74,8 +74,6 @@ def with_host_state(step: StepTrace) -> HostState | str:
       Exception: Whatever JAX raises.
     """
     jax = jax_compat.import_jax()
-    if step.arguments.mesh is not None:
-        return "only looked at for a step on one device"
     if step.jaxpr.effects or step.arguments.refs:
         return "the step changes Refs, or has other effects"
     if not jax_compat.tells_memory():
@@ -84,6 +82,8 @@ def with_host_state(step: StepTrace) -> HostState | str:
     state = _state_inputs(step, known, nexts)
     if not state:
         return "no array of an optimizer's state was found on the device"
+    if any(each is not None for given in jitted_with(step.jaxpr) for each in given):
+        return "the step is jitted with shardings of its own"
     closed = jax_compat.with_constants_as_inputs(step.closed)
     passes = Passes()
     flat = with_calls_inlined(
@@ -103,14 +103,16 @@ def with_host_state(step: StepTrace) -> HostState | str:
     leaves, host = list(call.leaves), jax_compat.host_sharding()
     for i in moved:
         leaf = leaves[call.dynamic[i - lead]]
-        leaves[call.dynamic[i - lead]] = like(leaf, leaf.shape, leaf.dtype, host)
+        own = host if call.mesh is None else leaf.sharding.with_memory_kind("pinned_host")
+        leaves[call.dynamic[i - lead]] = like(leaf, leaf.shape, leaf.dtype, own)
     call = replace(call, leaves=tuple(leaves))
     given = operands(step.jaxpr, [leaves[i] for i in call.dynamic])
-    traced = jax.jit(lambda values: taken.run([*consts, *values])).trace(given)
+    with jax_compat.in_mesh(call.context):
+        traced = jax.jit(lambda values: taken.run([*consts, *values])).trace(given)
     made = replace(step, arguments=call, closed=traced.jaxpr)
     paths = tuple(step.inputs[i] or "" for i in sorted(moved))
-    biggest = max(sum(_nbytes(v) for v in part.reads if v in taken.moved) for part in taken.parts)
-    return HostState(made, known, paths, len(taken.parts), biggest)
+    sizes = [sum(_nbytes(v) for v in part.reads if v in taken.moved) for part in taken.parts]
+    return HostState(made, known, paths, len(sizes), max(sizes) / sum(sizes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

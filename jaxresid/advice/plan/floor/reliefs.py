@@ -189,8 +189,9 @@ class Reliefs:
         program = step_program(made.step, made.roles)
         lowered = self._lowered(program)
         saved = self._peak - peak_nbytes(lowered)
+        moved = sum(v.nbytes for v in lowered.program.block.inputs if v.memory == "host")
         # XLA may have what is fetched twice: its new value beside it.
-        is_open = abs(saved) < _NEARLY_ALL * made.part_nbytes
+        is_open = abs(saved) < _NEARLY_ALL * made.part * moved
         if self._compiles is not None and (is_open or saved > 0):
             yield from self._confirmed(_moved_text(made), made.step, program, self._compiles)
         elif is_open:

@@ -500,6 +500,21 @@ def as_jit_jaxpr(jaxpr: Jaxpr) -> ClosedJaxpr:
     return with_jaxpr(_jit_eqn(0, 0).params["jaxpr"], jaxpr)
 
 
+def part_of(
+    jaxpr: Jaxpr, invars: Sequence[Var], eqns: Sequence[Eqn], outvars: Sequence[Var]
+) -> ClosedJaxpr:
+    """Return some eqns of an open jaxpr without constants, with what they read and what is wanted.
+
+    It can be run, see `as_function`.
+    """
+    info = jaxpr.debug_info
+    for names, count in (("arg_names", len(invars)), ("result_paths", len(outvars))):
+        if hasattr(info, names):
+            info = info._replace(**{names: ("",) * count})
+    made = jaxpr.replace(invars=list(invars), outvars=list(outvars), debug_info=info)
+    return as_jit_jaxpr(with_other_eqns(made, eqns))
+
+
 @functools.cache
 def _jit_eqn(inputs: int, outputs: int) -> Eqn:
     """Return a jit eqn of so many inputs and outputs.
@@ -1025,6 +1040,30 @@ def typed_split(aval: Aval) -> tuple[tuple[str, ...], ...] | None:
     if mesh is None or mesh.empty or not is_explicit(mesh):
         return None
     return split_of(sharding, len(aval.shape))
+
+
+def tells_memory() -> bool:
+    """Return whether avals know their memory, and values can be put into one: since 0.7.2."""
+    import_jax()
+    return _numbers(jax_version()) >= (0, 7, 2)
+
+
+def put_in(value: Any, memory: str) -> Any:
+    """Return a traced value put into the memory `device` or `host`; see `tells_memory`."""
+    jax = import_jax()
+    space = jax.memory.Space
+    return jax.device_put(value, space.Host if memory == "host" else space.Device)
+
+
+def host_sharding() -> Any:
+    """Return a sharding in the host memory of one device.
+
+    Raises:
+      ValueError: the devices here have none.
+    """
+    jax = import_jax()
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "device")
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind="pinned_host")
 
 
 def host_results(eqn: Eqn) -> tuple[int, ...]:

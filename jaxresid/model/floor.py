@@ -18,7 +18,9 @@ FloorKind = OneOf[
     "updated",
     "output",
 ]
-ReliefKind = OneOf["donation", "microbatches", "batch", "offload", "dtype", "sharding"]
+ReliefKind = OneOf[
+    "donation", "microbatches", "batch", "offload", "host-state", "dtype", "sharding"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,11 @@ class Relief:
     Attributes:
       kind: what is changed.
       change: the change in words, with the names of the arguments.
-      peak_nbytes: the estimated peak with the change.
-      saved_nbytes: how much lower that is than the estimate of the plan.
+      peak_nbytes: the estimated peak with the change, or what XLA needs with it.
+      saved_nbytes: how much lower that is than the same figure of the plan.
       answer: whether it fits the budget then.
+      confirmed: whether these are XLA's figures; an optimizer's state in host memory is shown with
+        no other where XLA is asked.
     """
 
     kind: ReliefKind
@@ -61,6 +65,7 @@ class Relief:
     peak_nbytes: int
     saved_nbytes: int
     answer: Answer
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,17 @@ class Floor:
     Attributes:
       parts: what it is made of, biggest first.
       reliefs: what lowers the peak of the plan by more than 1 %, the cheapest first: donation,
-        which costs nothing, smaller batches, values in host memory, narrower dtypes, more devices.
-        Where the plan fits
-        and recomputes nothing only donation is looked for.
+        which costs nothing, smaller batches, values and then the optimizer's state in host memory,
+        narrower dtypes, more devices. Where the plan fits and recomputes nothing only donation is
+        looked for.
       without: what a training step holds and this function does not, in words.
+      left_out: the changes that nothing can be said of here, each with the reason, in words.
     """
 
     parts: tuple[FloorPart, ...] = ()
     reliefs: tuple[Relief, ...] = ()
     without: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:

@@ -701,10 +701,12 @@ def _floor(floor: Floor) -> dict[str, Any]:
                 "peak_nbytes": relief.peak_nbytes,
                 "saved_nbytes": relief.saved_nbytes,
                 "answer": relief.answer,
+                "confirmed": relief.confirmed,
             }
             for relief in floor.reliefs
         ],
         "without": list(floor.without),
+        "left_out": list(floor.left_out),
     }
 
 

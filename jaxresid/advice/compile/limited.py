@@ -120,5 +120,21 @@ class LimitedCompiles:
                 self._unconfirmed[program.policy] = None
         return tuple(found.get(i) for i in range(len(programs)))
 
+    def besides(self, program: PolicyProgram, budget_nbytes: int | None = None) -> Compiled | None:
+        """Return what the compiler says of a program that is none of those that count.
+
+        It takes of the time that is left; None where it was up.
+
+        Args:
+          program: the program.
+          budget_nbytes: as for `compiled`.
+        """
+        alone = LimitedCompiles(
+            self.place, self.settings, limit_s=self.left_s, most=1, progress=self._progress
+        )
+        (row,) = alone.compiled([program], budget_nbytes)
+        self._left_s = alone.left_s
+        return row
+
 
 __all__ = ["COMPILE_SECONDS", "LimitedCompiles"]

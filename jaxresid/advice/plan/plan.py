@@ -312,7 +312,7 @@ class Planning:
         }
         # Traced with a change, code that is not its variant would be the variant again.
         traces = is_promised and shown in search.tried and not interrupted
-        floor = self._floor(shown, traces=traces, fits=fits)
+        floor = self._floor(shown, compiles, confirmed, traces=traces, fits=fits)
         is_out_of_reach = not fits and floor.held_nbytes > self.budget_nbytes
         basis = time_basis_of(plain, subject.place)
         time = None
@@ -377,10 +377,19 @@ class Planning:
             times_checked_on=checked_on(),
         )
 
-    def _floor(self, shown: TracedVariant, *, traces: bool, fits: bool) -> Floor:
+    def _floor(
+        self,
+        shown: TracedVariant,
+        compiles: LimitedCompiles | None,
+        confirmed: int | None,
+        *,
+        traces: bool,
+        fits: bool,
+    ) -> Floor:
         """Return the floor of what is shown, with what lowers it if `traces`.
 
-        Memory is short where something is recomputed, or nothing fits.
+        Memory is short where something is recomputed, or nothing fits. `confirmed` is what the
+        compiler says that it needs, in bytes.
         """
         is_step = self.subject.target.mode == "step"
         parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
@@ -388,8 +397,11 @@ class Planning:
             return Floor(parts, (), without)
         self.progress("tracing what lowers the floor")
         menus = None if self.offload else self.menus
-        reliefs = Reliefs(self.subject, self.variants, shown, self.budget_nbytes, menus)
-        return Floor(parts, reliefs.found(is_short=not fits or shown.cost > 0), without)
+        reliefs = Reliefs(
+            self.subject, self.variants, shown, self.budget_nbytes, menus, compiles, confirmed
+        )
+        found = reliefs.found(is_short=not fits or shown.cost > 0)
+        return Floor(parts, found, without, reliefs.left_out)
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
@@ -59,6 +59,41 @@ def flattened(jaxpr: Jaxpr, *, everywhere: bool = False) -> Jaxpr:
       everywhere: whether to inline the other calls for removed checkpoints too.
     """
     return _Flattening().jaxpr(jaxpr, everywhere)
+
+
+def with_calls_inlined(jaxpr: Jaxpr, is_inlined: Callable[[Eqn], bool]) -> Jaxpr:
+    """Return the open jaxpr with some of its calls, and of theirs, replaced by their eqns.
+
+    Args:
+      jaxpr: the open jaxpr.
+      is_inlined: whether to replace a jit eqn; one whose callee holds constants stays.
+    """
+    substitutes: dict[Var, Var] = {}
+    eqns = _expanded(jaxpr.eqns, is_inlined, substitutes)
+    return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
+
+
+def _expanded(
+    eqns: Iterable[Eqn], is_inlined: Callable[[Eqn], bool], substitutes: dict[Var, Var]
+) -> list[Eqn]:
+    """Return eqns with calls replaced; `substitutes` gets what stands for the calls' results."""
+    found = []
+    for eqn in eqns:
+        made = with_substitutes(eqn, substitutes)
+        if not _is_call(made) or not is_inlined(made):
+            found.append(made)
+            continue
+        results: dict[Var, Var] = {}
+        inner: dict[Var, Var] = {}
+        found += _expanded(_inlined(made, results), is_inlined, inner)
+        substitutes |= {v: _value(result, inner) for v, result in results.items()}
+    return found
+
+
+def _is_call(eqn: Eqn) -> bool:
+    if jax_compat.primitive_name(eqn) != "jit":
+        return False
+    return not jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"]).constvars
 
 
 class _Flattening:

@@ -46,7 +46,8 @@ def part_text(part: FloorPart) -> str:
 def relief_text(relief: Relief) -> str:
     """Return what to change and what it saves: `donate state ...: 2.30 GiB less, fits`."""
     fits = ", fits" if relief.answer == "fits" else ""
-    return f"{relief.change}: {format_bytes(relief.saved_nbytes)} less{fits}"
+    by = " by XLA" if relief.confirmed else ""
+    return f"{relief.change}: {format_bytes(relief.saved_nbytes)} less{by}{fits}"
 
 
 def without_text(plan: Plan) -> str | None:
@@ -87,6 +88,8 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
             ("what else lowers it, cheapest first", "bold"), (f"  {heading}", "dim")
         )
         yield _table([(each.peak_nbytes, relief_text(each)) for each in plan.floor.reliefs])
+    for text in plan.floor.left_out:
+        yield Text(text, style="dim")
 
 
 def _tried_text(tried: TriedPlace) -> str:

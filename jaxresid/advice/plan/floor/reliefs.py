@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.floor.accumulation import accumulated
+from jaxresid.advice.compile.ahead_of_time import PolicyProgram
+from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace, accumulated
+from jaxresid.advice.plan.floor.host_state import HostState, with_host_state
 from jaxresid.advice.plan.floor.offloads import best_offload
 from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.search.combinations import TracedVariant
@@ -42,11 +45,15 @@ from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variants
 from jaxresid.inspector.variants.step import StepVariants
-from jaxresid.model import Relief, answer
+from jaxresid.model import Answer, Relief, answer
 from jaxresid.model.floor import ReliefKind
+from jaxresid.units import format_bytes
 
 # Of the plan's peak; what saves less is not told of.
 _WORTH_SAYING = 0.01
+# Of what a part of the update fetches; what saves as much saves something by XLA, too.
+_NEARLY_ALL = 0.99
+_HOST_STATE = "the optimizer's state in host memory"
 # Devices to split over where the place says of none: those of a host.
 _DEVICES = 8
 _AXIS = "data"
@@ -75,6 +82,12 @@ class Reliefs:
       budget_nbytes: The budget.
       menus: The menus of its places, for what offloading does; None: nothing is offloaded besides
         what the plan offloads.
+      compiles: What the compiler is asked with about the optimizer's state in host memory; None: it
+        is not asked.
+      needed_nbytes: What the plan needs by that compiler, in bytes; None: not known.
+
+    Attributes:
+      left_out: As of `Floor`, once `found` has been called.
     """
 
     def __init__(
@@ -84,8 +97,12 @@ class Reliefs:
         shown: TracedVariant,
         budget_nbytes: int,
         menus: Menus | None = None,
+        compiles: LimitedCompiles | None = None,
+        needed_nbytes: int | None = None,
     ) -> None:
+        self.left_out: tuple[str, ...] = ()
         self._menus, self._shown = menus, shown
+        self._compiles, self._needed = compiles, needed_nbytes
         self._subject, self._variants, self._budget = subject, variants, budget_nbytes
         self._trace, self._peak = shown.variant.trace, shown.variant.peak_nbytes
         self._few = shown.variant.few
@@ -104,11 +121,11 @@ class Reliefs:
         """
         if not is_short:
             return tuple(self._donated())
-        each = [self._donated(), self._in_microbatches(), self._offloaded(), self._narrowed()]
-        if self._subject.passes > 1:  # how many, and on what mesh, is chosen with the checkpoints
-            del each[1]
-        else:
-            each.append(self._split())
+        each = [self._offloaded(), self._with_host_state(), self._narrowed()]
+        if self._subject.passes == 1:
+            each = [self._in_microbatches(), *each, self._split()]
+        # How many microbatches, and on what mesh, is chosen with the checkpoints otherwise.
+        each = [self._donated(), *each]
         return tuple(itertools.chain.from_iterable(each))
 
     # -- each change -------------------------------------------------------------------------
@@ -164,6 +181,60 @@ class Reliefs:
         found = best_offload(self._variants, self._menus, self._shown)
         if found is not None:
             yield from self._told("offload", found.text, found.variant.lowered)
+
+    def _with_host_state(self) -> Iterator[Relief]:
+        """Yield the optimizer's state in host memory; where a compiler is asked, as that has it."""
+        traced = self._trace
+        if not isinstance(traced, StepTrace) or isinstance(traced, AccumulatedTrace):
+            return
+        made: HostState | str = "JAX cannot trace it"
+        with _ignoring_errors():
+            made = with_host_state(traced)
+        if isinstance(made, str):
+            self._leave_out(made)
+            return
+        program = step_program(made.step, made.roles)
+        lowered = self._lowered(program)
+        saved = self._peak - peak_nbytes(lowered)
+        moved = sum(v.nbytes for v in lowered.program.block.inputs if v.memory == "host")
+        # XLA may have what is fetched twice: its new value beside it.
+        is_open = abs(saved) < _NEARLY_ALL * made.part * moved
+        if self._compiles is not None and (is_open or saved > 0):
+            yield from self._confirmed(_moved_text(made), made.step, program, self._compiles)
+        elif is_open:
+            on = self._subject.place.text
+            self._leave_out(f"the estimate is too close to tell; with --compile {on} is asked")
+        elif saved < 0:
+            self._leave_out("by the estimate that takes more, as all of it is fetched at once")
+        else:
+            yield from self._told("host-state", _moved_text(made), lowered)
+
+    def _confirmed(
+        self, change: str, traced: Traced, program: Program, compiles: LimitedCompiles
+    ) -> Iterator[Relief]:
+        """Yield the state in host memory by the compiler's figures if these make it worth saying.
+
+        Args:
+          change: What to do.
+          traced: The step with its state there.
+          program: The program of it.
+          compiles: What asks the compiler.
+        """
+        on, row = compiles.place.text, None
+        if self._needed is not None:
+            row = compiles.besides(PolicyProgram(_HOST_STATE, traced, program), self._budget)
+        if self._needed is None or row is None or row.needed_nbytes is None:
+            self._leave_out(f"{on} has no figures of it")
+            return
+        nbytes, saved = row.needed_nbytes, self._needed - row.needed_nbytes
+        if saved <= _WORTH_SAYING * self._needed:
+            self._leave_out(f"{on} needs {format_bytes(nbytes)} with it, hardly less or more")
+            return
+        answered: Answer = "fits" if nbytes <= self._budget else "does not fit"
+        yield Relief("host-state", change, nbytes, saved, answered, confirmed=True)
+
+    def _leave_out(self, reason: str) -> None:
+        self.left_out = (*self.left_out, f"{_HOST_STATE}: {reason}")
 
     def _narrowed(self) -> Iterator[Relief]:
         """Yield the parameters or the batch in bfloat16 in place of float32.
@@ -387,6 +458,16 @@ def _nbytes(leaf: Any) -> int:
     for n in leaf.shape:
         size *= n
     return size * int(leaf.dtype.itemsize)
+
+
+def _moved_text(made: HostState) -> str:
+    """Return what to do for a step with its optimizer state in host memory."""
+    each = " array by array" if made.count > 1 else ""
+    names = _listed(_names(made.paths))
+    return (
+        f"optimizer state ({names}) in host memory, fetched, updated and put back{each} in a"
+        " jax.lax.cond"
+    )
 
 
 def _names(paths: Sequence[str]) -> list[str]:

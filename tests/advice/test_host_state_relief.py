@@ -96,7 +96,8 @@ def test_it_is_worth_what_the_step_written_by_hand_is(on, width):
     # By hand Adam's counters are in host memory too, and there is one for each array.
     assert relief.peak_nbytes == pytest.approx(by_hand, abs=64)
     assert relief.saved_nbytes == found.peak.nbytes - relief.peak_nbytes > 0
-    assert not relief.confirmed
+    # The range of estimates was made without programs with state in host memory.
+    assert not relief.confirmed and relief.answer == "too close"
     assert relief.change == (
         "optimizer state (state) in host memory, fetched, updated and put back array by array in a"
         " jax.lax.cond"

@@ -207,7 +207,9 @@ class Reliefs:
         elif saved < 0:
             self._leave_out("by the estimate that takes more, as all of it is fetched at once")
         else:
-            yield from self._told("host-state", _moved_text(made), lowered)
+            for relief in self._told("host-state", _moved_text(made), lowered):
+                # The range of estimates was made without such programs.
+                yield replace(relief, answer="too close")
 
     def _confirmed(
         self, change: str, traced: Traced, program: Program, compiles: LimitedCompiles

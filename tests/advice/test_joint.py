@@ -308,6 +308,22 @@ def sharded_inputs(mesh):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        ("gpu:h100:8", "at 450 GB/s. That"),
+        ("gpu:h100:2x8", "at 450 GB/s, and what goes to other hosts at 50 GB/s. That"),
+        ("gpu:a100-80:2x8", "no rate of the links between hosts is known for NVIDIA A100"),
+        ("tpu:v4:2x2x2", "no rate of the links between them is known for Google TPU v4"),
+    ],
+)
+def test_what_the_time_of_a_mesh_counts_is_said(on, said):
+    mesh = jax.sharding.AbstractMesh((parse_place(on).devices,), ("data",))
+    plan = jaxresid.plan(loss, budget="1GiB", argnums=0, on=on)(*sharded_inputs(mesh))
+    assert any(said in " ".join(warning.split()) for warning in plan.warnings)
+
+
+@pytest.mark.integration
 def test_several_meshes_from_python():
     """Of meshes of the same axes the one that splits more has the lower peak, and more to send."""
     meshes = [jax.sharding.AbstractMesh((n,), ("data",)) for n in (2, 8)]

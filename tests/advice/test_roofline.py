@@ -391,9 +391,9 @@ def test_a_type_without_a_rate_is_named():
     assert found.total == found.memory > 0
 
 
-def on_devices(exchange):
-    """A function that runs on each of 2 x 4 devices."""
-    mesh = jax_compat.new_abstract_mesh({"a": 2, "b": 4})
+def on_devices(exchange, a=2, b=4):
+    """A function that runs on each of a x b devices."""
+    mesh = jax_compat.new_abstract_mesh({"a": a, "b": b})
     whole = jax.sharding.PartitionSpec()
     return jax.shard_map(exchange, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
 
@@ -433,6 +433,51 @@ def test_what_is_exchanged_in_a_shard_map_takes_the_time_of_a_ring(name):
     assert found.collectives == exactly(sent / V5P.link_rate)
     assert found.total >= found.collectives
     assert found.uncosted == ()
+
+
+NVLINK, NETWORK = H100.link_rate, H100.network_rate
+# Over 2 x 8 devices of hosts of eight: what takes longest, in seconds.
+BETWEEN_HOSTS = {
+    "within a host": (lambda x: lax.psum(x, "b"), 2 * ARRAY * 7 / 8 / NVLINK),
+    "one of each host": (lambda x: lax.psum(x, "a"), 2 * ARRAY * 1 / 2 / NETWORK),
+    # Eight rings, each of which leaves a host over another adapter.
+    "all": (lambda x: lax.psum(x, ("a", "b")), 2 * ARRAY * 15 / 16 / 8 / NETWORK),
+    "gathered": (lambda x: lax.all_gather(x, ("a", "b")), 15 * ARRAY / 8 / NETWORK),
+    "in parts": (
+        lambda x: lax.all_to_all(x, ("a", "b"), 0, 1, tiled=True),
+        ARRAY * 8 / 16 / NETWORK,
+    ),
+    "handed on": (lambda x: lax.ppermute(x, "a", [(0, 1), (1, 0)]), ARRAY / NETWORK),
+    "groups within a host": (
+        lambda x: lax.psum(x, "b", axis_index_groups=[[0, 1, 2, 3], [4, 5, 6, 7]]),
+        2 * ARRAY * 3 / 4 / NVLINK,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_HOSTS)
+def test_the_network_between_hosts_of_gpus_takes_longer(name):
+    exchange, took_s = BETWEEN_HOSTS[name]
+    found = took(on_devices(exchange, 2, 8), array(ROWS, 128, dtype=F32), on=H100)
+    assert found.collectives == exactly(took_s)
+    # The links of TPUs go on between hosts.
+    found = took(on_devices(exchange, 2, 8), array(ROWS, 128, dtype=F32), on=V5P)
+    assert found.collectives == exactly(found.sent_nbytes / V5P.link_rate)
+
+
+def test_a_place_says_how_many_gpus_a_host_has():
+    four = chip_of(parse_place("gpu:h100:4x4"))
+    assert (H100.per_host, four.per_host, V5P.per_host) == (8, 4, None)
+    summed = on_devices(lambda x: lax.psum(x, ("a", "b")), 2, 8)
+    found = took(summed, array(ROWS, 128, dtype=F32), on=four)
+    assert found.collectives == exactly(2 * ARRAY * 15 / 16 / 4 / NETWORK)
+
+
+def test_an_unknown_network_is_named():
+    a100 = chip_of(parse_place("gpu:a100-80:2x8"))
+    for axis, uncosted in (("a", ("all-reduce",)), ("b", ())):
+        summed = on_devices(lambda x, axis=axis: lax.psum(x, axis), 2, 8)
+        assert took(summed, array(8, 128), on=a100).uncosted == uncosted
 
 
 def test_communication_without_a_rate_is_named():

@@ -6,7 +6,7 @@ what no page says is either left out (None) or an assumption that `Chip.notes` n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.xla.places import Place
 
@@ -47,6 +47,10 @@ class Chip:
       link_rate: Bytes/s that a device sends to others in a collective along one mesh axis: a TPU
         over both links of one axis of its torus, a GPU over NVLink to those of its host; None where
         no page gives one.
+      network_rate: Bytes/s that a GPU sends to other hosts over an adapter of its own; None where
+        no page gives one.
+      per_host: How many GPUs of a host have such links; None for a TPU, whose links go on between
+        hosts.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Chip:
     float64: float | None = None
     notes: tuple[str, ...] = ()
     link_rate: float | None = None
+    network_rate: float | None = None
+    per_host: int | None = None
 
     def matmul_rate(self, dtype: str, precision: int = 0) -> float | None:
         """Return the FLOP/s of a matrix multiplication of a dtype; None where it is not known.
@@ -97,6 +103,11 @@ _BOOK_GPU = "https://jax-ml.github.io/scaling-book/gpus/"
 _NVLINK = FigureSource(
     "NVLink: half of the total, which is of both directions",
     "https://alpha-one-index.github.io/ai-infra-index/specs/networking-interconnects.html",
+)
+_DGX = FigureSource(
+    "network: an adapter of 400 Gb/s for each GPU of a DGX; other systems and clouds differ",
+    "https://docs.nvidia.com/dgx-basepod/reference-architecture-infrastructure-foundation-"
+    "enterprise-ai/latest/core-components.html",
 )
 _HOPPER = "https://glennklockwood.com/garden/processors/h100"
 
@@ -230,6 +241,7 @@ def _a100(size: int, hbm_rate: float) -> Chip:
             _PRECISION,
         ),
         link_rate=300e9,
+        per_host=8,
     )
 
 
@@ -249,7 +261,9 @@ def _hopper(
         hbm_rate=hbm_rate,
         host_rate=64e9,
         link_rate=450e9,
-        sources=(*sources, _NVLINK, _PRECISION),
+        network_rate=50e9,
+        per_host=8,
+        sources=(*sources, _NVLINK, _DGX, _PRECISION),
     )
 
 
@@ -291,10 +305,13 @@ _B200 = Chip(
             "https://www.server-parts.eu/post/nvidia-b200-gb200-blackwell-gpu-server-comparison",
         ),
         _NVLINK,
+        _DGX,
         _PRECISION,
     ),
     notes=("host link: PCIe Gen5 x16 is assumed, as in the H100; platforms differ",),
     link_rate=900e9,
+    network_rate=50e9,
+    per_host=8,
 )
 
 CHIPS = (
@@ -313,7 +330,10 @@ CHIPS = (
 
 def chip_of(place: Place) -> Chip | None:
     """Return the chip of a place; None for a CPU, and where no figures are known."""
-    return next((chip for chip in CHIPS if chip.name == place.chip), None)
+    chip = next((chip for chip in CHIPS if chip.name == place.chip), None)
+    if chip is None or chip.per_host is None or not place.topology:
+        return chip
+    return replace(chip, per_host=int(place.topology.rpartition("x")[2]))
 
 
 def places_with_rates() -> tuple[str, ...]:

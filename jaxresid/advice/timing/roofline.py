@@ -16,7 +16,7 @@ dots are calls of their own, as on a GPU, a loop copies into its stacks what a c
 else the trip reads.
 
 The estimate leaves out launches, idle units, caches, and the share of its peak that a chip does not
-reach; of communication also what waits for results, and that between hosts of GPUs.
+reach; of communication also what waits for results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED
 from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels
-from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Collective, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
 from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
@@ -68,6 +68,7 @@ class Seconds:
         published rate; they make the estimate a lower bound.
       notes: What was assumed.
       collectives: The time of the links to other devices.
+      sent_nbytes: The bytes that a device sends over them.
     """
 
     compute: float
@@ -77,6 +78,7 @@ class Seconds:
     uncosted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     collectives: float = 0.0
+    sent_nbytes: float = 0.0
 
 
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
@@ -91,6 +93,7 @@ def seconds(lowered: Lowered, chip: Chip) -> Seconds:
         tuple(sorted(walk.uncosted)),
         tuple(walk.notes),
         found.collectives,
+        found.sent,
     )
 
 
@@ -117,6 +120,22 @@ def eqn_seconds(eqn: Eqn, chip: Chip) -> float:
 def transfer_seconds(nbytes: int, chip: Chip) -> float:
     """Return the seconds that bytes take between device and host memory, one way."""
     return nbytes / chip.host_rate
+
+
+def exchange_seconds(exchange: Collective, chip: Chip) -> float | None:
+    """Return the seconds that an exchange takes; None where a rate that it needs is not known.
+
+    The slower of the links between devices and of the network between hosts decides.
+    """
+    if chip.link_rate is None:
+        return None
+    took = exchange.moved_nbytes / chip.link_rate
+    near = exchange.devices if chip.per_host is None else exchange.on_host(chip.per_host)
+    if near == exchange.devices:
+        return took
+    if chip.network_rate is None:
+        return None
+    return max(took, exchange.leaving_nbytes(near) / chip.network_rate)
 
 
 def _matmul_seconds(eqn: Eqn, cost: Cost, dtype: str, chip: Chip) -> float | None:
@@ -165,6 +184,7 @@ class _TimeSum:
     memory: float = 0.0
     transfers: float = 0.0
     collectives: float = 0.0
+    sent: float = 0.0
 
     def add(self, other: _TimeSum, times: int = 1) -> None:
         self.kernels += other.kernels * times
@@ -173,6 +193,7 @@ class _TimeSum:
         self.memory += other.memory * times
         self.transfers += other.transfers * times
         self.collectives += other.collectives * times
+        self.sent += other.sent * times
 
     @property
     def longest(self) -> float:
@@ -213,10 +234,12 @@ class _TimeEstimator:
                 moved = sum(move.nbytes for move in moves(op, self._hosted))
                 transferred += moved * times.get(op.results[0], 1)
             for each in op.collectives:
-                if self.chip.link_rate is None:
+                took = exchange_seconds(each, self.chip)
+                if took is None:
                     self.uncosted.add(each.kind)
                 else:
-                    total.collectives += each.moved_nbytes / self.chip.link_rate
+                    total.collectives += took
+                    total.sent += each.moved_nbytes
         total.transfers = transfer_seconds(transferred, self.chip)
         arrays = {v: array_nbytes(v, lowered) for v in block.inputs}
         for kernel in lowered.ops:

@@ -11,8 +11,8 @@ is written there.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
@@ -66,7 +66,7 @@ def collectives(
         gathered.add((operand, frozenset(loose)))
         left = tuple(tuple(a for a in axes if a not in loose) for axes in split)
         nbytes = _nbytes(operand, left, sizes)
-        yield Collective("all-gather", nbytes, parts(loose, sizes))
+        yield _collective("all-gather", nbytes, loose, sizes)
     if not summed:
         return
     for result in op.results:
@@ -75,10 +75,23 @@ def collectives(
         if scattered:
             whole = tuple(tuple(a for a in axes if a not in scattered) for axes in split)
             nbytes = _nbytes(result, whole, sizes)
-            yield Collective("reduce-scatter", nbytes, parts(scattered, sizes))
+            yield _collective("reduce-scatter", nbytes, scattered, sizes)
         if left_over := summed - scattered:
             nbytes = _nbytes(result, split, sizes)
-            yield Collective("all-reduce", nbytes, parts(left_over, sizes))
+            yield _collective("all-reduce", nbytes, left_over, sizes)
+
+
+def _collective(
+    kind: Exchange, nbytes: int, axes: Iterable[Any], sizes: Mapping[Any, int]
+) -> Collective:
+    """Return what is exchanged along some axes of a mesh, whose last axis numbers neighbours."""
+    apart, found = 1, []
+    wanted = set(axes)
+    for axis in reversed(sizes):
+        if axis in wanted:
+            found.append((sizes[axis], apart))
+        apart *= sizes[axis]
+    return Collective(kind, nbytes, parts(wanted, sizes), tuple(found))
 
 
 def written(op: Op) -> Collective | None:
@@ -96,10 +109,10 @@ def written(op: Op) -> Collective | None:
     if kind is None or not all(axis in sizes for axis in axes):
         return None
     groups = params.get("axis_index_groups")
-    devices = len(groups[0]) if groups else math.prod(sizes[axis] for axis in axes)
     # A sum over a dim of the array comes before that over devices.
     arrays = op.results if kind in ("all-gather", "all-reduce") else op.operands
-    return Collective(kind, sum(array.nbytes for array in arrays), devices)
+    found = _collective(kind, sum(array.nbytes for array in arrays), axes, sizes)
+    return replace(found, devices=len(groups[0])) if groups else found
 
 
 def _each(names: Any) -> tuple[Any, ...]:
@@ -107,7 +120,7 @@ def _each(names: Any) -> tuple[Any, ...]:
 
 
 def _axis_sizes(context: InlineContext | None) -> dict[Any, int]:
-    """Return the sizes of the axes of all `shard_map`s around, by name."""
+    """Return the sizes of the axes of all `shard_map`s around, by name, in the mesh's order."""
     sizes: dict[Any, int] = {}
     while context is not None and context.eqn is not None:
         if jax_compat.primitive_name(context.eqn) == "shard_map":

@@ -6,6 +6,7 @@ mypy checks either, and to make a frozen object takes seven times as long.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,11 +114,14 @@ class Collective:
       nbytes: The bytes of the array on one device: of the gathered one, of the one that is reduced,
         exchanged in parts or handed on.
       devices: How many devices take part in one exchange.
+      axes: The mesh axes along which they are: the size of each, and how many devices apart its
+        neighbours are; none where all are next to each other.
     """
 
     kind: Exchange
     nbytes: int
     devices: int
+    axes: tuple[tuple[int, int], ...] = ()
 
     @property
     def moved_nbytes(self) -> float:
@@ -126,6 +130,27 @@ class Collective:
             return float(self.nbytes)
         once = self.nbytes * (self.devices - 1) / self.devices
         return 2 * once if self.kind == "all-reduce" else once
+
+    def on_host(self, size: int) -> int:
+        """Return how many of the devices are on one host, of hosts with `size` devices each."""
+        axes = self.axes or ((self.devices, 1),)
+        places = itertools.product(*([i * apart for i in range(n)] for n, apart in axes))
+        return min(self.devices, sum(sum(place) < size for place in places))
+
+    def leaving_nbytes(self, near: int) -> float:
+        """Return the bytes that one device sends to other hosts.
+
+        A ring leaves a host once, and there are as many rings as devices of it take part, each over
+        the network adapter of another.
+
+        Args:
+          near: how many of the devices are on one host; fewer than all of them.
+        """
+        if self.kind in _WHOLE:
+            return float(self.nbytes)
+        if self.kind == "all-to-all":
+            return self.nbytes * (self.devices - near) / self.devices
+        return self.moved_nbytes / near
 
 
 @dataclass(slots=True, eq=False)

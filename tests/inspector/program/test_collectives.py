@@ -83,9 +83,11 @@ def test_tensor_parallel_reduces_the_activations():
     # Once a layer forward, once backward.
     assert len(reduced) == 2 * LAYERS
     assert {each.devices for each in reduced} == {4}
+    assert {each.axes for each in reduced} == {((4, 1),)}  # neighbours
     # The gradients of a device's part of the matrices, over the data axis.
     gradients = [e for e in found if e.kind == "all-reduce" and e.nbytes == MATRIX // 4]
     assert len(gradients) == 2 * LAYERS and {each.devices for each in gradients} == {2}
+    assert {each.axes for each in gradients} == {((2, 4),)}  # one of each four
     assert nbytes(found, "all-gather") == 0
 
 

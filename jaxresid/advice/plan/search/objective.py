@@ -14,6 +14,9 @@ from jaxresid.inspector.variants.choices import Variant
 from jaxresid.model import TimeBasis, TimeInterval
 from jaxresid.units import format_bytes
 
+# What rounding explains.
+_SLOWER = 1.001
+
 # What spares less than this share of the function's cost is not worth an edit.
 _WORTH_AN_EDIT = 5e-4
 
@@ -101,21 +104,22 @@ class Objective:
         """
         if self._chip is None:
             return None
-        found, rate = self._told(variant, self._chip), self._chip.link_rate
-        if rate is None:
-            if not EXCHANGES & set(found.uncosted):
-                return None
+        found, chip = self._told(variant, self._chip), self._chip
+        if EXCHANGES & set(found.uncosted):
+            between = "hosts" if chip.link_rate else "them"
             return (
-                "the time does not count what devices exchange: no rate of the links between them"
-                f" is known for {self._chip.title}"
+                "the time does not count all that devices exchange: no rate of the links between"
+                f" {between} is known for {chip.title}"
             )
-        if not found.collectives:
+        if not found.collectives or chip.link_rate is None:
             return None
-        sent = format_bytes(int(found.collectives * rate))
+        sent, network = format_bytes(int(found.sent_nbytes)), ""
+        if chip.network_rate and found.collectives > _SLOWER * found.sent_nbytes / chip.link_rate:
+            network = f", and what goes to other hosts at {_rate(chip.network_rate)}"
         return (
             "the time counts what devices exchange, beside the kernels: each"
-            f" sends {sent} at {rate / 1e9:.0f} GB/s. That was not checked on chips, and XLA may"
-            " exchange otherwise"
+            f" sends {sent} at {_rate(chip.link_rate)}{network}. That was not checked on chips, and"
+            " XLA may exchange otherwise"
         )
 
     def _seconds(self, variant: Variant) -> float:
@@ -126,3 +130,7 @@ class Objective:
         if variant not in self._times:
             self._times[variant] = seconds(variant.lowered, chip)
         return self._times[variant]
+
+
+def _rate(each: float) -> str:
+    return f"{each / 1e9:.0f} GB/s"

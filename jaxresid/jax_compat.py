@@ -1056,13 +1056,13 @@ def put_in(value: Any, memory: str) -> Any:
 
 
 def host_sharding() -> Any:
-    """Return a sharding in the host memory of one device.
+    """Return a sharding in the host memory of one CPU device, so that no other is looked for.
 
     Raises:
-      ValueError: the devices here have none.
+      ValueError: it has none.
     """
     jax = import_jax()
-    mesh = jax.sharding.Mesh(jax.devices()[:1], "device")
+    mesh = jax.sharding.Mesh(jax.devices("cpu")[:1], "device")
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(), memory_kind="pinned_host")
 
 

@@ -86,7 +86,7 @@ def test_every_figure_has_a_page_and_is_plausible(known):
 def test_every_chip_is_that_of_a_place():
     assert [chip_of(parse_place(text)) for text in places_with_rates()] == list(CHIPS)
     assert chip_of(parse_place("cpu")) is None
-    assert chip_of(parse_place("gpu:h100:2x8")) is H100
+    assert chip_of(parse_place("gpu:h100:2x8")) == H100
 
 
 def test_newer_chips_of_a_line_have_more():

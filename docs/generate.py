@@ -14,6 +14,7 @@ import click
 import jaxresid
 from jaxresid.advice.check.rules import traced_rules
 from jaxresid.cli import cli
+from jaxresid.cli.help import ExplainedCommand, grouped
 from jaxresid.linter.rule import Documented, Example
 from jaxresid.linter.rules import all_rules
 
@@ -81,9 +82,14 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"## jaxresid {context.info_name}"
     yield f"```sh\n{context.get_usage().removeprefix('Usage: ')}\n```"
     yield _prose(command.help or "")
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if isinstance(parameter, click.Option) and record and "help" not in parameter.opts[0]:
+    if isinstance(command, ExplainedCommand) and command.examples:
+        lines = [f"# {what}\n{line}" for what, line in command.examples]
+        yield f"```sh\n{chr(10).join(lines)}\n```"
+    for group, options in grouped(command, context):
+        yield f"**{group.value}**"
+        for each in options:
+            record = each.get_help_record(context)
+            assert record is not None
             names, text = record
             yield f"`{names}`\n: {_prose(text)}"
 

@@ -283,17 +283,24 @@ def _umask() -> int:
     return mask
 
 
-def rendered(renderable: RenderableType, output: str | None) -> str:
-    """Return a rich renderable as text: coloured on a terminal only, plain for pipes and files.
+def rendered(renderable: RenderableType, output: str | None, color: str = "auto") -> str:
+    """Return a rich renderable as text, as wide as the terminal, else $COLUMNS, else 80.
 
-    The width is the terminal's, else $COLUMNS, else 80.
+    Args:
+      renderable: What to show.
+      output: The file that the text is for; None or `-` means stdout.
+      color: When to colour: `always`, `never`, or `auto`: on a terminal, not for pipes and files.
     """
     from rich.console import Console
 
     to_stdout = output is None or output == "-"
     is_terminal = to_stdout and sys.stdout.isatty()
     options: dict[str, Any] = {}
-    if is_terminal:
+    if color == "always":
+        options = {"force_terminal": True, "no_color": False, "color_system": "standard"}
+    elif color == "never":
+        options = {"force_terminal": False, "color_system": None}
+    elif is_terminal:
         options["force_terminal"] = True
     elif not to_stdout:
         options["no_color"] = True

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+from click.core import ParameterSource
 
 from jaxresid._version import __version__
+from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import terminal_width, use_color, write
+from jaxresid.cli.options.output import (
+    color_option,
+    format_of,
+    format_option,
+    output_option,
+    traceback_option,
+)
 from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
@@ -67,15 +77,21 @@ def _per_file(context: click.Context, parameter: click.Parameter, value: Sequenc
 
 
 def list_option(
-    name: str, metavar: str, help: str, callback: Callable[..., Any]
+    name: str,
+    metavar: str,
+    help: str,
+    callback: Callable[..., Any],
+    group: Group = Group.RULES,
 ) -> Callable[..., Any]:
     """Return an option that may be given several times, or once with commas."""
-    return click.option(f"--{name}", metavar=metavar, multiple=True, callback=callback, help=help)
+    return option(
+        f"--{name}", metavar=metavar, multiple=True, callback=callback, group=group, help=help
+    )
 
 
-def selectors(name: str, help: str) -> Callable[..., Any]:
+def selectors(name: str, help: str, group: Group = Group.RULES) -> Callable[..., Any]:
     """Return an option that takes rules: codes, prefixes of codes, names."""
-    return list_option(name, "CODES", help, _selectors)
+    return list_option(name, "CODES", help, _selectors, group)
 
 
 def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,40 +109,46 @@ def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say how findings are shown."""
     for decorate in (
-        click.option("-q", "--quiet", is_flag=True, help="Print findings only, no summary."),
-        click.option(
-            "--color",
-            type=click.Choice(("auto", "always", "never")),
-            default="auto",
-            help="Whether to use colours.  [default: on a terminal, unless NO_COLOR is set]",
+        traceback_option,
+        option(
+            "--isolated", is_flag=True, group=Group.GENERAL, help="Ignore all configuration files."
         ),
-        click.option("--isolated", is_flag=True, help="Ignore all configuration files."),
-        click.option(
+        option(
             "--config",
             type=click.Path(path_type=Path),
             metavar="FILE",
+            group=Group.GENERAL,
             help="The pyproject.toml to use instead of the nearest one.",
         ),
-        click.option("--exit-zero", is_flag=True, help="Exit 0 even if there are findings."),
-        click.option(
-            "--ignore-noqa", is_flag=True, help="Also report findings that comments silence."
+        option(
+            "-q",
+            "--quiet",
+            is_flag=True,
+            group=Group.OUTPUT,
+            help="Print findings only, no summary.",
         ),
-        click.option("--statistics", is_flag=True, help="Count the findings by rule."),
-        click.option(
-            "-o",
-            "--output",
-            "--output-file",
-            metavar="FILE",
-            help="Write to this file instead of stdout.",
+        color_option,
+        option(
+            "--exit-zero",
+            is_flag=True,
+            group=Group.OUTPUT,
+            help="Exit 0 even if there are findings.",
         ),
-        click.option(
-            "-f",
-            "--format",
-            "--output-format",
-            "output_format",
-            type=click.Choice(FORMATS),
+        option(
+            "--ignore-noqa",
+            is_flag=True,
+            group=Group.RULES,
+            help="Also report findings that comments silence.",
+        ),
+        option(
+            "--statistics", is_flag=True, group=Group.OUTPUT, help="Count the findings by rule."
+        ),
+        output_option("--output-file"),
+        format_option(
+            *("--output-format", "output_format"),
+            formats=FORMATS,
             envvar="JAXRESID_OUTPUT_FORMAT",
-            help="Output format.  [default: text]",
+            help="The format.  [default: by the suffix of -o, else text]",
         ),
     ):
         command = decorate(command)
@@ -139,6 +161,20 @@ def check_combination(display: DisplayOptions) -> None:
         raise UsageError(
             "--isolated ignores all configuration files; it cannot be combined with --config"
         )
+
+
+def with_format(config: Config, display: DisplayOptions) -> Config:
+    """Return the configuration with the format that the suffix of -o stands for, without -f.
+
+    Call it while the command's context is the current one.
+
+    Raises:
+      click.UsageError: The suffix is that of a format that findings are not shown in.
+    """
+    source = click.get_current_context().get_parameter_source("output_format")
+    if source is ParameterSource.COMMANDLINE:
+        return config
+    return replace(config, output_format=format_of(display.output, FORMATS, config.output_format))
 
 
 def check_statistics(display: DisplayOptions, config: Config) -> None:

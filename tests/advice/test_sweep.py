@@ -567,7 +567,7 @@ class TestProcesses:
     def test_interrupted_and_run_again(self, started, ran, tmp_path, log):
         file = tmp_path / "r.jsonl"
         interrupted = started(
-            "hangs_from_the_third", *EVERYTHING, "-o", "r.jsonl", "--jobs", "2", "--no-cache"
+            "hangs_from_the_third", *EVERYTHING, "--results", "r.jsonl", "--jobs", "2", "--no-cache"
         )
         wait_for(lambda: log.exists() and log.read_text().count("began") >= 4)
         wait_for(lambda: len(file.read_text().splitlines()) == 2)
@@ -582,7 +582,7 @@ class TestProcesses:
         )
         assert not psutil.wait_procs(children, timeout=5)[1]
         assert len(lines(file)) == 2
-        code, out, err = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
+        code, out, err = ran("quick", *EVERYTHING, "--results", "r.jsonl", "--no-cache")
         assert (code, besides_compiles(err)) == (0, "")
         assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
         assert len({line["key"] for line in lines(file)}) == len(lines(file)) == 6
@@ -592,7 +592,7 @@ class TestProcesses:
     @pytest.mark.slow
     def test_two_at_once(self, started, tmp_path, log):
         """On one cache, each with a file of its own."""
-        both = [started("slow", *EVERYTHING, "-o", f"{name}.jsonl") for name in "ab"]
+        both = [started("slow", *EVERYTHING, "--results", f"{name}.jsonl") for name in "ab"]
         for process in both:
             out, err = process.communicate(timeout=60)
             assert (process.returncode, besides_compiles(err)) == (0, "")
@@ -608,14 +608,14 @@ class TestProcesses:
     def test_killed_and_run_again(self, started, ran, tmp_path, log):
         file = tmp_path / "r.jsonl"
         killed = started(
-            "hangs_from_the_third", *EVERYTHING, "-o", "r.jsonl", "--jobs", "2", "--no-cache"
+            "hangs_from_the_third", *EVERYTHING, "--results", "r.jsonl", "--jobs", "2", "--no-cache"
         )
         wait_for(lambda: log.exists() and log.read_text().count("began") >= 4)
         wait_for(lambda: len(file.read_text().splitlines()) == 2)
         children = compilers_below(killed.pid)
         killed.kill()
         assert not psutil.wait_procs(children, timeout=10)[1]
-        code, out, _ = ran("quick", *EVERYTHING, "-o", "r.jsonl", "--no-cache")
+        code, out, _ = ran("quick", *EVERYTHING, "--results", "r.jsonl", "--no-cache")
         assert (code, len(lines(file))) == (0, 6)
         assert out.endswith("6 results: 4 compiled, 2 already in the file\n")
 
@@ -686,7 +686,7 @@ memory at XLA's peak · x does not fit · none 1.0
     )
     def test_where_the_batch_goes(self, run, arguments):
         code, _, err = run(
-            "m.py:loss", *arguments, "--on", "cpu", "--batch", "2,4", *NONE, "-o", "r"
+            "m.py:loss", *arguments, "--on", "cpu", "--batch", "2,4", *NONE, "--results", "r"
         )
         assert code == 0
         assert {line.partition(",")[0] for line in err.splitlines()} == {
@@ -707,8 +707,8 @@ memory at XLA's peak · x does not fit · none 1.0
             (["--batch", "2", "--arg", "f32[3,8,8]"], "no SPEC has a dimension named batch"),
             (["--arg", "f32[batch,8]"], "has a dimension `batch`: give its size with --batch"),
             ([], "loss_inputs is called with no arguments to make the inputs, but needs batch"),
-            (["--batch", "2", "-o", "-"], "not stdout"),
-            (["--batch", "2", "-o", "m.py"], "something other than the results of a sweep"),
+            (["--batch", "2", "--results", "-"], "not stdout"),
+            (["--batch", "2", "--results", "m.py"], "something other than the results of a sweep"),
             (["--batch", "2", "--policy", "dotty"], "no policy 'dotty'"),
             (["--batch", "2", "--at", "m.py:99"], "no place 'm.py:99'"),
         ],
@@ -736,10 +736,10 @@ memory at XLA's peak · x does not fit · none 1.0
 
     @pytest.mark.integration
     def test_warnings_are_said(self, run):
-        run(*EVERYTHING, "-o", "r")
+        run(*EVERYTHING, "--results", "r")
         with open("r", "a") as file:
             file.write('{"schema"')
-        code, out, _ = run(*EVERYTHING, "-o", "r")
+        code, out, _ = run(*EVERYTHING, "--results", "r")
         assert code == 0
         assert (
             "\nwarning: r: the last line was incomplete; removed\n"

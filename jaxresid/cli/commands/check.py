@@ -6,8 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
-
+from jaxresid.cli.help import command
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
@@ -24,6 +23,7 @@ from jaxresid.cli.show_findings import (
     selecting_options,
     show,
     showing_options,
+    with_format,
 )
 from jaxresid.linter.run.files import LintRun
 from jaxresid.render.style.words import place_text
@@ -43,7 +43,12 @@ class CheckRequest(NamedTuple):
     quiet: bool
 
 
-@click.command()
+@command(
+    examples=(
+        ("findings at the lines they are about", "jaxresid check train.py:loss"),
+        ("in a workflow of GitHub", "jaxresid check train.py:loss --format github"),
+    )
+)
 @target_options
 @selecting_options
 @showing_options
@@ -63,6 +68,7 @@ def check(options: TargetOptions, compile_: bool, compiling: CompilingOptions, *
     request = CheckRequest(**{k: v for k, v in given.items() if k not in names})
     check_combination(request)
     config = load(Path(), overriding, config_file=request.config, isolated=request.isolated)
+    config = with_format(config, request)
     run = LintRun(
         config,
         nearest=None if request.isolated or request.config is not None else overriding,

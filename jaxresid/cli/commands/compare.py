@@ -6,7 +6,8 @@ import functools
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progress, tell, write
+from jaxresid.cli.help import command, option
+from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
@@ -14,34 +15,44 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 
 
-@click.command()
+@command(
+    examples=(
+        ("each of JAX's policies", "jaxresid compare train.py:loss --on tpu:v5e"),
+        (
+            "two of JAX's and one of your own",
+            "jaxresid compare train.py:loss --policy dots_saveable --policy train:mine",
+        ),
+        ("run each on this machine, and time it", "jaxresid compare train.py:loss --measure"),
+    )
+)
 @target_options
 @output_options(("text", "json"))
-@click.option(
+@option(
     "--at",
     metavar="PLACE",
     help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
     " whole, or a place such as model.py:42. segments compares loops in checkpointed segments, and"
     " Python loops in groups, instead of policies.  [default: the first of these that matters]",
 )
-@click.option(
+@option(
     "--policy",
     "policies",
     multiple=True,
     metavar="MODULE:POLICY",
     help="A policy of your own, besides JAX's. Repeat for more.",
 )
-@click.option(
+@option(
     "--measure",
     is_flag=True,
     help="Run each policy on the local device, with random inputs, and compare times and"
     " gradients.",
 )
-@click.option(
+@option(
     "--rounds",
     type=click.IntRange(min=1),
     metavar="N",
@@ -50,8 +61,7 @@ from jaxresid.cli.options.places import asks_compiler, placed
 @functools.partial(compile_options, compiles_unasked=True)
 def compare(
     options: TargetOptions,
-    format_: str,
-    output: str | None,
+    output: Output,
     at: str | None,
     policies: tuple[str, ...],
     measure: bool,
@@ -71,7 +81,7 @@ def compare(
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")
     options, places = placed(options, compiles=compile_, measures=measure)
-    with showing_progress(f"tracing {options.target}") as say:
+    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
         found, request = subject_of(options)
         from jaxresid import jax_compat
         from jaxresid.advice.compare.compare import (
@@ -94,13 +104,13 @@ def compare(
             limit_s=limit_s(compiling),
             progress=say,
         )
-    if format_ == "json":
+    if output.format == "json":
         text = result.to_json()
     else:
         from jaxresid.render.tables.compare import render_comparison
 
-        text = rendered(render_comparison(result, encoding_of(output)), output)
-    write(text, output)
+        text = output.rendered(render_comparison(result, output.encoding))
+    output.write(text)
     failed = [row for row in result.rows if row.policy in policies and row.error]
     for row in failed:
         tell(f"jaxresid: error: --policy {row.policy}: {row.error}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, rendered, showing_progress, write
+from jaxresid.cli.help import command, option
+from jaxresid.cli.main import EXIT_FAILED, showing_progress, write
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compiling_options,
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, output_options, subject_of, target_options
+from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 
 
@@ -25,11 +27,19 @@ def _list_places(context: click.Context, parameter: click.Parameter, value: bool
     context.exit()
 
 
-@click.command()
+@command(
+    examples=(
+        (
+            "does it fit into one TPU, or one GPU?",
+            "jaxresid compile train.py:loss --on tpu:v5e --on gpu:h100",
+        ),
+        ("the places there are", "jaxresid compile --list-places"),
+    )
+)
 @target_options
 @output_options(("text", "json"))
 @compiling_options
-@click.option(
+@option(
     "--list-places",
     is_flag=True,
     is_eager=True,
@@ -39,8 +49,7 @@ def _list_places(context: click.Context, parameter: click.Parameter, value: bool
 )
 def compile(
     options: TargetOptions,
-    format_: str,
-    output: str | None,
+    output: Output,
     compiling: CompilingOptions,
 ) -> int:
     """Compile TARGET ahead of time, and say whether it fits.
@@ -51,18 +60,18 @@ def compile(
     known), 1 if it does not or may not, 2 if it could not be compiled.
     """
     options, places = placed(options, compiles=True, several=True)
-    with showing_progress(f"tracing {options.target}") as say:
+    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
         found, _ = subject_of(options)
         from jaxresid.advice.compile.ahead_of_time import compiled_report
 
         result = compiled_report(found, places, settings(compiling), say)
-    if format_ == "json":
+    if output.format == "json":
         text = result.to_json()
     else:
         from jaxresid.render.report.compiled import render_compiled
 
-        text = rendered(render_compiled(result), output)
-    write(text, output)
+        text = output.rendered(render_compiled(result))
+    output.write(text)
     if print_errors(result.compiled):
         return EXIT_FAILED
     return 1 if any(row.fits is False or row.may_fit for row in result.compiled) else 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from jaxresid.cli.help import ExplainedCommand, Group, command, option
 from jaxresid.cli.main import tell, write
 from jaxresid.cli.show_findings import (
     check_combination,
@@ -20,6 +21,7 @@ from jaxresid.cli.show_findings import (
     selectors,
     show,
     showing_options,
+    with_format,
 )
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import FoundFile, UsageError, discover
@@ -65,7 +67,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str | Non
     return parse_target_jax(value) if value else None
 
 
-class _Command(click.Command):
+class _Command(ExplainedCommand):
     """A command that takes the reason of --add-noqa from `--add-noqa=REASON` only, as ruff does.
 
     A path that follows is a path.
@@ -77,70 +79,117 @@ class _Command(click.Command):
         return super().parse_args(ctx, bare + args[end:])
 
 
-@click.command(cls=_Command)
+@command(
+    cls=_Command,
+    examples=(
+        ("the current directory", "jaxresid lint"),
+        ("look at the fixes, which --fix makes", "jaxresid lint src --diff"),
+        ("for code scanning", "jaxresid lint src -o findings.sarif"),
+    ),
+)
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
-@click.option("--fix/--no-fix", default=None, help="Apply the safe fixes, and report what is left.")
-@click.option(
+@option(
+    "--fix/--no-fix",
+    group=Group.FIXES,
+    default=None,
+    help="Apply the safe fixes, and report what is left.",
+)
+@option(
     "--unsafe-fixes/--no-unsafe-fixes",
+    group=Group.FIXES,
     default=None,
     help="With --fix or --diff, also make fixes that may change values, memory or compute.",
 )
-@click.option("--fix-only", is_flag=True, help="Apply the fixes and report nothing.")
-@click.option("--diff", is_flag=True, help="Print the fixes as a diff and write nothing.")
-@click.option("--show-fixes", is_flag=True, help="List the fixes that were made.")
+@option("--fix-only", group=Group.FIXES, is_flag=True, help="Apply the fixes and report nothing.")
+@option(
+    "--diff", group=Group.FIXES, is_flag=True, help="Print the fixes as a diff and write nothing."
+)
+@option("--show-fixes", group=Group.FIXES, is_flag=True, help="List the fixes that were made.")
 @selecting_options
-@selectors("fixable", "Rules whose fixes may be applied.")
-@selectors("unfixable", "Rules whose fixes may not be applied.")
-@list_option("exclude", "GLOBS", "Files and directories to leave out.", _globs)
+@selectors("fixable", "Rules whose fixes may be applied.", Group.FIXES)
+@selectors("unfixable", "Rules whose fixes may not be applied.", Group.FIXES)
+@list_option("exclude", "GLOBS", "Files and directories to leave out.", _globs, Group.FILES)
 @list_option(
     "extend-exclude",
     "GLOBS",
     "Files and directories to leave out besides the default ones.",
     _globs,
+    Group.FILES,
 )
-@click.option(
+@option(
     "--force-exclude/--no-force-exclude",
+    group=Group.FILES,
     default=None,
     help="Leave out excluded files even if they are named, as a commit hook does.",
 )
-@click.option(
+@option(
     "--respect-gitignore/--no-respect-gitignore",
+    group=Group.FILES,
     default=None,
     help="Leave out the files that .gitignore names.  [default: respect]",
 )
-@click.option(
+@option(
     "--target-jax",
+    group=Group.RULES,
     metavar="X.Y",
     callback=_target,
     help="The newest JAX that the code must run on.  [default: what pyproject.toml allows]",
 )
 @showing_options
-@click.option("--show-files", is_flag=True, help="List the files that would be linted.")
-@click.option(
+@option(
+    "--show-files", group=Group.FILES, is_flag=True, help="List the files that would be linted."
+)
+@option(
     "--add-noqa",
+    group=Group.FIXES,
     metavar="[=REASON]",
     default=None,
     help="Silence every finding with a comment in the source, and a reason if one is given.",
 )
-@click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if anything was fixed.")
-@click.option(
-    "-n", "--no-cache", "cache", flag_value=False, default=True, help="Do not use the cache."
+@option(
+    "--exit-non-zero-on-fix", group=Group.FIXES, is_flag=True, help="Exit 1 if anything was fixed."
 )
-@click.option("--cache-dir", metavar="DIR", help="The cache directory.  [default: .jaxresid_cache]")
-@click.option(
-    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="The number of processes."
+@option(
+    "-n",
+    "--no-cache",
+    "cache",
+    group=Group.GENERAL,
+    flag_value=False,
+    default=True,
+    help="Do not use the cache.",
 )
-@click.option("--stdin-filename", metavar="FILE", help="The file name of the source read from `-`.")
-@click.option("-w", "--watch", is_flag=True, help="Lint again whenever a file changes.")
-@click.option("--traceback", is_flag=True, help="Show the tracebacks of errors.")
-def lint(traceback: bool, **given: Any) -> int:
+@option(
+    "--cache-dir",
+    type=click.Path(),
+    group=Group.GENERAL,
+    metavar="DIR",
+    help="The cache directory.  [default: .jaxresid_cache]",
+)
+@option(
+    "-j",
+    "--jobs",
+    group=Group.GENERAL,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The number of processes.",
+)
+@option(
+    "--stdin-filename",
+    type=click.Path(),
+    group=Group.FILES,
+    metavar="FILE",
+    help="The file name of the source read from `-`.",
+)
+@option(
+    "-w", "--watch", group=Group.GENERAL, is_flag=True, help="Lint again whenever a file changes."
+)
+def lint(**given: Any) -> int:
     """Find misplaced and mistaken uses of jax.checkpoint in code.
 
     PATHS are files and directories, by default the current directory; `-` is standard input. The
     linted code is neither imported nor run. Exits 0 if there are only infos, 1 if there are
     findings, 2 if something went wrong.
     """
-    del traceback
     names = {f.name for f in fields(Options)}
     options = Options(**{k: v for k, v in given.items() if k in names})
     rest = {k: v for k, v in given.items() if k not in names}
@@ -204,7 +253,8 @@ def _run_once(request: LintRequest, options: Options) -> int:
 
 def _base(request: LintRequest, options: Options) -> Config:
     start = Path(request.stdin_filename or ".")
-    return load(start, options, config_file=request.config, isolated=request.isolated)
+    found = load(start, options, config_file=request.config, isolated=request.isolated)
+    return with_format(found, request)
 
 
 def _found(request: LintRequest, run: LintRun) -> tuple[Any, ...]:

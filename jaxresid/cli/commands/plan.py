@@ -8,16 +8,17 @@ from typing import get_args
 
 import click
 
-from jaxresid.cli.main import EXIT_INTERRUPTED, encoding_of, rendered, showing_progress, tell, write
+from jaxresid.cli.help import command, option
+from jaxresid.cli.main import EXIT_INTERRUPTED, showing_progress, tell
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import CompilingOptions, compile_options, limit_s, settings
 from jaxresid.cli.options.inputs import (
     TargetOptions,
-    output_options,
     provide_devices,
     requested,
     target_options,
 )
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.cli.verify_edit import verify, with_second_process
@@ -26,17 +27,32 @@ from jaxresid.option_types import Minimized
 from jaxresid.xla.places import memory_of, why_unavailable
 
 
-@click.command()
+@command(
+    examples=(
+        (
+            "what would make it fit into 12 GiB, or into an H100?",
+            "jaxresid plan train.py:loss --budget 12GiB",
+        ),
+        (
+            "the same as an edit of the source, which nothing writes",
+            "jaxresid plan train.py:loss --budget gpu:h100 --diff",
+        ),
+        (
+            "the largest batch per second that fits",
+            "jaxresid plan train.py:loss --batch 8..64 --maximize throughput",
+        ),
+    )
+)
 @target_options
 @output_options(("text", "json"))
-@click.option(
+@option(
     "--budget",
     callback=size(is_room=True),
     metavar="SIZE",
     help="The memory that the peak has to fit into: 12GiB, 800MB, 4096.  [default: what a program"
     " can have of one device of --on]",
 )
-@click.option(
+@option(
     "--microbatches",
     callback=batches.counts,
     metavar="N",
@@ -44,25 +60,25 @@ from jaxresid.xla.places import memory_of, why_unavailable
     " number, several (1,4) or a range (1..16), of which those are tried that divide the batch."
     "  [default: 1]",
 )
-@click.option(
+@option(
     "--minimize",
     type=click.Choice(get_args(Minimized)),
     help="recompute: the FLOPs that are run again. time: the estimated time of an item of the"
     " batch, transfers included. memory: the peak.  [default: recompute, with --offload time]",
 )
-@click.option(
+@option(
     "--maximize",
     type=click.Choice(["throughput"]),
     help="throughput: the items of the batch per second, estimated as the time.",
 )
-@click.option(
+@option(
     "--offload",
     is_flag=True,
     help="Allow moving values to the host, and minimise the estimated time, transfers included,"
     " instead of the recomputed FLOPs.",
 )
-@click.option("--diff", "diff_", is_flag=True, help="Print the edit to the source as a diff.")
-@click.option(
+@option("--diff", "diff_", is_flag=True, help="Print the edit to the source as a diff.")
+@option(
     "--write",
     "write_",
     is_flag=True,
@@ -72,8 +88,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
 @functools.partial(compile_options, compiles_unasked=True)
 def plan(
     options: TargetOptions,
-    format_: str,
-    output: str | None,
+    output: Output,
     budget: int | None,
     microbatches: tuple[int, ...],
     minimize: Minimized | None,
@@ -99,8 +114,8 @@ def plan(
         raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
-    if diff_ and format_ != "text":
-        raise click.UsageError(f"--diff prints a diff, not {format_}; leave out --format")
+    if diff_ and output.format != "text":
+        raise click.UsageError(f"--diff prints a diff, not {output.format}; leave out --format")
     options, (place,) = placed(options, compiles=False)
     if budget is None:
         budget = memory_of(place)
@@ -109,7 +124,7 @@ def plan(
         raise InputsError(unavailable)
     confirms = compile_ or place.kind == "cpu" or (write_ and not unavailable)
     options, _ = placed(options, compiles=confirms)
-    with showing_progress(f"tracing {options.target}") as say:
+    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
         from jaxresid.advice.plan.confirmation import compiles_for
         from jaxresid.advice.plan.joint.api import aim_of
         from jaxresid.advice.plan.joint.configurations import Configurations, Grid
@@ -166,12 +181,12 @@ def plan(
     if diff_:
         text = writing.diff(edits)
         tell(f"jaxresid: {verdict_text(result)}")
-    elif format_ == "json":
+    elif output.format == "json":
         text = result.to_json()
     else:
-        text = rendered(render_plan(result, encoding_of(output)), output)
+        text = output.rendered(render_plan(result, output.encoding))
     if text:
-        write(text, output, verbatim=diff_)
+        output.write(text, verbatim=diff_)
     if result.interrupted:
         tell("jaxresid: interrupted; this is the best plan found so far")
         return EXIT_INTERRUPTED

@@ -7,7 +7,8 @@ from typing import get_args
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, encoding_of, rendered, showing_progress, write
+from jaxresid.cli.help import command, option
+from jaxresid.cli.main import EXIT_FAILED, showing_progress
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
@@ -15,7 +16,8 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, inspected, output_options, target_options
+from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
@@ -24,33 +26,45 @@ from jaxresid.render.report.rows import View
 from jaxresid.safe_text import visible
 
 
-@click.command()
+@command(
+    examples=(
+        (
+            "inputs from loss_inputs() or example_inputs() of the same file",
+            "jaxresid report train.py:loss",
+        ),
+        (
+            "inputs by shape and type; figures for a GPU that need not be here",
+            "jaxresid report train.py:loss --arg 'f32[64,512]' --on gpu:h100",
+        ),
+        (
+            "with the compiler's own figures, as JSON",
+            "jaxresid report train.py:loss --compile -o report.json",
+        ),
+    )
+)
 @target_options
 @output_options(("text", "json", "jax"))
-@click.option(
+@option(
     "--group-by",
     type=click.Choice(get_args(GroupBy)),
     help="Sum the residuals by this; none: one row for each residual.  [default: one row for"
     " identical residuals]",
 )
-@click.option(
+@option(
     "--top", type=click.IntRange(min=1), metavar="N", help="Show at most N rows.  [default: 20]"
 )
-@click.option(
+@option(
     "--min-bytes",
     callback=size(),
     default="0",
     metavar="SIZE",
     help="Leave out smaller rows: 4096, 1MiB, 2GB.",
 )
-@click.option(
-    "--all", "all_", is_flag=True, help="Show every row, including arguments and literals."
-)
+@option("--all", "all_", is_flag=True, help="Show every row, including arguments and literals.")
 @functools.partial(compile_options, compiles_unasked=True)
 def report(
     options: TargetOptions,
-    format_: str,
-    output: str | None,
+    output: Output,
     group_by: GroupBy | None,
     top: int | None,
     min_bytes: int,
@@ -69,7 +83,7 @@ def report(
     CPU, where peaks are not estimated, XLA's figures are there anyway. Exits 0, or 2 if something
     went wrong.
     """
-    if (compile_ or compiling.given()) and format_ == "jax":
+    if (compile_ or compiling.given()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
     view = View(
         group_by=group_by,
@@ -78,16 +92,16 @@ def report(
         all=all_,
     )
     options, places = placed(options, compiles=compile_)
-    with showing_progress(f"tracing {options.target}") as say:
+    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
         found = inspected(options)
-        if compile_ or (asks_compiler(places) and format_ != "jax"):
+        if compile_ or (asks_compiler(places) and output.format != "jax"):
             from jaxresid.advice.compile.report import confirmed
 
             found = confirmed(
                 found, settings(compiling), say, checkpoints=compile_, limit_s=limit_s(compiling)
             )
         result = found.report
-        if format_ == "jax":
+        if output.format == "jax":
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
             if found.report.target.mode == "step":
@@ -96,17 +110,17 @@ def report(
                     " functions only; use -f text or json, or --mode function"
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
-    if format_ == "json":
+    if output.format == "json":
         from jaxresid.render.json import report_json
 
         text = report_json(result)
-    elif format_ == "jax":
+    elif output.format == "jax":
         from jaxresid.render.report.totals import totals_lines
 
         text = "\n".join([*map(visible, lines), *totals_lines(result)])
     else:
         from jaxresid.render.report.text import render_report
 
-        text = rendered(render_report(result, view, encoding_of(output)), output)
-    write(text, output)
+        text = output.rendered(render_report(result, view, output.encoding))
+    output.write(text)
     return EXIT_FAILED if print_errors(result.compiled) else 0

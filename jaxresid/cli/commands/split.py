@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import click
 
-from jaxresid.cli.main import rendered, showing_progress, write
-from jaxresid.cli.options.inputs import TargetOptions, function_options, inspected, output_options
+from jaxresid.cli.help import command, option
+from jaxresid.cli.main import showing_progress
+from jaxresid.cli.options.inputs import TargetOptions, function_options, inspected
+from jaxresid.cli.options.output import Output, output_options
 
 
-@click.command()
+@command(
+    examples=(("with the source line of each equation", "jaxresid split train.py:loss --source"),)
+)
 @function_options
 @output_options(("text", "json"))
-@click.option(
+@option(
     "--mode",
     type=click.Choice(["auto", "function"]),
     default="auto",
     show_default=True,
     help="function: differentiate TARGET, whatever it is. auto: refuse a training step.",
 )
-@click.option("--source", is_flag=True, help="Show the source line of each eqn.")
-@click.option(
+@option("--source", is_flag=True, help="Show the source line of each eqn.")
+@option(
     "--max-eqns",
     type=click.IntRange(min=1),
     default=200,
@@ -27,7 +31,7 @@ from jaxresid.cli.options.inputs import TargetOptions, function_options, inspect
     metavar="N",
     help="Show at most N eqns of each jaxpr.",
 )
-@click.option(
+@option(
     "--depth",
     type=click.IntRange(min=0),
     default=2,
@@ -37,8 +41,7 @@ from jaxresid.cli.options.inputs import TargetOptions, function_options, inspect
 )
 def split(
     options: TargetOptions,
-    format_: str,
-    output: str | None,
+    output: Output,
     source: bool,
     max_eqns: int,
     depth: int,
@@ -49,18 +52,18 @@ def split(
     training step has both passes in one jaxpr. The two are shown side by side if the terminal is
     wide enough, else one above the other.
     """
-    with showing_progress(f"tracing {options.target}"):
+    with showing_progress(f"tracing {options.target}", quiet=output.quiet):
         inspection = inspected(options)
 
         found = inspection.subject.split(inspection.report, max_eqns=max_eqns, depth=depth)
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
-    if format_ == "json":
+    if output.format == "json":
         from jaxresid.render.json import split_json
 
         text = split_json(found)
     else:
         from jaxresid.render.report.split import render_split
 
-        text = rendered(render_split(found, source=source), output)
-    write(text, output)
+        text = output.rendered(render_split(found, source=source))
+    output.write(text)

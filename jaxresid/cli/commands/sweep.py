@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxresid.cli.main import EXIT_FAILED, rendered, showing_progress, tell, write
+from jaxresid.cli.help import command, option
+from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
@@ -16,6 +17,7 @@ from jaxresid.cli.options.compiling import (
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 from jaxresid.errors import InputsError
 
@@ -23,9 +25,21 @@ if TYPE_CHECKING:
     from jaxresid.inspector.subject.base import Subject
 
 
-@click.command()
+@command(
+    examples=(
+        (
+            "two batch sizes on two places",
+            "jaxresid sweep train.py:loss --batch 8,16 --on gpu:h100 --on tpu:v5e",
+        ),
+        (
+            "continue where an interrupted sweep ended",
+            "jaxresid sweep train.py:loss --batch 8..64 --results sweep.jsonl",
+        ),
+    )
+)
 @target_options
-@click.option(
+@output_options(("text", "json-lines"))
+@option(
     "--policy",
     "policies",
     multiple=True,
@@ -34,21 +48,22 @@ if TYPE_CHECKING:
     "  [default: none, as-written, dots_saveable, dots_with_no_batch_dims_saveable,"
     " nothing_saveable]",
 )
-@click.option(
+@option(
     "--at",
     metavar="PLACE",
     help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
     " whole, or a place such as model.py:42.  [default: the first of these that matters]",
 )
 @compiling_options
-@click.option(
+@option(
     "--scheduler",
     metavar="ADDRESS",
     help="Compile on the workers of a Dask cluster: tcp://host:8786.",
 )
-@click.option(
-    "-o",
-    "--output",
+@option(
+    "--results",
+    "results_file",
+    type=click.Path(),
     metavar="FILE",
     help="Add each result to this file as a line of JSON as soon as it is known. Results that are"
     " already in the file are not compiled again.",
@@ -59,26 +74,27 @@ def sweep(
     at: str | None,
     compiling: CompilingOptions,
     scheduler: str | None,
-    output: str | None,
+    results_file: str | None,
+    output: Output,
 ) -> int:
     """Compile TARGET for several policies, batch sizes and places.
 
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced here, and each compilation runs in its own process, here
-    or on a Dask cluster. Run an interrupted sweep again with the same -o to continue it. Exits 0, 2
-    if something could not be compiled, or 130 if interrupted.
+    or on a Dask cluster. Run an interrupted sweep again with the same --results to continue it.
+    Exits 0, 2 if something could not be compiled, or 130 if interrupted.
     """
-    if output == "-":
-        raise InputsError("-o needs a file to add the results to, not stdout")
+    if results_file == "-":
+        raise InputsError("--results needs a file to add the results to, not stdout")
     batches.check_specs((*options.arg, *options.kwarg), options.batch)
     options, places = placed(options, compiles=True, several=True)
     with contextlib.ExitStack() as stack:
-        say = stack.enter_context(showing_progress(f"tracing {options.target}"))
+        say = stack.enter_context(showing_progress(f"tracing {options.target}", quiet=output.quiet))
         from jaxresid.advice.sweep.results import Results
         from jaxresid.advice.sweep.sweep import POLICIES, Grid, swept
 
         chosen = settings(compiling)
-        file = stack.enter_context(Results.open(output)) if output is not None else None
+        file = stack.enter_context(Results.open(results_file)) if results_file is not None else None
         if scheduler is not None:
             from jaxresid.xla.processes.cluster import cluster
 
@@ -92,13 +108,17 @@ def sweep(
         except KeyboardInterrupt:
             if file is not None:
                 tell(
-                    f"jaxresid: interrupted; {output} has the results so far, and the same command"
-                    " continues from there"
+                    f"jaxresid: interrupted; {results_file} has the results so far, and the same"
+                    " command continues from there"
                 )
             raise
-    from jaxresid.render.tables.sweep import render_sweep
+    if output.format == "json-lines":
+        text = "\n".join(row.to_json() for row in result.rows)
+    else:
+        from jaxresid.render.tables.sweep import render_sweep
 
-    write(rendered(render_sweep(result), None), None)
+        text = output.rendered(render_sweep(result))
+    output.write(text)
     failed = sum(row.error is not None for row in result.rows)
     if failed:
         click.echo(

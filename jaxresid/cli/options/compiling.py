@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import tell
 from jaxresid.cli.options.places import asks_compiler
 from jaxresid.cli.options.sizes import size
@@ -57,28 +58,34 @@ class CompilingOptions:
 def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the command receives them as one `CompilingOptions`, `compiling`."""
 
-    @click.option(
+    @option(
         "--jobs",
+        group=Group.COMPILING,
         type=click.IntRange(min=1),
         metavar="N",
         help="How many programs to compile at once.  [default: depends on the number of cores]",
     )
-    @click.option(
+    @option(
         "--timeout",
+        group=Group.COMPILING,
         callback=_seconds,
         metavar="TIME",
         help="Stop a compilation after this long: 90, 10m, 1h.  [default: 10m]",
     )
-    @click.option(
+    @option(
         "--memory-limit",
+        group=Group.COMPILING,
         callback=size(is_room=True),
         metavar="SIZE",
         help="Stop a compilation that takes more memory than this: 8GiB.",
     )
-    @click.option("--no-cache", is_flag=True, help="Do not reuse earlier compilations.")
-    @click.option(
+    @option(
+        "--no-cache", is_flag=True, group=Group.COMPILING, help="Do not reuse earlier compilations."
+    )
+    @option(
         "--xla-flag",
         "xla_flags",
+        group=Group.COMPILING,
         multiple=True,
         callback=_flags,
         metavar="NAME=VALUE",
@@ -107,14 +114,9 @@ def compile_options(
         before it writes.
     """
 
-    @click.option(
-        "--compile",
-        "compile_",
-        is_flag=True,
-        help="Also compile for the place of --on, and show XLA's figures.",
-    )
-    @click.option(
+    @option(
         "--compile-time",
+        group=Group.COMPILING,
         callback=_seconds,
         metavar="TIME",
         help="What the compilations of --compile may take, all together: 90, 10m, 1h.  [default:"
@@ -131,7 +133,13 @@ def compile_options(
             raise click.UsageError(f"{compiling.given()[0]} needs --compile")
         return command(target, compile_=compile_, compiling=compiling, **options)
 
-    return compiling_options(wrapped)
+    return option(
+        "--compile",
+        "compile_",
+        group=Group.COMPILING,
+        is_flag=True,
+        help="Also compile for the place of --on, and show XLA's figures.",
+    )(compiling_options(wrapped))
 
 
 def settings(compiling: CompilingOptions) -> CompileSettings:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from jaxresid.cli.main import check_output
+from jaxresid.cli.help import Group, option
 from jaxresid.cli.options import batches, named_targets
 from jaxresid.cli.options.places import place_of, place_options
 from jaxresid.errors import InputsError, SpecError, TargetError
@@ -57,8 +57,9 @@ class TargetOptions:
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --mode, how the target is judged, the options of places and of `function_options`."""
-    command = click.option(
+    command = option(
         "--mode",
+        group=Group.INPUTS,
         type=click.Choice(get_args(Mode)),
         default="auto",
         show_default=True,
@@ -73,63 +74,74 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add TARGET and its options; the command receives them as one `TargetOptions`."""
 
     @named_targets.target_argument
-    @click.option(
-        "--inputs",
-        metavar="REF",
-        help="The function that returns the inputs: module:attr, or a name in the target's module."
-        " It is called under jax.eval_shape.  [default: <fn>_inputs or example_inputs, if it"
-        " exists]",
-    )
-    @click.option(
-        "--concrete-inputs",
-        is_flag=True,
-        help="Call the --inputs function without tracing it, if it cannot be traced.",
-    )
-    @click.option(
+    @option(
         "--arg",
+        group=Group.INPUTS,
         multiple=True,
         metavar="SPEC",
         help="One positional argument: f32[64,512], key[], '{\"w\": f32[4,4]}', or a Python"
         " literal, which is static; with --mesh f32[64,512]@data,model. Repeat for more.",
     )
-    @click.option(
-        "--mesh",
+    @option(
+        "--kwarg",
+        group=Group.INPUTS,
         multiple=True,
-        metavar="AXIS=SIZE,...",
-        help="Split the arrays over a mesh of devices, which need not be present: data=4,model=2."
-        " Bytes are then those of one device. plan takes several to choose from: repeat it.",
+        metavar="NAME=SPEC",
+        help="One keyword argument. Repeat for more.",
     )
-    @click.option(
-        "--mesh-mode",
-        type=click.Choice(get_args(MeshMode)),
-        help="auto: the compiler decides how computed values are split. explicit: their types do,"
-        " as with axes of jax.sharding.AxisType.Explicit.  [default: auto]",
+    @option(
+        "--inputs",
+        group=Group.INPUTS,
+        metavar="REF",
+        help="The function that returns the inputs: module:attr, or a name in the target's module."
+        " It is called under jax.eval_shape.  [default: <fn>_inputs or example_inputs, if it"
+        " exists]",
     )
-    @click.option(
-        "--kwarg", multiple=True, metavar="NAME=SPEC", help="One keyword argument. Repeat for more."
+    @option(
+        "--concrete-inputs",
+        group=Group.INPUTS,
+        is_flag=True,
+        help="Call the --inputs function without tracing it, if it cannot be traced.",
     )
-    @click.option(
+    @option(
         "--build",
+        group=Group.INPUTS,
         is_flag=True,
         help="TARGET takes no arguments and returns (fun, args) or (fun, args, kwargs).",
     )
-    @click.option(
-        "--argnums",
-        metavar="N,...",
-        callback=_argnums,
-        help="The positional arguments to differentiate.  [default: every float or complex leaf]",
-    )
-    @click.option("--has-aux", is_flag=True, help="The function returns (output, aux).")
-    @click.option(
+    @option(
         "--batch",
+        group=Group.INPUTS,
         callback=batches.parsed,
         metavar="N",
         help="The batch size: it replaces the word batch in a SPEC, such as f32[batch,2048], or is"
         " passed as batch (or batch_size) to the function that makes the inputs. Several for plan"
         " and sweep: N,... or 8..64, which doubles.",
     )
-    @click.option(
-        "--traceback", is_flag=True, expose_value=False, help="Show the tracebacks of errors."
+    @option(
+        "--mesh",
+        group=Group.INPUTS,
+        multiple=True,
+        metavar="AXIS=SIZE,...",
+        help="Split the arrays over a mesh of devices, which need not be present: data=4,model=2."
+        " Bytes are then those of one device. plan takes several to choose from: repeat it.",
+    )
+    @option(
+        "--mesh-mode",
+        group=Group.INPUTS,
+        type=click.Choice(get_args(MeshMode)),
+        help="auto: the compiler decides how computed values are split. explicit: their types do,"
+        " as with axes of jax.sharding.AxisType.Explicit.  [default: auto]",
+    )
+    @option(
+        "--argnums",
+        group=Group.INPUTS,
+        metavar="N,...",
+        callback=_argnums,
+        help="The positional arguments to differentiate.  [default: every float or complex leaf]",
+    )
+    @option(
+        "--has-aux", is_flag=True, group=Group.INPUTS, help="The function returns (output, aux)."
     )
     @functools.wraps(command)
     def wrapped(**options: Any) -> Any:
@@ -144,35 +156,6 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(chosen, **options)
 
     return wrapped
-
-
-def output_options(formats: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds --format and --output."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            callback=_output,
-            help="Write to this file instead of stdout.",
-        )(command)
-        return click.option(
-            "-f",
-            "--format",
-            "format_",
-            type=click.Choice(formats),
-            default=formats[0],
-            show_default=True,
-            help="Output format.",
-        )(command)
-
-    return decorate
-
-
-def _output(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    check_output(value)  # what goes there may take minutes to make
-    return value
 
 
 @dataclass(frozen=True, slots=True)

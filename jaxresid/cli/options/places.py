@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 
+from jaxresid.cli.help import Group, option
 from jaxresid.cli.options.sizes import size
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place, parse_place
@@ -34,21 +35,24 @@ Given = TypeVar("Given", bound=_PlaceOptions)
 
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --on, --memory-fraction and --margin; `function_options` puts them into its value."""
-    command = click.option(
+    command = option(
         "--margin",
+        group=Group.PLACE,
         callback=size(),
         metavar="SIZE",
         help="How much memory of each device to leave free for what XLA does not count: 2GiB.",
     )(command)
-    command = click.option(
+    command = option(
         "--memory-fraction",
+        group=Group.PLACE,
         type=click.FloatRange(min=0, max=1, min_open=True),
         metavar="SHARE",
         help="How much of a GPU's memory JAX takes.  [default: XLA_PYTHON_CLIENT_MEM_FRACTION, or"
         " 0.75]",
     )(command)
-    return click.option(
+    return option(
         "--on",
+        group=Group.PLACE,
         multiple=True,
         metavar="PLACE",
         help="What it is to run on, which need not be present: gpu:h100, gpu:h100:8, tpu:v5e,"

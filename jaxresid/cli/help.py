@@ -1,0 +1,117 @@
+"""Define commands whose --help has options in named groups, and examples.
+
+A group is a word of an option: `option("--top", group=Group.OUTPUT, ...)`. A command's own options
+need none and come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+import click
+
+
+class Group(Enum):
+    """A group of options by its title, in the order of --help."""
+
+    OWN = "Options"
+    INPUTS = "Target and inputs"
+    PLACE = "Place and memory"
+    COMPILING = "Compiling"
+    RULES = "Rules"
+    FIXES = "Fixes"
+    FILES = "Files"
+    OUTPUT = "Output"
+    GENERAL = "General"
+
+
+class GroupedOption(click.Option):
+    """An option that knows its group.
+
+    Attributes:
+      group: the group that --help shows it in.
+    """
+
+    def __init__(self, *args: Any, group: Group = Group.OWN, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.group = group
+
+
+class ExplainedCommand(click.Command):
+    """A command whose --help shows examples, and options by group.
+
+    Attributes:
+      examples: pairs of what an example does and its command line.
+    """
+
+    def __init__(
+        self, *args: Any, examples: Sequence[tuple[str, str]] = (), **attributes: Any
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self.examples = tuple(examples)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description and the examples."""
+        super().format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for what, line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}# {what}\n")
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, each group under its title."""
+        for group, options in grouped(self, ctx):
+            records = [record for each in options if (record := each.get_help_record(ctx))]
+            with formatter.section(group.value):
+                formatter.write_dl(records)
+
+
+def command(
+    *, examples: Sequence[tuple[str, str]], cls: type[ExplainedCommand] = ExplainedCommand
+) -> Callable[[Callable[..., Any]], ExplainedCommand]:
+    """Return a decorator that makes a function a command; its docstring is the description.
+
+    Args:
+      examples: pairs of what an example does and its command line, at most 76 columns each.
+      cls: the class of the command.
+    """
+
+    def decorate(function: Callable[..., Any]) -> ExplainedCommand:
+        made: ExplainedCommand = click.command(cls=cls, examples=examples)(function)
+        return made
+
+    return decorate
+
+
+def option(
+    *names: str, group: Group = Group.OWN, **attributes: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds an option to a command, as `click.option` does.
+
+    Args:
+      names: `-o`, `--output`, and the name of the parameter if it is another one.
+      group: the group that --help shows it in.
+      attributes: what `click.option` takes.
+    """
+    return click.option(*names, cls=GroupedOption, group=group, **attributes)
+
+
+def grouped(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[Group, list[click.Option]]]:
+    """Yield the groups of a command with their options that are shown, none of them empty.
+
+    What click adds, --help, is in the last group.
+    """
+    options = [
+        each
+        for each in command.get_params(context)
+        if isinstance(each, click.Option) and each.get_help_record(context) is not None
+    ]
+    for group in Group:
+        found = [each for each in options if getattr(each, "group", Group.GENERAL) is group]
+        if found:
+            yield group, found

@@ -1,0 +1,86 @@
+"""The format by the suffix of -o, colours, and quiet."""
+
+import click
+import pytest
+
+from jaxresid.cli.options.output import format_of
+
+OURS = ("text", "json", "markdown")
+LINTED = ("text", "concise", "json", "json-lines", "sarif", "github", "gitlab", "junit", "lsp")
+
+
+@pytest.mark.parametrize(
+    ("file", "formats", "default", "found"),
+    [
+        (None, OURS, "text", "text"),
+        ("-", OURS, "text", "text"),
+        ("report", OURS, "text", "text"),
+        ("report.log", OURS, "text", "text"),
+        ("report.JSON", OURS, "text", "json"),
+        ("folder.json/report.md", OURS, "text", "markdown"),
+        ("a.json", LINTED, "text", "json"),
+        ("a.json", LINTED, "gitlab", "gitlab"),  # as configured, and it is JSON as well
+        ("a.txt", LINTED, "json", "text"),
+        ("a.txt", LINTED, "concise", "concise"),
+        ("a.sarif", LINTED, "text", "sarif"),
+        ("a.xml", LINTED, "text", "junit"),
+        ("a.jsonl", LINTED, "json", "json-lines"),
+        ("/dev/stdout", LINTED, "github", "github"),
+    ],
+)
+def test_the_suffix_chooses(file, formats, default, found):
+    assert format_of(file, formats, default) == found
+
+
+def test_a_suffix_of_a_format_that_the_command_has_not():
+    with pytest.raises(click.UsageError, match=r"-o a.sarif: .sarif is none .* -f text, json"):
+        format_of("a.sarif", OURS, "text")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "okapi.py").write_text("import jax.numpy as jnp\ndef f(x): return jnp.sin(x).sum()\n")
+    return tmp_path
+
+
+ARGUMENTS = ("okapi.py:f", "--arg", "f32[3]", "--on", "gpu:h100")
+
+
+def test_report_by_suffix(project, call):
+    assert call("report", *ARGUMENTS, "-o", "a.json")[0] == 0
+    assert (project / "a.json").read_text().startswith("{")
+    assert call("report", *ARGUMENTS, "-o", "b.json", "-f", "text")[0] == 0
+    assert not (project / "b.json").read_text().startswith("{")
+    code, _, err = call("report", *ARGUMENTS, "-o", "c.sarif")
+    assert (code, (project / "c.sarif").exists()) == (2, False)
+    assert "-f text, json, jax" in err
+
+
+def test_findings_by_suffix(project, call):
+    assert call("lint", "-n", "-o", "a.sarif")[0] == 0
+    assert "sarifLog" in (project / "a.sarif").read_text() or "$schema" in (
+        project / "a.sarif"
+    ).read_text()
+    assert call("lint", "-n", "-o", "b.json", "-f", "concise")[0] == 0
+    assert not (project / "b.json").read_text().startswith("[")
+    (project / "pyproject.toml").write_text('[tool.jaxresid]\noutput-format = "gitlab"\n')
+    call("check", *ARGUMENTS, "-o", "c.xml")
+    assert (project / "c.xml").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("command", ["report", "plan", "compare"])
+def test_colours(project, call, monkeypatch, command):
+    def shown(*options):
+        code, out, err = call(command, *ARGUMENTS, *options)
+        assert code < 2, err
+        return out
+
+    plain = shown()
+    assert "\x1b[" not in plain
+    assert "\x1b[" in shown("--color", "always")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" in shown("--color", "always")
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert shown("--color", "never") == plain

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.compare.compare import compare as compare
     from jaxresid.advice.compile.ahead_of_time import compile as compile
     from jaxresid.advice.compile.report import inspect as inspect
+    from jaxresid.advice.diff.difference import diff as diff
     from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.errors import InputsError as InputsError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Aval as Aval
     from jaxresid.model import Beaten as Beaten
     from jaxresid.model import Checkpoint as Checkpoint
+    from jaxresid.model import CheckpointDifference as CheckpointDifference
     from jaxresid.model import Collective as Collective
     from jaxresid.model import Comparison as Comparison
     from jaxresid.model import ComparisonRow as ComparisonRow
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from jaxresid.model import Constant as Constant
     from jaxresid.model import Consumer as Consumer
     from jaxresid.model import Cost as Cost
+    from jaxresid.model import Difference as Difference
+    from jaxresid.model import DiffSide as DiffSide
     from jaxresid.model import EstimatedVerdict as EstimatedVerdict
     from jaxresid.model import Expression as Expression
     from jaxresid.model import Finding as Finding
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Interval as Interval
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
+    from jaxresid.model import LineDifference as LineDifference
     from jaxresid.model import Literal as Literal
     from jaxresid.model import LiveValue as LiveValue
     from jaxresid.model import Location as Location
@@ -81,6 +86,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Totals as Totals
     from jaxresid.model import Transfers as Transfers
     from jaxresid.model import TriedPlace as TriedPlace
+    from jaxresid.model import ValueDifference as ValueDifference
     from jaxresid.model import Verdict as Verdict
     from jaxresid.option_types import GroupBy as GroupBy
     from jaxresid.option_types import Mode as Mode
@@ -104,6 +110,7 @@ _PUBLIC = {
     "jaxresid.advice.compare.compare": "compare",
     "jaxresid.advice.compile.ahead_of_time": "compile",
     "jaxresid.advice.compile.report": "inspect",
+    "jaxresid.advice.diff.difference": "diff",
     "jaxresid.advice.plan.joint.api": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.settings.config": "Config",
@@ -111,13 +118,13 @@ _PUBLIC = {
     "jaxresid.targets.inputs": "Inputs",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
-        "Argument Aval Beaten Checkpoint Collective Comparison ComparisonRow Compiled "
-        "CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant Consumer "
-        "Cost EstimatedVerdict Expression Finding Floor FloorPart FrontRow Interval "
-        "IntervalBasis JaxInfo Literal LiveValue Location Mark Mesh Offloading Origin Peak "
-        "Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue Relief Report Residual "
-        "Selection Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers "
-        "TriedPlace Verdict"
+        "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison ComparisonRow "
+        "Compiled CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant "
+        "Consumer Cost DiffSide Difference EstimatedVerdict Expression Finding Floor FloorPart "
+        "FrontRow Interval IntervalBasis JaxInfo LineDifference Literal LiveValue Location Mark "
+        "Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue "
+        "Relief Report Residual Selection Source Sweep SweepRow Target TimeBasis TimeInterval "
+        "Timing Totals Transfers TriedPlace ValueDifference Verdict"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

@@ -47,7 +47,7 @@ ALLOWED = {
     "advice": {
         *("_version", "errors", "inspector", "interrupts", "jax_compat", "jaxpr_types", "linter"),
         *("model", "nearest", "progress", "settings", "targets", "units", "violations", "xla"),
-        "option_types",
+        *("layer_paths", "option_types"),
     },
     "render": {"model", "layer_paths", "safe_text", "units", "urls", "violations", "option_types"},
     "cli": {
@@ -69,7 +69,7 @@ ROOMS = {
         *("checkpoints", "variants", "findings", "subject", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
-    "advice": ("timing", "compile", "compare", "check", "plan", "sweep"),
+    "advice": ("diff", "timing", "compile", "compare", "check", "plan", "sweep"),
     "xla": (
         "gpus",
         "places",

@@ -20,6 +20,11 @@ from jaxresid.model.compiled import CompiledReport as CompiledReport
 from jaxresid.model.compiled import CompilerWarning as CompilerWarning
 from jaxresid.model.cost import Cost as Cost
 from jaxresid.model.cost import Phases as Phases
+from jaxresid.model.difference import CheckpointDifference as CheckpointDifference
+from jaxresid.model.difference import Difference as Difference
+from jaxresid.model.difference import DiffSide as DiffSide
+from jaxresid.model.difference import LineDifference as LineDifference
+from jaxresid.model.difference import ValueDifference as ValueDifference
 from jaxresid.model.floor import Floor as Floor
 from jaxresid.model.floor import FloorPart as FloorPart
 from jaxresid.model.floor import Relief as Relief

@@ -127,6 +127,13 @@ class Checkpoint:
         return self.source.location
 
     @property
+    def dropped_nbytes(self) -> int | None:
+        """Residual bytes in device memory that it drops; None where that is not known."""
+        if self.kept_without_nbytes is None:
+            return None
+        return self.kept_without_nbytes - self.kept_nbytes
+
+    @property
     def saved_per_gflop(self) -> float | None:
         """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
         if self.peak_nbytes is None or self.peak_without_nbytes is None:

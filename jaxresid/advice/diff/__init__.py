@@ -1,0 +1,1 @@
+"""What two reports say differently: `diff` in `difference.py`, a pure function of both."""

@@ -1,0 +1,99 @@
+"""Match the checkpoints and the findings of two reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+
+from jaxresid.advice.diff.line_text import expression, likeness
+from jaxresid.model import Checkpoint, CheckpointDifference, Finding
+from jaxresid.model.difference import is_more_than
+
+_TEXT, _FUNCTION, _POLICY, _ORDER = 2.0, 2.0, 0.5, 0.5
+_ENOUGH_TEXT = 0.5
+
+
+def checkpoint_differences(
+    before: Sequence[Checkpoint], after: Sequence[Checkpoint], tolerance: float
+) -> tuple[CheckpointDifference, ...]:
+    """Return the checkpoints that differ, in the order of the later program, gone ones last.
+
+    Args:
+      before: the checkpoints of the earlier report.
+      after: those of the later one.
+      tolerance: recomputations that differ by no more than this share of the larger are the same.
+    """
+    partner = _paired(before, after)
+    found = []
+    for j, now in enumerate(after):
+        if j not in partner:
+            found.append(CheckpointDifference(None, now, ("added",)))
+            continue
+        was = before[partner[j]]
+        if changes := tuple(_changes(was, now, tolerance)):
+            found.append(CheckpointDifference(was, now, changes))
+    gone = set(range(len(before))) - set(partner.values())
+    found += [CheckpointDifference(before[i], None, ("removed",)) for i in sorted(gone)]
+    return tuple(found)
+
+
+def finding_differences(
+    before: Sequence[Finding], after: Sequence[Finding]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Return the findings that are new, and those that are no more."""
+    return _without(after, before), _without(before, after)
+
+
+def _without(some: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:
+    left = Counter(map(_finding_key, others))
+    found = []
+    for each in some:
+        key = _finding_key(each)
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def _finding_key(finding: Finding) -> Hashable:
+    where = finding.location
+    return finding.name, "" if where is None else expression(where.code)
+
+
+def _paired(before: Sequence[Checkpoint], after: Sequence[Checkpoint]) -> dict[int, int]:
+    """Return for each later checkpoint that was there earlier its index there, by its own."""
+    scored = []
+    for i, was in enumerate(before):
+        for j, now in enumerate(after):
+            text = likeness(_code(was), _code(now)) if _code(was) or _code(now) else 1.0
+            is_function = was.function == now.function
+            if text < _ENOUGH_TEXT and not is_function:
+                continue
+            score = _TEXT * text + _FUNCTION * is_function + _POLICY * (was.policy == now.policy)
+            score += _ORDER * (1 - abs(i / len(before) - j / len(after)))
+            scored.append((-score, abs(i - j), i, j))
+    found: dict[int, int] = {}
+    used: set[int] = set()
+    for _, _, i, j in sorted(scored):
+        if i not in used and j not in found:
+            used.add(i)
+            found[j] = i
+    return found
+
+
+def _code(checkpoint: Checkpoint) -> str:
+    return checkpoint.location.code if checkpoint.location else ""
+
+
+def _changes(was: Checkpoint, now: Checkpoint, tolerance: float) -> Iterator[str]:
+    for name in ("verdict", "policy", "prevent_cse", "calls", "trips"):
+        if getattr(was, name) != getattr(now, name):
+            yield name
+    before, after = was.dropped_nbytes, now.dropped_nbytes
+    if before is not None and after is not None and before != after:
+        yield "dropped"
+    if was.recompute_flops is None or now.recompute_flops is None:
+        return
+    if is_more_than(tolerance, was.recompute_flops, now.recompute_flops):
+        yield "recompute"

@@ -46,7 +46,7 @@ _API = {
         "jaxresid.xla.places",
         "jaxresid._version",
     ),
-    "Results": ("jaxresid.model",),
+    "Results": ("jaxresid.documents.files", "jaxresid.model"),
     "Findings": ("jaxresid.violations",),
     "Errors": ("jaxresid.errors",),
 }

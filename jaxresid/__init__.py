@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.diff.difference import diff as diff
     from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
+    from jaxresid.documents.files import load as load
     from jaxresid.errors import InputsError as InputsError
     from jaxresid.errors import JaxresidError as JaxresidError
     from jaxresid.errors import MissingJaxError as MissingJaxError
@@ -113,6 +114,7 @@ _PUBLIC = {
     "jaxresid.advice.diff.difference": "diff",
     "jaxresid.advice.plan.joint.api": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
+    "jaxresid.documents.files": "load",
     "jaxresid.settings.config": "Config",
     "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
     "jaxresid.targets.inputs": "Inputs",

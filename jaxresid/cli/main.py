@@ -19,6 +19,7 @@ from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
 from jaxresid.progress import Done, Progress
 from jaxresid.safe_text import inert, lines, visible
+from jaxresid.text_files import is_device, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -224,28 +225,7 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    try:
-        # Through links: what is replaced is the file, not the name that leads to it.
-        path = Path(os.path.realpath(output))
-        if _is_device(output) or (path.exists() and not path.is_file()):
-            with open(output, "w", encoding="utf-8") as file:
-                file.write(text)
-            return
-        import tempfile
-
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-    except OSError as e:
-        raise JaxresidError(f"cannot write {output}: {e.strerror or e}") from e
+    write_text(output, text)
 
 
 def check_output(output: str | None) -> None:
@@ -261,26 +241,11 @@ def check_output(output: str | None) -> None:
         found = errno.EISDIR
     elif not path.parent.is_dir():
         found = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
-    elif not os.access(path.parent, os.W_OK) and not _is_device(output):
+    elif not os.access(path.parent, os.W_OK) and not is_device(output):
         found = errno.EACCES
     else:
         return
     raise JaxresidError(f"cannot write {output}: {os.strerror(found)}")
-
-
-def _is_device(output: str) -> bool:
-    """Return whether a name stands for an open file, as /dev/stdout does.
-
-    That is so even where it is a regular file: replacing the name would break the machine for
-    everybody.
-    """
-    return os.path.abspath(output).startswith(("/dev/", "/proc/"))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def rendered(renderable: RenderableType, output: str | None, color: str = "auto") -> str:

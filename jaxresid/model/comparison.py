@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
-from jaxresid.model.display import show, to_json
+from jaxresid.model.display import save, show, to_json
 from jaxresid.model.interval import (
     Interval,
     TimeBasis,
@@ -168,3 +169,11 @@ class Comparison:
         Its schema is `jaxresid/schema/compare.schema.json`.
         """
         return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the comparison to a file as JSON, which `jaxresid.load` reads.
+
+        Raises:
+          JaxresidError: the file cannot be written.
+        """
+        save(self, path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.display import show, to_json
+from jaxresid.model.display import save, show, to_json
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
 
@@ -209,3 +210,11 @@ class CompiledReport:
     def to_json(self) -> str:
         """Return the report as JSON text; its schema is `jaxresid/schema/compile.schema.json`."""
         return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file as JSON, which `jaxresid.load` reads.
+
+        Raises:
+          JaxresidError: the file cannot be written.
+        """
+        save(self, path)

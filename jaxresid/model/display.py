@@ -1,4 +1,4 @@
-"""Show values as text, JSON or HTML.
+"""Show values as text, JSON or HTML, and save them.
 
 Renderers register here, so that values import none of them; they are loaded when the first value
 is shown.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from typing import Any, NoReturn
 
 # What registers them all when it is imported.
 _RENDERERS = "jaxresid.render.display"
+# What writes JSON documents.
+_ENCODING = "jaxresid.documents.encoding"
+_FILES = "jaxresid.documents.files"
 
 
 def _unknown(value: object) -> NoReturn:
@@ -21,12 +25,6 @@ def _unknown(value: object) -> NoReturn:
 @functools.singledispatch
 def printer(value: object, **options: Any) -> None:
     """Print a value to stdout; renderers register for its type."""
-    _unknown(value)
-
-
-@functools.singledispatch
-def json_writer(value: object) -> str:
-    """Return a value as JSON text; renderers register for its type."""
     _unknown(value)
 
 
@@ -47,13 +45,22 @@ def show(value: object, **options: Any) -> None:
 
 
 def to_json(value: object) -> str:
-    """Return a value as JSON text.
+    """Return a result as JSON text.
 
     Raises:
-      TypeError: no renderer is registered for it.
+      TypeError: it has no JSON document.
     """
-    importlib.import_module(_RENDERERS)
-    return json_writer(value)
+    text: str = importlib.import_module(_ENCODING).json_document(value)
+    return text
+
+
+def save(value: object, path: str | os.PathLike[str]) -> None:
+    """Write a result to a file as JSON, which `jaxresid.load` reads.
+
+    Raises:
+      JaxresidError: the file cannot be written.
+    """
+    importlib.import_module(_FILES).save(value, path)
 
 
 def to_html(value: object) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.display import show, to_json
+from jaxresid.model.display import save, show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.interval import (
     Answer,
@@ -260,3 +261,11 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
         return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file as JSON, which `jaxresid.load` reads.
+
+        Raises:
+          JaxresidError: the file cannot be written.
+        """
+        save(self, path)

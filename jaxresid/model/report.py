@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
-from jaxresid.model.display import show, to_html, to_json
+from jaxresid.model.display import save, show, to_html, to_json
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import Peak
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -59,6 +60,14 @@ class Report:
     def to_json(self) -> str:
         """Return the report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""
         return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file as JSON, which `jaxresid.load` reads.
+
+        Raises:
+          JaxresidError: the file cannot be written.
+        """
+        save(self, path)
 
     def _repr_html_(self) -> str:
         return to_html(self)

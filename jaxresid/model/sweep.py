@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from jaxresid.model.compiled import Compiled
-from jaxresid.model.display import show, to_json
+from jaxresid.model.display import save, show, to_json
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 
 
@@ -49,7 +50,10 @@ class SweepRow:
     resumed: bool = False
 
     def to_json(self) -> str:
-        """Return the row as one line of JSON; its schema is `jaxresid/schema/sweep.schema.json`."""
+        """Return the row as one line of JSON, as in the file of `jaxresid sweep -o`.
+
+        Its schema is `jaxresid/schema/sweep-row.schema.json`.
+        """
         return to_json(self)
 
 
@@ -84,3 +88,15 @@ class Sweep:
     def print(self) -> None:
         """Print the text of `jaxresid sweep` to stdout."""
         show(self)
+
+    def to_json(self) -> str:
+        """Return the sweep as JSON text; its schema is `jaxresid/schema/sweep.schema.json`."""
+        return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sweep to a file as JSON, which `jaxresid.load` reads.
+
+        Raises:
+          JaxresidError: the file cannot be written.
+        """
+        save(self, path)

@@ -1,16 +1,16 @@
 """Registration of the renderers of each value of `jaxresid.model`.
 
-Renderers are imported when they are called, so that JSON does not import rich.
+Renderers are imported when they are called, so that HTML does not import rich.
 """
 
 from __future__ import annotations
 
 from jaxresid.model.comparison import Comparison
 from jaxresid.model.compiled import CompiledReport
-from jaxresid.model.display import html_writer, json_writer, printer
+from jaxresid.model.display import html_writer, printer
 from jaxresid.model.plan import Plan
 from jaxresid.model.report import Report
-from jaxresid.model.sweep import Sweep, SweepRow
+from jaxresid.model.sweep import Sweep
 from jaxresid.option_types import GroupBy
 
 
@@ -49,41 +49,6 @@ def _(value: Sweep) -> None:
     from jaxresid.render.tables.sweep import print_sweep
 
     print_sweep(value)
-
-
-@json_writer.register
-def _(value: Report) -> str:
-    from jaxresid.render.json import report_json
-
-    return report_json(value)
-
-
-@json_writer.register
-def _(value: Comparison) -> str:
-    from jaxresid.render.json import comparison_json
-
-    return comparison_json(value)
-
-
-@json_writer.register
-def _(value: CompiledReport) -> str:
-    from jaxresid.render.json import compiled_json
-
-    return compiled_json(value)
-
-
-@json_writer.register
-def _(value: Plan) -> str:
-    from jaxresid.render.json import plan_json
-
-    return plan_json(value)
-
-
-@json_writer.register
-def _(value: SweepRow) -> str:
-    from jaxresid.render.json import sweep_row_json
-
-    return sweep_row_json(value)
 
 
 @html_writer.register

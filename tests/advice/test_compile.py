@@ -33,6 +33,7 @@ from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.cli.main import run
 from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
+from jaxresid.documents.encoding import json_document
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
@@ -49,7 +50,6 @@ from jaxresid.model import (
     Source,
     Target,
 )
-from jaxresid.render.json import comparison_json
 from jaxresid.render.report.compiled import (
     buffer_text,
     place_lines,
@@ -1158,9 +1158,7 @@ def test_a_comparison_says_what_fits():
     assert re.match(r"\w dots_with_no_batch_dims_saveable, 15.50 GiB of 16.00 GiB, 512", least)
     assert "not compiled\ntpu:v5e:2x4: save_only_these_names('qkv', 'attention_output'):" in text
     assert "took longer than 600 s" in text
-    jsonschema.validate(
-        json.loads(comparison_json(compiled_comparison(**PEAKS))), schema("compare")
-    )
+    jsonschema.validate(json.loads(json_document(compiled_comparison(**PEAKS))), schema("compare"))
 
 
 def test_a_comparison_of_which_nothing_fits():

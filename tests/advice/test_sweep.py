@@ -31,7 +31,7 @@ from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cluster import cluster
 from tests.where import TESTS
 
-SCHEMA = json.loads((TESTS.parent / "jaxresid/schema/sweep.schema.json").read_text())
+SCHEMA = json.loads((TESTS.parent / "jaxresid/schema/sweep-row.schema.json").read_text())
 WIDTH, LAYERS = 8, 3
 
 

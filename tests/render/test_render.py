@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from jaxresid.documents.encoding import json_document
 from jaxresid.model import (
     Argument,
     Aval,
@@ -40,7 +41,6 @@ from jaxresid.model import (
     Variable,
     Verdict,
 )
-from jaxresid.render.json import report_json, split_json
 from jaxresid.render.report.checkpoints import figure_parts, site_parts
 from jaxresid.render.report.html import report_html
 from jaxresid.render.report.peak import curve_lines
@@ -765,7 +765,7 @@ def schema(name):
 
 
 def test_json_keeps_the_schema():
-    value = json.loads(report_json(CHECKPOINTED))
+    value = json.loads(json_document(CHECKPOINTED))
     jsonschema.validate(value, schema("report"))
     assert [r["origin"]["kind"] for r in value["residuals"]] == (
         ["argument"] * 2 + ["computed"] * 4 + ["constant", "literal"]
@@ -789,7 +789,7 @@ def test_json_of_the_cost():
         Cost(10, 20, 30, 40, 50, collectives=(("psum", 60),)),
         Cost(notes=("one trip",)),
     )
-    assert json.loads(report_json(dataclasses.replace(REPORT, cost=cost)))["cost"] == {
+    assert json.loads(json_document(dataclasses.replace(REPORT, cost=cost)))["cost"] == {
         "forward_flops": 6,
         "backward_flops": 60,
         "recompute_flops": 0,
@@ -809,14 +809,17 @@ def test_json_of_the_cost():
                 "elementwise_flops": 3 * n,
                 "transcendentals": 4 * n,
                 "nbytes": 5 * n,
+                "uncosted": ["ffi_call"] * (name == "forward"),
+                "notes": ["one trip"] * (name == "recompute"),
+                "collectives": {"psum": 6 * n} if n else {},
             }
-            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0))
+            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0), ("update", 0))
         },
     }
 
 
 def test_json_of_the_peak():
-    peak = json.loads(report_json(REPORT))["peak"]
+    peak = json.loads(json_document(REPORT))["peak"]
     assert peak["location"]["line"] == 32
     assert sum(peak["breakdown"].values()) == peak["nbytes"] == 100 * MIB
     assert peak["curve"][peak["curve_at"]] == peak["nbytes"]
@@ -831,7 +834,7 @@ def test_json_of_the_peak():
 
 
 def test_json_of_the_checkpoints():
-    earning, useless = json.loads(report_json(CHECKPOINTED))["checkpoints"]
+    earning, useless = json.loads(json_document(CHECKPOINTED))["checkpoints"]
     location, finding = earning.pop("location"), earning["findings"].pop()
     assert location["line"] == 49
     assert earning == {
@@ -903,7 +906,7 @@ def changed(value, path, new):
     ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else "",
 )
 def test_the_schema_refuses_what_it_does_not_know(path, new):
-    value = json.loads(report_json(CHECKPOINTED))
+    value = json.loads(json_document(CHECKPOINTED))
     jsonschema.validate(value, schema("report"))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(changed(value, path, new), schema("report"))
@@ -912,7 +915,7 @@ def test_the_schema_refuses_what_it_does_not_know(path, new):
 def test_json_of_a_compiled_verdict():
     c = dataclasses.replace(EARNING, by="xla", estimated=ESTIMATED)
     late = dataclasses.replace(USELESS, unconfirmed="late")
-    value = json.loads(report_json(dataclasses.replace(REPORT, checkpoints=(c, late))))
+    value = json.loads(json_document(dataclasses.replace(REPORT, checkpoints=(c, late))))
     jsonschema.validate(value, schema("report"))
     first, second = value["checkpoints"]
     assert (first["by"], first["unconfirmed"]) == ("xla", None)
@@ -934,7 +937,7 @@ def test_json_of_a_compiled_verdict():
 @pytest.mark.parametrize("verdict", Verdict)
 def test_the_schema_knows_every_verdict(verdict):
     c = dataclasses.replace(USELESS, verdict=verdict, shape=None, ratio=None, recompute_flops=0)
-    value = json.loads(report_json(dataclasses.replace(REPORT, checkpoints=(c,))))
+    value = json.loads(json_document(dataclasses.replace(REPORT, checkpoints=(c,))))
     jsonschema.validate(value, schema("report"))
     assert value["checkpoints"][0]["verdict"] == verdict.value
     listed = schema("report")["$defs"]["checkpoint"]["properties"]["verdict"]["enum"]
@@ -944,7 +947,7 @@ def test_the_schema_knows_every_verdict(verdict):
 @pytest.mark.integration
 def test_the_schema_requires_every_key():
     """What the schema promises is always there: no key of an object can be left out."""
-    value = json.loads(report_json(CHECKPOINTED))
+    value = json.loads(json_document(CHECKPOINTED))
     for name in ("cost", "peak"):
         for key in value[name]:
             less = {**value, name: {k: v for k, v in value[name].items() if k != key}}
@@ -958,7 +961,7 @@ def test_the_schema_requires_every_key():
 
 def test_json_of_a_step():
     step = dataclasses.replace(REPORT, target=Target("model:step", ("params['w']",), "step"))
-    value = json.loads(report_json(step))
+    value = json.loads(json_document(step))
     jsonschema.validate(value, schema("report"))
     assert value["target"]["mode"] == "step"
 
@@ -1080,7 +1083,7 @@ def test_split_side_by_side():
 
 
 def test_split_json_keeps_the_schema():
-    value = json.loads(split_json(SPLIT))
+    value = json.loads(json_document(SPLIT))
     jsonschema.validate(value, schema("split"))
     assert value["backward"]["equations"][0]["inner"][0]["equations"][0]["primitive"] == "sin"
     assert value["forward"]["inputs"][0]["residual"] == 0

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxresid.cli.main import run
+from jaxresid.documents.encoding import json_document
 from jaxresid.model import (
     ComparisonRow,
     Compiled,
@@ -21,7 +22,6 @@ from jaxresid.model import (
     PlaceInfo,
     Timing,
 )
-from jaxresid.render.json import comparison_json
 from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.policies import lines
 from jaxresid.render.style.columns import Column, bytes_unit, flops_unit, headings
@@ -564,7 +564,7 @@ def test_names_break_where_a_reader_would():
 
 
 def rowed(comparison):
-    return json.loads(comparison_json(comparison))["rows"]
+    return json.loads(json_document(comparison))["rows"]
 
 
 def test_json_of_a_comparison():
@@ -575,6 +575,7 @@ def test_json_of_a_comparison():
     knee, timed, failed = value.pop("rows")
     assert value == {
         "schema": 1,
+        "kind": "compare",
         "jax": {"version": "0.12.0", "flags": {"jax_use_direct_linearize": True}, "compilers": {}},
         "target": {
             "name": "gpt.py:loss",
@@ -644,7 +645,7 @@ def test_json_of_a_comparison():
 def test_json_has_no_nan():
     """NaN is no JSON; a difference that is none does not agree."""
     nan = compared(dataclasses.replace(ROWS[1], measured=timing(1.1, float("nan"))))
-    text = comparison_json(nan)
+    text = json_document(nan)
     assert "NaN" not in text
     (row,) = rowed(nan)
     assert (row["measured"]["gradient_error"], row["measured"]["agrees"]) == (None, False)
@@ -672,7 +673,7 @@ def test_json_of_a_plan():
     assert floor["reliefs"][0] == dataclasses.asdict(PLAN.floor.reliefs[0])
     assert floor["without"] == ["the optimizer's state and its update"]
     for name in ("schema", "jax", "target", "on"):
-        assert value.pop(name) == json.loads(comparison_json(COMPARISON))[name]
+        assert value.pop(name) == json.loads(json_document(COMPARISON))[name]
     assert value.pop("selection") == {
         "configuration": {"batch": None, "microbatches": 1, "mesh": None},
         **{"front": [], "beaten": [], "to_set": []},
@@ -682,7 +683,7 @@ def test_json_of_a_plan():
         f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
         for f in dataclasses.fields(PLAN)
         if f.name not in ("target", "jax", "place", "sites", "choices", "floor", "selection")
-    } | {"fits": True}
+    } | {"fits": True, "kind": "plan"}
     assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
         ("scan", 1, 48, True),
         ("call", 24, 48, True),

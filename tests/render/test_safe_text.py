@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxresid.cli.main import rendered
+from jaxresid.documents.encoding import json_document
 from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Compiled, CompiledReport, CompilerWarning
-from jaxresid.render.json import compiled_json, report_json
 from jaxresid.render.lint import FORMATS, render
 from jaxresid.render.report.compiled import render_compiled
 from jaxresid.render.report.html import report_html
@@ -159,7 +159,7 @@ def test_reports(report, text):
     for group in (None, *GROUPS):
         assert_quiet(inert(rendered(render_report(evil, View(group_by=group, all=True)), None)))
     assert not ACTING.search(report_html(evil))
-    assert_quiet(report_json(evil))
+    assert_quiet(json_document(evil))
 
 
 @FEW
@@ -175,7 +175,7 @@ def test_what_xla_says(report, text):
         warnings=(text,),
     )
     assert_quiet(inert(rendered(render_compiled(found), None)))
-    assert_quiet(compiled_json(found))
+    assert_quiet(json_document(found))
 
 
 def test_what_is_shown_already_is_the_same(report):

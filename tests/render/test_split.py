@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 
 from jaxresid.cli.main import run
+from jaxresid.documents.encoding import json_document
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
-from jaxresid.render.json import split_json
 from tests.render.test_render import schema
 
 X, WS = jax.ShapeDtypeStruct((4, 8), "float32"), jax.ShapeDtypeStruct((3, 8, 8), "float32")
@@ -96,7 +96,7 @@ def test_variables_are_named_once():
 
 
 def test_json():
-    value = json.loads(split_json(split()))
+    value = json.loads(json_document(split()))
     jsonschema.validate(value, schema("split"))
 
 

@@ -12,22 +12,16 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
+from jaxresid.decoding import decoded
+from jaxresid.documents.layouts import DOCUMENTS
 from jaxresid.errors import JaxresidError
-from jaxresid.model import (
-    SCHEMA_VERSION,
-    Collective,
-    Compiled,
-    CompilerWarning,
-    Location,
-    Source,
-    SweepRow,
-)
+from jaxresid.model import SCHEMA_VERSION, SweepRow
 
-# How a line begins; older ones had spaces.
-_STARTS = (b'{"schema":1,"policy":"', b'{"schema": 1, "policy": "')
+# How a line begins.
+_START = b'{"schema":1,"target":"'
 
 
 @dataclass(slots=True)
@@ -110,7 +104,7 @@ def _read(descriptor: int, path: str) -> tuple[dict[str, SweepRow], tuple[str, .
         *lines, tail = file.read().split(b"\n")
     kept = sum(len(line) + 1 for line in lines)
     if is_torn := bool(tail) and not _is_json(tail):
-        is_ours = any(tail.startswith(start) or start.startswith(tail) for start in _STARTS)
+        is_ours = tail.startswith(_START) or _START.startswith(tail)
     else:
         is_ours, lines = not tail, [*lines, tail]
     found = {number: row_of(line) for number, line in enumerate(lines, 1) if line.strip()}
@@ -150,27 +144,7 @@ def row_of(line: bytes) -> SweepRow | None:
         data = json.loads(line)
         if data["schema"] != SCHEMA_VERSION:
             return None
-        compiled = data["compiled"]
-        figures = {f.name: data[f.name] for f in fields(SweepRow) if f.name in data}
-        row = SweepRow(**{**figures, "compiled": compiled and _compiled(compiled)})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        row: SweepRow = decoded(SweepRow, data, DOCUMENTS)
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    identity = (row.target, row.policy, row.on, row.key)
-    return replace(row, resumed=True) if all(isinstance(part, str) for part in identity) else None
-
-
-def _compiled(data: Mapping[str, Any]) -> Compiled:
-    known = {f.name for f in fields(Compiled)} - {"buffers", "collectives", "notes", "warnings"}
-    return Compiled(
-        **{name: data[name] for name in known & data.keys()},
-        collectives=tuple(Collective(**each) for each in data["collectives"]),
-        notes=tuple(data["notes"]),
-        warnings=tuple(_warning(each) for each in data.get("warnings", ())),
-    )
-
-
-def _warning(data: Mapping[str, Any]) -> CompilerWarning:
-    lines = ("location", "library", "caller")
-    location, library, caller = (data[name] and Location(**data[name]) for name in lines)
-    own = {f.name: data[f.name] for f in fields(CompilerWarning) if f.name != "source"}
-    return CompilerWarning(**own, source=Source(location, library, caller, scope=data["scope"]))
+    return replace(row, resumed=True)

@@ -111,9 +111,7 @@ def report(
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
     if output.format == "json":
-        from jaxresid.render.json import report_json
-
-        text = report_json(result)
+        text = result.to_json()
     elif output.format == "jax":
         from jaxresid.render.report.totals import totals_lines
 

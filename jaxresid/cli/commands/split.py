@@ -59,9 +59,9 @@ def split(
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
     if output.format == "json":
-        from jaxresid.render.json import split_json
+        from jaxresid.documents.encoding import json_document
 
-        text = split_json(found)
+        text = json_document(found)
     else:
         from jaxresid.render.report.split import render_split
 

@@ -1,0 +1,1 @@
+"""The JSON documents of results: written, saved and loaded."""

@@ -1,0 +1,15 @@
+"""The results that have a JSON document, by the word that it calls itself: a command's name."""
+
+from __future__ import annotations
+
+from jaxresid.model import Comparison, CompiledReport, Plan, Report, Split, Sweep
+
+Result = Report | Split | Comparison | Plan | CompiledReport | Sweep
+KINDS = {
+    "report": Report,
+    "split": Split,
+    "compare": Comparison,
+    "plan": Plan,
+    "compile": CompiledReport,
+    "sweep": Sweep,
+}

@@ -1,0 +1,121 @@
+"""The layout of the JSON documents: where their keys are not simply the fields of the values.
+
+Encoding and decoding both follow it. The schemas are in `jaxresid/schema/`; every key there is a
+promise to the users.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxresid.decoding import Format, Layout
+from jaxresid.model import (
+    Argument,
+    Aval,
+    Checkpoint,
+    Comparison,
+    CompiledBuffer,
+    CompiledReport,
+    CompilerWarning,
+    Computed,
+    Constant,
+    Cost,
+    Equation,
+    Expression,
+    Finding,
+    Floor,
+    Literal,
+    LiveValue,
+    Location,
+    Mesh,
+    Offloading,
+    Peak,
+    Phases,
+    Plan,
+    Report,
+    Residual,
+    Timing,
+)
+
+_Derived = Mapping[str, Callable[[Any], Any]]
+
+
+def _holding(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _properties(*names: str) -> _Derived:
+    """Return derived keys that hold the properties of these names."""
+    return {name: operator.attrgetter(name) for name in names}
+
+
+def _constants(values: Mapping[str, Any]) -> _Derived:
+    """Return derived keys that always hold the same."""
+    return {key: _holding(value) for key, value in values.items()}
+
+
+def _of_total(*names: str) -> _Derived:
+    """Return derived keys that hold figures of all phases together."""
+    return {name: operator.attrgetter(f"total.{name}") for name in names}
+
+
+_ON = {"place": "on"}
+_LAYOUTS = {
+    Location: Layout(from_one=("column",)),
+    Aval: Layout(renamed={"spec": "split"}, blank=("spec",)),
+    Computed: Layout(spread=("source",), derived=_constants({"value": None})),
+    Residual: Layout(spread=("aval",), derived=_properties("nbytes")),
+    LiveValue: Layout(spread=("aval", "source")),
+    Peak: Layout(spread=("source",), objects=("breakdown",)),
+    Cost: Layout(objects=("collectives",), derived=_properties("flops")),
+    Phases: Layout(
+        below="phases",
+        derived={
+            "forward_flops": operator.attrgetter("forward.flops"),
+            "backward_flops": operator.attrgetter("backward.flops"),
+            "recompute_flops": operator.attrgetter("recompute.flops"),
+            **_of_total("matmul_flops", "conv_flops", "elementwise_flops", "transcendentals"),
+            **_of_total("nbytes", "uncosted", "notes"),
+            "collectives": lambda phases: dict(phases.total.collectives),
+        },
+    ),
+    Checkpoint: Layout(
+        spread=("source",), blank=("unconfirmed",), derived=_properties("saved_per_gflop")
+    ),
+    Finding: Layout(spread=("source",)),
+    Mesh: Layout(objects=("axes",)),
+    Offloading: Layout(spread=("transfers",), objects=("host_arguments",)),
+    CompilerWarning: Layout(spread=("source",)),
+    CompiledBuffer: Layout(spread=("source",)),
+    Timing: Layout(derived=_properties("agrees")),
+    Expression: Layout(from_one=("column", "end_column")),
+    Floor: Layout(derived=_properties("nbytes", "held_nbytes")),
+    Equation: Layout(objects=("params",)),
+    Report: Layout(renamed=_ON, derived=_properties("totals")),
+    Comparison: Layout(renamed=_ON),
+    CompiledReport: Layout(renamed={"places": "on"}),
+    Plan: Layout(renamed=_ON, derived=_properties("fits")),
+}
+# Every kind of origin has every key, so that readers need not ask for the kind first.
+_OF_OTHER_ORIGINS: dict[str, Any] = {
+    **dict.fromkeys(("path", "value", "primitive", "name", "location", "library", "caller")),
+    **{"scope": "", "named_at": None, "stack": [], "within": [], "through": []},
+}
+
+
+def _origin(*own: str) -> Layout:
+    """Return the layout of an origin that has these of the keys, and blanks in the others."""
+    return Layout(derived=_constants({k: v for k, v in _OF_OTHER_ORIGINS.items() if k not in own}))
+
+
+DOCUMENTS = Format(
+    {
+        **_LAYOUTS,
+        Argument: _origin("path"),
+        Constant: _origin(),
+        Literal: _origin("value"),
+    },
+    is_strict=False,
+)

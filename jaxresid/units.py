@@ -55,3 +55,17 @@ def parse_bytes(text: str) -> int:
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size; write bytes or a unit, e.g. 1MiB, 1.5GiB, 4096")
     return int(float(match.group(1)) * factor)
+
+
+def parse_budget(text: str) -> int:
+    """Return the number of bytes that a size with its unit means, such as `12GiB` or `800MB`.
+
+    Raises:
+      ValueError: The text is no such size, or leaves no room; the message is for the user.
+    """
+    if _BYTES.fullmatch(text.strip()) and not text.strip()[-1].isalpha():
+        raise ValueError(f"{text!r} has no unit; write {text.strip()}GiB, or a unit such as MiB")
+    nbytes = parse_bytes(text)
+    if nbytes <= 0:
+        raise ValueError(f"{text!r} leaves no room; write a size such as 12GiB or 800MB")
+    return nbytes

@@ -1,6 +1,6 @@
 import pytest
 
-from jaxresid.units import format_bytes, format_flops, parse_bytes
+from jaxresid.units import format_bytes, format_flops, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,14 @@ def test_parses(text, nbytes):
 def test_refuses(text):
     with pytest.raises(ValueError, match="is not a size"):
         parse_bytes(text)
+
+
+def test_budgets_have_a_unit():
+    assert parse_budget(" 1.5GiB ") == parse_bytes("1.5GiB")
+    assert parse_budget("7B") == 7
+    with pytest.raises(ValueError, match="'12' has no unit; write 12GiB"):
+        parse_budget("12")
+    with pytest.raises(ValueError, match="leaves no room"):
+        parse_budget("0GiB")
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_budget("much")

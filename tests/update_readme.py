@@ -106,7 +106,7 @@ def output(command: str) -> str:
       RuntimeError: It fails.
     """
     done = run(command)
-    answers = r"(cd \S+ && )?jaxresid (lint|check|compile|plan) "  # by their exit code
+    answers = r"(cd \S+ && )?jaxresid (lint|check|compile|plan)\b"  # by their exit code
     found_something = re.match(answers, command) is not None and done.returncode == 1
     if done.returncode and not found_something:
         raise RuntimeError(f"{command}\n{done.stderr}")

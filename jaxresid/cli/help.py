@@ -20,6 +20,7 @@ class Group(Enum):
     INPUTS = "Target and inputs"
     PLACE = "Place and memory"
     COMPILING = "Compiling"
+    BUDGET = "Budget"
     RULES = "Rules"
     FIXES = "Fixes"
     FILES = "Files"

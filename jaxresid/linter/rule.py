@@ -42,9 +42,10 @@ class Example:
       files: other modules of its project, path -> source.
       jax: the targeted jax, where the rule depends on it.
       on: the place whose compiler the rule depends on; '' for any.
+      options: options of `jaxresid check` that the rule needs.
     """
 
-    __slots__ = ("_files", "_fixed", "_source", "jax", "on")
+    __slots__ = ("_files", "_fixed", "_source", "jax", "on", "options")
 
     def __init__(
         self,
@@ -53,9 +54,10 @@ class Example:
         files: Mapping[str, str] | None = None,
         jax: tuple[int, int] | None = None,
         on: str = "",
+        options: tuple[str, ...] = (),
     ) -> None:
         self._source, self._fixed, self._files = source, fixed, files or {}
-        self.jax, self.on = jax, on
+        self.jax, self.on, self.options = jax, on, options
 
     @property
     def source(self) -> str:

@@ -6,6 +6,9 @@ its `nbytes` already counts every trip; `trips` only informs.
 
 from __future__ import annotations
 
+from jaxresid.model.budget import Held as Held
+from jaxresid.model.budget import Limits as Limits
+from jaxresid.model.budget import LineBytes as LineBytes
 from jaxresid.model.checkpoint import Checkpoint as Checkpoint
 from jaxresid.model.checkpoint import EstimatedVerdict as EstimatedVerdict
 from jaxresid.model.checkpoint import Finding as Finding

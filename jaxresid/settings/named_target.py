@@ -9,7 +9,7 @@ from typing import get_args
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import MeshMode, Mode
 from jaxresid.settings.toml_values import ConfigError, flag, kind_of, string, string_list
-from jaxresid.units import parse_bytes
+from jaxresid.units import parse_budget, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,15 @@ def _size(key: str, value: object) -> str:
     return text
 
 
+def _limit(key: str, value: object) -> str:
+    text = string(key, value, '"12GiB"')
+    try:
+        parse_budget(text)
+    except ValueError as error:
+        raise ConfigError(f"`{key}`: {error}") from None
+    return text
+
+
 # Key -> the option it stands for, and what reads its value.
 _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, ...]]]] = {
     "target": ("target", _target),
@@ -157,4 +166,6 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "on": ("--on", _text('"gpu:h100"')),
     "batch": ("--batch", _sizes),
     "budget": ("--budget", _size),
+    "max-peak": ("--max-peak", _limit),
+    "max-kept": ("--max-kept", _limit),
 }

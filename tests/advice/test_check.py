@@ -264,7 +264,8 @@ def needs_host_arguments(example, jax_version):
 def test_bad_examples_are_reported_where_marked(lab, rule, example, jax_version):
     needs_host_arguments(example, jax_version)
     place = ("--on", example.on) if example.on else ()
-    items = lab.found(f"{lab.model(example.source)}:loss", "--select", rule.code, *place)
+    given = ("--select", rule.code, *place, *example.options)
+    items = lab.found(f"{lab.model(example.source)}:loss", *given)
     rows = [i for i, line in enumerate(example.source.split("\n"), 1) if line.endswith("# !")]
     assert [(i["code"], i["location"]["row"]) for i in items] == [(rule.code, r) for r in rows]
     assert rows
@@ -277,7 +278,7 @@ def test_bad_examples_are_reported_where_marked(lab, rule, example, jax_version)
 @pytest.mark.parametrize(("rule", "example"), examples("good"))
 def test_good_examples_are_silent(lab, rule, example, jax_version):
     needs_host_arguments(example, jax_version)
-    assert lab.codes(f"{lab.model(example.source)}:loss") == []
+    assert lab.codes(f"{lab.model(example.source)}:loss", *example.options) == []
 
 
 @pytest.mark.parametrize("rule", traced_rules(), ids=lambda r: r.code)

@@ -113,9 +113,8 @@ class TestEachKey:
     def test_a_key_is_an_option_and_only_that(self, configured, folder, toml, name, value):
         configured()
         plain, _ = probed()
-        assert plain == TargetOptions(
-            "gnus/gnu.py:loss", None, False, (), (), False, None, False, "auto", folder=str(folder)
-        )
+        given = "gnus/gnu.py:loss", None, False, (), (), False, None, False, "auto"
+        assert plain == TargetOptions(*given, folder=str(folder), name="train")
         configured(toml)
         found, _ = probed()
         differing = {n for n in TargetOptions.__slots__ if getattr(found, n) != getattr(plain, n)}

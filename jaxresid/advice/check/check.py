@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jaxresid.advice.check.budgets import BUDGET_CODES, budget_findings
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
@@ -13,16 +15,21 @@ from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.compile.report import confirmed
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question, in_two_calls
+from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
+from jaxresid.model import Limits
 from jaxresid.option_types import Mode
 from jaxresid.settings.config import Options, load, matches
+from jaxresid.units import parse_budget
 from jaxresid.violations import Linted, Violation
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
+
+_NO_LIMITS = Limits()
 
 
 @in_two_calls
@@ -36,6 +43,8 @@ def check(
     mesh: Any = None,
     compile: bool = False,
     compile_time: float = COMPILE_SECONDS,
+    max_peak: str | None = None,
+    max_kept: str | None = None,
 ) -> Callable[..., tuple[Violation, ...]]:
     """Return a function that checks the checkpoints of `fun` and the residuals that it keeps.
 
@@ -54,6 +63,9 @@ def check(
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
       compile: Whether the verdicts are to be XLA's, as for `jaxresid.inspect`.
       compile_time: Seconds that compiling may take, as for `jaxresid.inspect`.
+      max_peak: The bytes that the peak may have, such as `12GiB`. The estimate decides, or XLA's
+        figure with `compile` and on a CPU.
+      max_kept: The bytes that the backward pass may keep in device memory, arguments aside.
 
     Returns:
       A function of the arguments of `fun` that returns a tuple of `Violation`s.
@@ -62,31 +74,45 @@ def check(
       JaxresidError: As `jaxresid.inspect`, or because the configuration is wrong.
     """
     question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
+    limits = Limits(_limit("max_peak", max_peak), _limit("max_kept", max_kept))
 
     def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
         run = LintRun(load(Path(), Options()), nearest=Options())
         found = inspection(question.of(args, kwargs))
-        if compile:
+        unasked = max_peak is not None and not has_estimate(found.subject.place)
+        if compile or unasked:
             settings = CompileSettings(cache=CompileCache(default_directory()))
-            found = confirmed(found, settings, limit_s=compile_time)
-        return tuple(v for linted in checked(found, run) for v in linted.violations)
+            found = confirmed(found, settings, checkpoints=compile, limit_s=compile_time)
+        return tuple(v for linted in checked(found, run, limits) for v in linted.violations)
 
     return checked_in
 
 
-def checked(inspection: Inspection, run: LintRun) -> tuple[Linted, ...]:
+def _limit(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_budget(text)
+    except ValueError as e:
+        raise InputsError(f"{name}: {e}") from None
+
+
+def checked(
+    inspection: Inspection, run: LintRun, limits: Limits = _NO_LIMITS, reference: str | None = None
+) -> tuple[Linted, ...]:
     """Return the violations of an inspected function by file, sorted by path.
 
     Args:
       inspection: The inspected function.
       run: The configuration of the run, which may say that comments silence nothing.
+      limits: What the program may take.
+      reference: How a shell's command line names the target; None where none does.
 
     Returns:
       One `Linted` for each file with violations.
 
     Raises:
       ConfigError: The configuration of a file is not understood.
-      InputsError: The function is a training step that does nothing with its gradients.
+      InputsError: The function is a training step that does nothing with its gradients, or a
+        figure with a limit is not known.
     """
     if inspection.subject.is_dead:
         raise InputsError(inspection.report.warnings[-1])
@@ -95,37 +121,45 @@ def checked(inspection: Inspection, run: LintRun) -> tuple[Linted, ...]:
     measured = {"on": report.place.name, "profile": report.place.profile, "jax": report.jax.version}
     reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
     reported += inspection.subject.findings(report)
+    placed = [placer.violation(finding, measured) for finding in reported]
+    for over in budget_findings(report, limits, reference):
+        file, violation = placer.violation(over.finding, measured)
+        placed.append((file, violation if over.fails else replace(violation, severity="info")))
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}
-    for finding in reported:
-        file, violation = placer.violation(finding, measured)
+    for file, violation in placed:
         by_file.setdefault(file.absolute, (file, []))[1].append(violation)
     results = [_linted(file, violations, run) for file, violations in by_file.values()]
     return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
 
 def _linted(file: FindingFile, violations: Sequence[Violation], run: LintRun) -> Linted:
-    """Return the violations of one file that its configuration selects and no comment silences."""
+    """Return the violations of one file that its configuration selects and no comment silences.
+
+    A limit is of the whole program: what is above one needs not be selected, and no comment at
+    the line where it happens to be reported silences it.
+    """
     config = run.config_in(file.absolute.parent)
     config.validate(KNOWN)
     ignored = config.ignored_in(file.absolute)
+    whole = replace(config, selections=tuple(s._replace(select=None) for s in config.selections))
     # Infos too are on: unlike the linter's they come with figures.
     wanted = {
         code
         for code, name in KNOWN.items()
-        if config.enabled(code, name, True) and not any(matches(s, code, name) for s in ignored)
+        if (whole if code in BUDGET_CODES else config).enabled(code, name, True)
+        and not any(matches(s, code, name) for s in ignored)
     }
-    left = sorted((v for v in violations if v.code in wanted), key=lambda v: v.sort_key)
+    left = [v for v in violations if v.code in wanted]
     document = file.document
-    if document is None:
-        return Linted(file.path, tuple(left))
-    if not run.ignore_noqa:
+    if document is not None and not run.ignore_noqa:
         # Which suppressions are unused is for the linter to say: one target is a part of its files.
         kept, _ = suppress.apply(
-            left,
+            [v for v in left if v.code not in BUDGET_CODES],
             suppress.parse(document.source.text),
             enabled=lambda _: False,
             known=KNOWN,
             path=file.path,
         )
-        left = list(kept)
-    return Linted(file.path, tuple(left), document.lines(left))
+        left = [*kept, *(v for v in left if v.code in BUDGET_CODES)]
+    left.sort(key=lambda v: v.sort_key)
+    return Linted(file.path, tuple(left), {} if document is None else document.lines(left))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
 
 from jaxresid.cli.help import command
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
@@ -15,7 +17,15 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
+from jaxresid.cli.options.inputs import (
+    TargetOptions,
+    inspected,
+    own_options,
+    provide_devices,
+    target_options,
+)
+from jaxresid.cli.options.limits import limit_options, taken_limits
+from jaxresid.cli.options.named_targets import every_target, optional_target
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.show_findings import (
     check_combination,
@@ -25,9 +35,16 @@ from jaxresid.cli.show_findings import (
     showing_options,
     with_format,
 )
+from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.files import LintRun
+from jaxresid.progress import Progress
 from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
+
+if TYPE_CHECKING:
+    from jaxresid.inspector.subject.base import Inspection
+    from jaxresid.model import Limits
+    from jaxresid.violations import Linted
 
 
 class CheckRequest(NamedTuple):
@@ -43,26 +60,49 @@ class CheckRequest(NamedTuple):
     quiet: bool
 
 
+class CheckTarget(NamedTuple):
+    """A target to check, and what it may take."""
+
+    options: TargetOptions
+    limits: Limits
+
+
+class CheckedTarget(NamedTuple):
+    """A target as it was inspected, and its findings by file."""
+
+    name: str
+    found: Inspection
+    results: tuple[Linted, ...]
+
+
 @command(
     examples=(
         ("findings at the lines they are about", "jaxresid check train.py:loss"),
-        ("in a workflow of GitHub", "jaxresid check train.py:loss --format github"),
+        ("fail where the peak is too high", "jaxresid check train.py:loss --max-peak 12GiB"),
+        ("in a workflow, with all targets of pyproject.toml", "jaxresid check --format github"),
     )
 )
+@optional_target
 @target_options
+@limit_options
 @selecting_options
 @showing_options
 @compile_options
-def check(options: TargetOptions, compile_: bool, compiling: CompilingOptions, **given: Any) -> int:
-    """Find checkpoints and residuals of TARGET that do not pay off.
+def check(
+    options: TargetOptions | None, compile_: bool, compiling: CompilingOptions, **given: Any
+) -> int:
+    """Find checkpoints and residuals of TARGET that do not pay off, and hold it to its limits.
 
-    TARGET is module:function, path/to/file.py:function or a name from pyproject.toml; it is traced,
-    not run. The findings are the linter's and those that only a trace can show (JXR8..), each with
-    its figures, at the line it is about. The linter's configuration and comments silence them too,
-    but infos are shown by default. With --compile TARGET is compiled for the place of --on, also
-    without each of the ten checkpoints that drop most, and the verdicts on these are XLA's. Exits 0
-    if there are only infos, 1 if there are findings, 2 if something went wrong.
+    TARGET is module:function, path/to/file.py:function or a name from pyproject.toml; without one
+    every target of pyproject.toml is checked. They are traced, not run. The findings are the
+    linter's and those that only a trace can show (JXR8..), each with its figures, at the line it is
+    about. The linter's configuration and comments silence them too, but infos are shown by default,
+    and what is over --max-peak or --max-kept is always a finding. With --compile TARGET is compiled
+    for the place of --on, also without each of the ten checkpoints that drop most, and the verdicts
+    on these are XLA's. Exits 0 if there are only infos, 1 if there are findings, 2 if something
+    went wrong.
     """
+    limits = taken_limits(given)
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})
     request = CheckRequest(**{k: v for k, v in given.items() if k not in names})
@@ -76,32 +116,102 @@ def check(options: TargetOptions, compile_: bool, compiling: CompilingOptions, *
     )
     run.entries(config)  # refuses unknown codes before anything is traced
     check_statistics(request, config)
-    options, _ = placed(options, compiles=compile_)
-    with showing_progress(f"tracing {options.target}", quiet=request.quiet) as say:
-        found = inspected(options)
-        if compile_:
-            from jaxresid.advice.compile.report import confirmed
+    asked = [CheckTarget(options, limits)] if options is not None else _all_targets()
+    is_one = options is not None
+    asked = [each._replace(options=_placed(each, compile_)) for each in asked]
+    provide_devices([mesh for each in asked for mesh in each.options.mesh])
+    done: list[CheckedTarget] = []
+    failed = False
+    with showing_progress(f"tracing {asked[0].options.target}", quiet=request.quiet) as say:
+        for each in asked:
+            name = each.options.reference
+            say(f"tracing {name}")
+            try:
+                done.append(_checked(each, run, compile_, compiling, say))
+            except JaxresidError as e:
+                if is_one:
+                    raise
+                tell(f"jaxresid: error: {name}: {e}")
+                failed = True
+    for one in done:
+        _tell_remarks(one, "" if is_one else f"{one.name}: ", quiet=request.quiet)
+    if is_one:
+        results = done[0].results
+    else:
+        from jaxresid.advice.check.merged import merged
 
-            found = confirmed(found, settings(compiling), say, limit_s=limit_s(compiling))
-        from jaxresid.advice.check.check import checked
-
-        results = checked(found, run)
-    for warning in () if request.quiet else found.report.warnings:
-        tell(f"jaxresid: warning: {warning}")
-    if not request.quiet and found.report.place.profile is None and not found.report.compiled:
-        where = found.report.place.name
-        tell(
-            f"jaxresid: peaks on {where} are not estimated: findings that need a peak are left out"
-            " (--compile asks the compiler)"
-        )
-    for checkpoint in found.report.checkpoints:
-        if checkpoint.unconfirmed and not request.quiet:
-            where = f" at {place_text(checkpoint.location)}" if checkpoint.location else ""
-            tell(f"jaxresid: {checkpoint.function}{where}: unconfirmed: {checkpoint.unconfirmed}")
+        results = merged((one.name, one.results) for one in done)
     code = show(request, config, results)
-    if print_errors(found.report.compiled):
-        code = EXIT_FAILED
+    for one in done:
+        failed |= print_errors(one.found.report.compiled)
     if config.output_format == "text" and not request.quiet:
-        place = found.report.place
-        tell(f"jaxresid: figures are for {place.name}, {place.origin}")
-    return code
+        for one in done:
+            place = one.found.report.place
+            whose = "figures" if is_one else f"figures of {one.name}"
+            tell(f"jaxresid: {whose} are for {place.name}, {place.origin}")
+    return EXIT_FAILED if failed else code
+
+
+def _all_targets() -> list[CheckTarget]:
+    """Return the targets of the configuration; one with several batch sizes is one for each."""
+    found = []
+    for context in every_target(click.get_current_context()):
+        options, others = own_options(context, context.params)
+        assert options is not None
+        limits = taken_limits(others)
+        sizes: list[tuple[int, ...]] = [(size,) for size in options.batch] or [()]
+        for size in sizes:
+            name = options.name if len(sizes) == 1 else f"{options.name} --batch {size[0]}"
+            found.append(CheckTarget(replace(options, batch=size, name=name), limits))
+    return found
+
+
+def _placed(target: CheckTarget, compile_: bool) -> TargetOptions:
+    return placed(target.options, compiles=compile_)[0]
+
+
+def _checked(
+    target: CheckTarget,
+    run: LintRun,
+    compile_: bool,
+    compiling: CompilingOptions,
+    say: Progress,
+) -> CheckedTarget:
+    """Return a target with its findings; a limit on a peak that is not estimated is compiled for.
+
+    Raises:
+      JaxresidError: Something is wrong with the target, its inputs or its trace.
+    """
+    found = inspected(target.options)
+    unasked = target.limits.peak_nbytes is not None and found.report.place.profile is None
+    if compile_ or unasked:
+        from jaxresid.advice.compile.report import confirmed
+
+        found = confirmed(
+            found, settings(compiling), say, checkpoints=compile_, limit_s=limit_s(compiling)
+        )
+    from jaxresid.advice.check.check import checked
+
+    reference = target.options.reference
+    return CheckedTarget(reference, found, checked(found, run, target.limits, reference))
+
+
+def _tell_remarks(target: CheckedTarget, prefix: str, *, quiet: bool) -> None:
+    """Say on stderr what was assumed, what is not known, and what is not confirmed."""
+    if quiet:
+        return
+    report = target.found.report
+    for warning in report.warnings:
+        tell(f"jaxresid: warning: {prefix}{warning}")
+    if report.place.profile is None and not report.compiled:
+        tell(
+            f"jaxresid: {prefix}peaks on {report.place.name} are not estimated: findings that need"
+            " a peak are left out (--compile asks the compiler)"
+        )
+    for checkpoint in report.checkpoints:
+        if checkpoint.unconfirmed:
+            where = f" at {place_text(checkpoint.location)}" if checkpoint.location else ""
+            tell(
+                f"jaxresid: {prefix}{checkpoint.function}{where}: unconfirmed:"
+                f" {checkpoint.unconfirmed}"
+            )

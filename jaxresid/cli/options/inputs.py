@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -33,7 +34,7 @@ class TargetOptions:
     """The options as given; a command without --mode and --on looks at the function itself.
 
     `on_origin` says who chose the places in `on`; `folder` is the one whose modules a named target
-    may name, as `ChosenTarget` has it.
+    may name, and `name` its name, as `ChosenTarget` has them.
     """
 
     target: str
@@ -53,6 +54,12 @@ class TargetOptions:
     mesh_mode: MeshMode | None = None
     batch: tuple[int, ...] = ()
     folder: str | None = None
+    name: str | None = None
+
+    @property
+    def reference(self) -> str:
+        """How a shell's command line names the target: by its name, or by the function."""
+        return self.name or shlex.quote(self.target)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,17 +152,33 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def wrapped(**options: Any) -> Any:
-        context = click.get_current_context()
-        target = options.pop("target")
-        options = named_targets.without_replaced(context, options)
-        names = [name for name in TargetOptions.__dataclass_fields__ if name in options]
-        own = {name: options.pop(name) for name in names}
-        if origin := named_targets.place_origin(context):
-            own["on_origin"] = origin
-        chosen = TargetOptions(target=target.text, folder=target.folder, **own)
-        return command(chosen, **options)
+        chosen, others = own_options(click.get_current_context(), options)
+        return command(chosen, **others)
 
     return wrapped
+
+
+def own_options(
+    context: click.Context, options: Mapping[str, Any]
+) -> tuple[TargetOptions | None, dict[str, Any]]:
+    """Return the target with its options, and the command's other options.
+
+    The target is None where the command takes none for all that the configuration names, and none
+    is given.
+
+    Args:
+      context: The context that the options were read in.
+      options: All options of the command, by name.
+    """
+    others = named_targets.without_replaced(context, options)
+    target = others.pop("target")
+    names = [name for name in TargetOptions.__dataclass_fields__ if name in others]
+    own = {name: others.pop(name) for name in names}
+    if target is None:
+        return None, others
+    if origin := named_targets.place_origin(context):
+        own["on_origin"] = origin
+    return TargetOptions(target.text, folder=target.folder, name=target.name, **own), others
 
 
 @dataclass(frozen=True, slots=True)

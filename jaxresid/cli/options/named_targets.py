@@ -36,11 +36,13 @@ class ChosenTarget:
       folder: of a named target the folder of the configuration file, whose modules it may name;
         None for a function that the command line names.
       place_origin: which table of which file sets the default of --on; None: none does.
+      name: the name of a named target; None for a function that the command line names.
     """
 
     text: str
     folder: str | None = None
     place_origin: str | None = None
+    name: str | None = None
 
 
 def target_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,14 +51,65 @@ def target_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("target", callback=_chosen)(command)
 
 
-def _chosen(context: click.Context, argument: click.Parameter, text: str) -> ChosenTarget:
-    if context.resilient_parsing:
-        return ChosenTarget(text)
-    found = project(
+def optional_target(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the command do without TARGET; it then receives None, and asks `every_target`."""
+    for parameter in getattr(command, "__click_params__", ()):
+        if parameter.name == "target":
+            parameter.required = False
+    return command
+
+
+def every_target(context: click.Context) -> tuple[click.Context, ...]:
+    """Return a context for each target of the configuration, as if it were given as TARGET.
+
+    Args:
+      context: The context of the command, after its options are read.
+
+    Raises:
+      TargetError: The configuration names no target.
+      InputsError: A table has a value that is not one of the command's option.
+    """
+    found = _project(context)
+    if not found.targets:
+        where = f" and {found.location()} names none" if found.file else ""
+        raise TargetError(
+            f"there is no TARGET{where}: give one, such as train/model.py:loss, or write"
+            " [tool.jaxresid.targets.NAME] in pyproject.toml"
+        )
+    return tuple(_as_if_given(context, target.name) for target in found.targets)
+
+
+def _as_if_given(context: click.Context, name: str) -> click.Context:
+    """Return a context with the table of a target, and what was typed in place of its values."""
+    typed = {
+        key: value
+        for key, value in context.params.items()
+        if _has_source(context, key, ParameterSource.COMMANDLINE)
+    }
+    file = ["--config", str(typed["config"])] if "config" in typed else []
+    made = context.command.make_context(context.info_name, [name, *file], context.parent)
+    for key, value in typed.items():
+        made.params[key] = value
+        made.set_parameter_source(key, ParameterSource.COMMANDLINE)
+    return made
+
+
+def _project(context: click.Context) -> Project:
+    return project(
         Path(),
         config_file=context.params.get("config"),
         isolated=bool(context.params.get("isolated")),
     )
+
+
+def _chosen(
+    context: click.Context, argument: click.Parameter, text: str | None
+) -> ChosenTarget | None:
+    if text is None:
+        return None
+    if context.resilient_parsing:
+        return ChosenTarget(text)
+    found = _project(context)
     named = None if ":" in text else _named(text, found)
     if found.file is None:
         return ChosenTarget(text)
@@ -75,7 +128,8 @@ def _chosen(context: click.Context, argument: click.Parameter, text: str) -> Cho
     place_origin = origins[-1] if origins else None
     if named is None:
         return ChosenTarget(text, place_origin=place_origin)
-    return ChosenTarget(_reference_from_here(named.target, folder), str(folder), place_origin)
+    reference = _reference_from_here(named.target, folder)
+    return ChosenTarget(reference, str(folder), place_origin, named.name)
 
 
 def _defaults(

@@ -80,6 +80,8 @@ JXR807 free-residual info
 JXR808 compiler-recomputes info
 JXR809 unrolled-host-moves warning
 JXR810 transposed-host-scan info
+JXR821 peak-over-budget error
+JXR822 kept-over-budget error
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

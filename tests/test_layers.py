@@ -52,8 +52,10 @@ ALLOWED = {
         *("model", "nearest", "progress", "settings", "targets", "units", "violations", "xla"),
         *("layer_paths", "option_types"),
     },
+    "elsewhere": {"documents", "errors", "home", "interrupts", "model", "settings"},
     "render": {"model", "layer_paths", "safe_text", "units", "urls", "violations", "option_types"},
     "cli": {
+        "elsewhere",
         *("_version", "advice", "documents", "errors", "home", "inspector", "interrupts"),
         *(
             "jax_compat",

@@ -70,7 +70,8 @@ def _paired(before: Sequence[Checkpoint], after: Sequence[Checkpoint]) -> dict[i
             is_function = was.function == now.function
             if text < _ENOUGH_TEXT and not is_function:
                 continue
-            score = _TEXT * text + _FUNCTION * is_function + _POLICY * (was.policy == now.policy)
+            score = _TEXT * text + _FUNCTION * is_function
+            score += _POLICY * (_policy(was) == _policy(now))
             score += _ORDER * (1 - abs(i / len(before) - j / len(after)))
             scored.append((-score, abs(i - j), i, j))
     found: dict[int, int] = {}
@@ -86,8 +87,17 @@ def _code(checkpoint: Checkpoint) -> str:
     return checkpoint.location.code if checkpoint.location else ""
 
 
+def _policy(checkpoint: Checkpoint) -> str:
+    """Return the policy; without one nothing is saveable."""
+    return checkpoint.policy or "nothing_saveable"
+
+
 def _changes(was: Checkpoint, now: Checkpoint, tolerance: float) -> Iterator[str]:
-    for name in ("verdict", "policy", "prevent_cse", "calls", "trips"):
+    if was.verdict != now.verdict:
+        yield "verdict"
+    if _policy(was) != _policy(now):
+        yield "policy"
+    for name in ("prevent_cse", "calls", "trips"):
         if getattr(was, name) != getattr(now, name):
             yield name
     before, after = was.dropped_nbytes, now.dropped_nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxresid.advice.diff.checkpoints import checkpoint_differences, finding_differences
@@ -125,15 +125,15 @@ def _notes(before: DiffSide, after: DiffSide) -> Iterator[str]:
 
 
 def _flag_notes(before: JaxInfo, after: JaxInfo) -> Iterator[str]:
-    flags: Mapping[str, bool] = {**before.flags, **after.flags}
-    for name in sorted(flags):
-        was, now = before.flags.get(name), after.flags.get(name)
+    """Yield the flags that are on for one side; a JAX that does not know a flag has it off."""
+    for name in sorted({*before.flags, *after.flags}):
+        was, now = before.flags.get(name, False), after.flags.get(name, False)
         if was != now:
-            yield f"{name}: {_set(was)} and {_set(now)}"
+            yield f"{name} is {_set(was)} and {_set(now)}"
 
 
-def _set(value: bool | None) -> str:
-    return "not known to that JAX" if value is None else "on" if value else "off"
+def _set(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def _axes(mesh: Mesh | None) -> str:

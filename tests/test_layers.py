@@ -70,6 +70,11 @@ ALLOWED = {
         ),
         *("violations", "option_types", "progress", "text_files", "xla"),
     },
+    "testing": {
+        *("advice", "model", "option_types", "safe_text", "settings", "text_files", "units"),
+        "xla",
+    },
+    "pytest_plugin": {"testing"},
     "__main__": {"cli"},
     "__init__": {
         *("_version", "advice", "documents", "errors", "inspector", "linter", "model", "settings"),
@@ -111,6 +116,8 @@ OUTSIDE = {
     "inspector": {"jax", "jaxlib", "numpy"},
     "jax_compat": {"jax", "jaxlib", "numpy"},
     "cli": {"click", "rich"},
+    "testing": {"pytest"},
+    "pytest_plugin": {"pytest"},
 }
 
 

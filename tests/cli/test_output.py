@@ -40,7 +40,9 @@ def test_a_suffix_of_a_format_that_the_command_has_not():
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "okapi.py").write_text("import jax.numpy as jnp\ndef f(x): return jnp.sin(x).sum()\n")
+    (tmp_path / "okapi.py").write_text(
+        "import jax.numpy as jnp\ndef f(x): return jnp.sin(x).sum()\n"
+    )
     return tmp_path
 
 
@@ -59,9 +61,10 @@ def test_report_by_suffix(project, call):
 
 def test_findings_by_suffix(project, call):
     assert call("lint", "-n", "-o", "a.sarif")[0] == 0
-    assert "sarifLog" in (project / "a.sarif").read_text() or "$schema" in (
-        project / "a.sarif"
-    ).read_text()
+    assert (
+        "sarifLog" in (project / "a.sarif").read_text()
+        or "$schema" in (project / "a.sarif").read_text()
+    )
     assert call("lint", "-n", "-o", "b.json", "-f", "concise")[0] == 0
     assert not (project / "b.json").read_text().startswith("[")
     (project / "pyproject.toml").write_text('[tool.jaxresid]\noutput-format = "gitlab"\n')

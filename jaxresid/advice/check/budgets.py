@@ -92,12 +92,13 @@ def budget_findings(
     )
 
 
-def sentence(held: Held, name: str) -> str:
+def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
     """Return one sentence that says by how much a figure is above its limit, or that it may be.
 
     Args:
       held: The figure.
       name: What the program is called.
+      decides: What asks the compiler, where the estimate is too close to tell.
     """
     limit, nbytes = format_bytes(held.limit_nbytes), format_bytes(held.nbytes)
     over = format_bytes(held.nbytes - held.limit_nbytes)
@@ -115,11 +116,11 @@ def sentence(held: Held, name: str) -> str:
     if held.holding == "may be over":
         return (
             f"{estimate}{between}, below its budget of {limit}, which the range reaches over:"
-            " --compile decides"
+            f" {decides} decides"
         )
     said = f"{estimate}{between}, {over} over its budget of {limit}"
     if held.holding == "estimated over":
-        return f"{said}, which is inside the range: --compile decides"
+        return f"{said}, which is inside the range: {decides} decides"
     return said
 
 

@@ -45,26 +45,29 @@ def format_flops(flops: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the number of bytes that a text such as `1MiB`, `1.5 GiB`, `2GB` or `4096` means.
+    """Return the number of bytes that a text such as `1MiB`, `1.5 GiB`, `2GB` or `4096B` means.
 
     Raises:
-      ValueError: The text is not a size; the message is for the user.
+      ValueError: The text is not a size, or one without a unit; the message is for the user.
     """
     match = _BYTES.fullmatch(text.strip())
     factor = _FACTORS.get((match.group(2) or "B").lower()) if match else None
     if match is None or factor is None:
-        raise ValueError(f"{text!r} is not a size; write bytes or a unit, e.g. 1MiB, 1.5GiB, 4096")
-    return int(float(match.group(1)) * factor)
+        raise ValueError(f"{text!r} is not a size; write a number and a unit, e.g. 1MiB, 1.5GiB")
+    nbytes = int(float(match.group(1)) * factor)
+    if nbytes and not match.group(2):
+        number = match.group(1)
+        other = f"{number}GiB or " if nbytes < 1024 else ""
+        raise ValueError(f"{text!r} has no unit; write {other}{number}B")
+    return nbytes
 
 
 def parse_budget(text: str) -> int:
-    """Return the number of bytes that a size with its unit means, such as `12GiB` or `800MB`.
+    """Return the number of bytes that a size means, such as `12GiB` or `800MB`.
 
     Raises:
       ValueError: The text is no such size, or leaves no room; the message is for the user.
     """
-    if _BYTES.fullmatch(text.strip()) and not text.strip()[-1].isalpha():
-        raise ValueError(f"{text!r} has no unit; write {text.strip()}GiB, or a unit such as MiB")
     nbytes = parse_bytes(text)
     if nbytes <= 0:
         raise ValueError(f"{text!r} leaves no room; write a size such as 12GiB or 800MB")

@@ -282,7 +282,9 @@ def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> 
     path.write_text(program.source(), encoding="utf-8")
     target = f"{path}:loss"
     budget = int(report["peak"]["nbytes"] * (0.97, 0.85, 0.7)[program.seed % 3])
-    done = ran("plan", target, "--mode", "function", "--budget", budget, "-f", "json", "--write")
+    done = ran(
+        "plan", target, "--mode", "function", "--budget", f"{budget}B", "-f", "json", "--write"
+    )
     counts["commands"] += 1
     if done.problem:
         return [f"{done.command}: {done.problem}"]

@@ -93,6 +93,7 @@ ROOMS = {
     "xla": (
         "gpus",
         "places",
+        "budgets",
         "chosen",
         "job",
         "hlo",

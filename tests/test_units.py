@@ -41,7 +41,8 @@ def test_formats_flops(flops, text):
 @pytest.mark.parametrize(
     ("text", "nbytes"),
     [
-        ("4096", 4096),
+        ("4096B", 4096),
+        ("0", 0),
         ("1MiB", 1024**2),
         ("1.5 GiB", 3 * 1024**3 // 2),
         ("2GB", 2 * 10**9),
@@ -69,3 +70,12 @@ def test_budgets_have_a_unit():
         parse_budget("0GiB")
     with pytest.raises(ValueError, match="is not a size"):
         parse_budget("much")
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [("2", "write 2GiB or 2B$"), ("1.5", "write 1.5GiB or 1.5B$"), ("4096", "write 4096B$")],
+)
+def test_refuses_sizes_without_a_unit(text, instead):
+    with pytest.raises(ValueError, match=f"{text!r} has no unit; {instead}"):
+        parse_bytes(text)

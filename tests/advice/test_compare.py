@@ -477,7 +477,8 @@ def test_a_failing_policy_on_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--policy", "dots_saveable"), "write module:policy"),
+        (("--policy", "dots_savable"), "no policy 'dots_savable'; did you mean `dots_saveable`"),
+        (("--policy", "save_only_these_names('x')"), "no policy \"save_only_these_names('x')\""),
         (("--policy", "fixtures.inspect.block:missing"), "has no attribute 'missing'"),
         (("--at", "nowhere"), "no place 'nowhere'"),
         (("--on", "gpu:abacus"), "h100"),
@@ -508,3 +509,22 @@ def test_exit_codes_of_a_plan():
     data = json.loads(none.stdout)
     assert not data["fits"]
     assert data["lowest_nbytes"] == data["peak_nbytes"]
+
+
+def test_named_policies_are_compared_alone():
+    def labels(*policies):
+        return [
+            row.policy
+            for row in jaxresid.compare(named, policies=policies)(f32(8, 8), f32(4, 8)).rows
+        ]
+
+    every = labels()
+    assert labels("dots_saveable") == ["none", "as-written", "dots_saveable"]
+    assert labels("checkpoint_dots") == ["none", "as-written", "dots_saveable"]  # JAX's other name
+    assert labels("none") == ["none", "as-written"]
+    assert labels("everything_saveable", "dots_saveable") == [
+        *("none", "as-written", "everything_saveable", "dots_saveable")
+    ]
+    own = jax.checkpoint_policies.save_only_these_names("mine")
+    assert labels(own, "dots_saveable")[2:] == ["save_only_these_names('mine')", "dots_saveable"]
+    assert set(labels(own)) == {*every, "save_only_these_names('mine')"}

@@ -54,10 +54,10 @@ def test_examples_can_be_typed(name):
 def test_every_option_is_in_one_group(name):
     called = COMMANDS[name]
     groups = list(grouped(called, click.Context(called, info_name=name)))
-    names = [each.opts[0] for _, options in groups for each in options]
+    names = [each.opts[-1] for _, options in groups for each in options]
     assert len(names) == len(set(names))
     shown = [p for p in called.params if isinstance(p, click.Option) and not p.hidden]
-    assert {p.opts[0] for p in shown} | {"--help"} == set(names)
+    assert {p.opts[-1] for p in shown} | {"--help"} == set(names)
 
 
 @PARAMETERS
@@ -69,7 +69,7 @@ def test_every_command_has_the_options_of_the_output(name):
     assert "--traceback" in options
 
 
-@pytest.mark.parametrize("flag", ["--on", "--margin", "--compile", "--inputs", "--at"])
+@pytest.mark.parametrize("flag", ["--on", "--margin", "--compile", "--inputs", "--policy", "--at"])
 def test_an_option_of_one_name_takes_the_same(flag):
     found = [each for it in COMMANDS.values() for each in it.params if flag in each.opts]
     assert found

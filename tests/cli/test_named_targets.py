@@ -11,7 +11,7 @@ from jaxresid.cli import _COMMANDS, cli
 from jaxresid.cli.options.inputs import TargetOptions, target_options
 from jaxresid.cli.options.named_targets import _place_from_here
 from jaxresid.settings.named_target import _KEYS
-from jaxresid.xla.places import parse_place
+from jaxresid.xla.places import memory_of, parse_place
 
 MODEL = """
 import jax, jax.numpy as jnp
@@ -398,6 +398,29 @@ class TestOtherCommands:
         assert json.loads(out)["budget_nbytes"] == 2**30
         code, out, err = call("plan", "train", "-f", "json", "--budget", "1MiB")
         assert json.loads(out)["budget_nbytes"] == 2**20
+
+    def test_a_budget_is_a_place(self, configured, call):
+        args = 'args = ["f32[64,64]", "f32[512,64]"]\n'
+        configured(f'{args}budget = "gpu:h100"', target="gnus.gnu:layers")
+
+        def budget(*options):
+            code, out, err = call("plan", "train", "--on", "tpu:v5e", "-f", "json", *options)
+            assert code == 0, err
+            return json.loads(out)["budget_nbytes"]
+
+        assert budget() == memory_of(parse_place("gpu:h100"))
+        assert budget("--budget", "tpu:v5p") == memory_of(parse_place("tpu:v5p"))
+        configured(f'{args}budget = "gpu:h10"', target="gnus.gnu:layers")
+        code, out, err = call("plan", "train")
+        assert (code, out) == (2, "")
+        assert "`budget`: not a size such as 12GiB, and 'gpu:h10': unknown GPU" in err
+        assert "pyproject.toml:" in err
+
+    def test_a_budget_needs_its_unit(self, configured, call):
+        configured(target="gnus.gnu:layers")
+        code, out, err = call("plan", "train", "--budget", "2")
+        assert (code, out) == (2, "")
+        assert err.endswith("Invalid value for '--budget': '2' has no unit; write 2GiB or 2B\n")
 
     def test_compare_and_split(self, configured, call):
         configured('args = ["f32[6]"]')

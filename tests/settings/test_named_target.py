@@ -35,6 +35,7 @@ def parsed(toml, name="train"):
         ("batch = 8", "--batch", "8"),
         ("batch = [8, 16]", "--batch", "8,16"),
         ('budget = "1.5GiB"', "--budget", "1.5GiB"),
+        ('budget = "gpu:h100"', "--budget", "gpu:h100"),
     ],
 )
 def test_a_key_is_the_value_of_its_option(toml, option, value):
@@ -71,6 +72,8 @@ def test_targets_are_in_the_order_of_the_file():
         ("mesh = {}", r'f.toml:3: `mesh` is a table; write mesh = "data=4,model=2"'),
         ('mesh-mode = "x"', r'f.toml:3: `mesh-mode` is .* write mesh-mode = "auto" or "explicit"'),
         ('on = ["cpu"]', r"f.toml:3: `on` is a list"),
+        ('budget = "2"', r"f.toml:3: `budget`: '2' has no unit; write 2GiB or 2B"),
+        ("budget = 2", r'f.toml:3: `budget` is the number 2; write budget = "12GiB"'),
         ("batch = 0", r"f.toml:3: `batch` has the number 0; write batch = 8, or \[8, 16\] for"),
         ("batch = [8, 1.5]", r"f.toml:3: `batch` has the number 1.5"),
         ("batch = []", r"f.toml:3: the list `batch` is empty"),

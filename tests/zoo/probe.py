@@ -72,7 +72,7 @@ def commands(target):
         "check": ("check", name, *mode),
         "split": ("split", name, *mode, "--max-eqns", 50),
         "compare": ("compare", name, *mode),
-        "plan": ("plan", name, *mode, "--budget", int(0.6 * peak)),
+        "plan": ("plan", name, *mode, "--budget", f"{int(0.6 * peak)}B"),
         "compile": ("compile", name, *mode, *on),
         "sweep": ("sweep", name, *mode, *on, "--policy", "as-written"),
     }

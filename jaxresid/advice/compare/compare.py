@@ -10,6 +10,13 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.compare import pareto as frontier
 from jaxresid.advice.compare.cut_loops import cut_loops, loops_target
+from jaxresid.advice.compare.policies import (
+    NONE,
+    WRITTEN,
+    ChosenPolicies,
+    chosen_policies,
+    wanted,
+)
 from jaxresid.advice.compare.policy_targets import (
     SEGMENTS,
     WORDS,
@@ -41,11 +48,8 @@ from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices
 from jaxresid.model import Comparison, ComparisonRow
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress
-from jaxresid.targets.targets import load
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
-
-NONE, WRITTEN = "none", "as-written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ def compare(
         loops keep a tenth of what is kept, else the calls of functions that were found, else
         everything. `segments` compares loops in checkpointed segments, and Python loops in groups,
         of several sizes instead of policies.
-      policies: More policies to try, by name or as they are.
+      policies: More policies to try, by name or as they are. Strings are as for `jaxresid.sweep`:
+        of names of JAX's only those are tried, instead of all, and `module:policy` is one more.
       measure: Also run each variant on the local device, with random inputs where arguments are
         abstract.
       rounds: How many rounds the measurement has.
@@ -110,9 +115,14 @@ def compare(
       JaxresidError: As `jaxresid.inspect`, or because there is no such place.
     """
     question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
-    if not isinstance(policies, Mapping):
-        policies = {description(p) or "None": p for p in policies}
-    tried = tuple(policies.items())
+    if isinstance(policies, str):
+        policies = (policies,)
+    if isinstance(policies, Mapping):
+        chosen = ChosenPolicies(tuple(policies.items()))
+    else:
+        written = chosen_policies([p for p in policies if isinstance(p, str)])
+        given = ((description(p) or "None", p) for p in policies if not isinstance(p, str))
+        chosen = replace(written, own=(*written.own, *given))
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         found = subject(question.of(args, kwargs))
@@ -121,7 +131,7 @@ def compare(
         return comparison(
             found,
             at=at,
-            policies=tried,
+            policies=chosen,
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds) if measure else None,
             compile=settings if compile else None,
             limit_s=compile_time,
@@ -136,25 +146,11 @@ def dynamic_leaves(subject: Subject, leaves: Sequence[Any]) -> list[Any]:
     return [leaves[i] for i in call.dynamic]
 
 
-def load_policy(reference: str) -> tuple[str, Any]:
-    """Return a reference to a policy, `module:policy`, with the policy that it names.
-
-    Raises:
-      JaxresidError: There is no such policy.
-    """
-    if ":" not in reference:
-        raise InputsError(
-            f"--policy {reference}: write module:policy, for a policy in one of your modules; JAX's"
-            " own policies are always compared"
-        )
-    return reference, load(reference).fun
-
-
 def comparison(
     subject: Subject,
     *,
     at: str | None = None,
-    policies: Sequence[tuple[str, Any]] = (),
+    policies: ChosenPolicies | None = None,
     measure: MeasureOptions | None = None,
     compile: CompileSettings | None = None,
     limit_s: float = COMPILE_SECONDS,
@@ -165,14 +161,15 @@ def comparison(
     Args:
       subject: The traced function.
       at: Where the policy goes, as for `compare`.
-      policies: More policies to try, each with the name that it is shown by.
+      policies: The policies to try; None means all of JAX's.
       measure: How to time the variants; None means not to.
       compile: How to compile the variants for the subject's place; None means not to, unless
         peaks are not estimated there.
       limit_s: Seconds that all compiles may take together.
       progress: Called with a text that says what is being done.
     """
-    if at == SEGMENTS and policies:
+    policies = policies or ChosenPolicies()
+    if at == SEGMENTS and (policies.own or policies.names):
         raise InputsError("segments are compared without policies; leave them out")
     arguments = subject.trace.arguments
     paths = [arguments.paths[i] for i in arguments.dynamic]
@@ -188,13 +185,13 @@ def comparison(
         table = ComparisonTable(subject, variants, target, progress or (lambda _: None))
         table.add(NONE, target.choices(None))
         table.add(WRITTEN, {})
-        for label, policy in policies:
+        for label, policy in policies.own:
             table.add(label, target.choices(Choice(policy)), policy)
         if at == SEGMENTS:
             for label, choices in cut_loops(variants, target):
                 table.add(label, choices)
         else:
-            for each in candidates(table.names()):
+            for each in wanted(candidates(table.names()), policies.names):
                 table.add(each.text, target.choices(Choice(each.policy)))
     rows: Sequence[ComparisonRow] = table.rows
     warnings = (*subject.warnings, *remarks(variants))
@@ -454,6 +451,5 @@ __all__ = [
     "compare",
     "comparison",
     "dynamic_leaves",
-    "load_policy",
     "place_text",
 ]

@@ -12,7 +12,15 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid._version import __version__
-from jaxresid.advice.compare.compare import NONE, WRITTEN, ComparisonTable, load_policy, place_text
+from jaxresid.advice.compare.compare import ComparisonTable, place_text
+from jaxresid.advice.compare.policies import (
+    NONE,
+    WRITTEN,
+    canonical_policy,
+    is_reference,
+    load_policy,
+    unknown_policy_error,
+)
 from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target
 from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
@@ -25,7 +33,6 @@ from jaxresid.advice.compile.ahead_of_time import (
 from jaxresid.advice.sweep.results import Results
 from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
-from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.memory.compilers import place_info
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
@@ -33,7 +40,6 @@ from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.model import Sweep, SweepRow
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress
 from jaxresid.xla.job import Compilation, Job, LoweredModule
@@ -230,8 +236,8 @@ class _SweepRun:
         progress: Progress,
     ) -> None:
         self.on = grid.on
-        self.policies = tuple(dict.fromkeys(map(_canonical_policy, grid.policies)))
-        self._loaded = {p: load_policy(p)[1] for p in self.policies if ":" in p and "(" not in p}
+        self.policies = tuple(dict.fromkeys(map(canonical_policy, grid.policies)))
+        self._loaded = {p: load_policy(p)[1] for p in self.policies if is_reference(p)}
         self.subject: Subject | None = None
         self.policy_target: PolicyTarget | None = None
         self.warnings: list[str] = []
@@ -312,7 +318,7 @@ class _SweepRun:
         named = {each.text: each.policy for each in candidates(table.names())}
         unknown = [p for p in self.policies if p not in (NONE, WRITTEN, *self._loaded, *named)]
         if unknown:
-            raise _unknown_policy_error(unknown[0], named)
+            raise unknown_policy_error(unknown[0], named)
         for policy in self.policies:
             with gc_paused(), table.subject.tracing():
                 if policy == WRITTEN:
@@ -411,25 +417,3 @@ def _label(row: SweepRow) -> str:
 def _digest(row: SweepRow, *further: str) -> str:
     identity = (__version__, row.target, row.policy, row.batch, row.on, row.at, *further)
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-
-
-def _canonical_policy(policy: str) -> str:
-    """Return the name of a policy as a comparison prints it; JAX has two names for some.
-
-    Raises:
-      InputsError: There is no policy of that name.
-    """
-    if policy in (NONE, WRITTEN) or ":" in policy or "(" in policy:
-        return policy
-    value = getattr(jax_compat.import_jax().checkpoint_policies, policy, None)
-    name = description(value) if callable(value) else None
-    if name not in builtins():
-        raise _unknown_policy_error(policy, builtins())
-    return name
-
-
-def _unknown_policy_error(policy: str, known: Mapping[str, Any]) -> InputsError:
-    named = [n for n in known if "(" in n]
-    listed = ", ".join((NONE, WRITTEN, *builtins(), *named[:4]))
-    near = did_you_mean(policy, (NONE, WRITTEN, *known))
-    return InputsError(f"no policy {policy!r}{near}; choose one of {listed}, or module:policy")

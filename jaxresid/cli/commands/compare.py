@@ -18,6 +18,7 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
+from jaxresid.cli.options.policies import at_option, policy_option
 
 
 @command(
@@ -32,19 +33,12 @@ from jaxresid.cli.options.places import asks_compiler, placed
 )
 @target_options
 @output_options(("text", "json"))
-@option(
-    "--at",
-    metavar="PLACE",
-    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
-    " whole, or a place such as model.py:42. segments compares loops in checkpointed segments, and"
-    " Python loops in groups, instead of policies.  [default: the first of these that matters]",
+@policy_option(
+    "all of JAX's, which module:policy comes beside; none and as-written are always there"
 )
-@option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="MODULE:POLICY",
-    help="A policy of your own, besides JAX's. Repeat for more.",
+@at_option(
+    " segments compares loops in checkpointed segments, and Python loops in groups, instead of"
+    " policies."
 )
 @option(
     "--measure",
@@ -76,7 +70,7 @@ def compare(
     policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
     without --measure; with --compile each is compiled for the place of --on, and the table says
     which of them fit. On a CPU, where peaks are not estimated, each is compiled anyway. Exits 0, or
-    2 if something went wrong, including one of your own policies.
+    2 if something went wrong, including one of the policies you name.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")
@@ -88,15 +82,16 @@ def compare(
             MeasureOptions,
             comparison,
             dynamic_leaves,
-            load_policy,
         )
+        from jaxresid.advice.compare.policies import chosen_policies
 
+        chosen = chosen_policies(policies)
         asked = request.question
         leaves = jax_compat.import_jax().tree.leaves((asked.args, asked.kwargs)) if measure else []
         result = comparison(
             found,
             at=at,
-            policies=[load_policy(reference) for reference in policies],
+            policies=chosen,
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds or 10)
             if measure
             else None,
@@ -111,7 +106,8 @@ def compare(
 
         text = output.rendered(render_comparison(result, output.encoding))
     output.write(text)
-    failed = [row for row in result.rows if row.policy in policies and row.error]
+    named = {*chosen.names, *(label for label, _ in chosen.own)}
+    failed = [row for row in result.rows if row.policy in named and row.error]
     for row in failed:
         tell(f"jaxresid: error: --policy {row.policy}: {row.error}")
     compiled = [each for row in result.rows for each in row.compiled]

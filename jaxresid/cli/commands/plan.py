@@ -19,8 +19,7 @@ from jaxresid.cli.options.inputs import (
     target_options,
 )
 from jaxresid.cli.options.output import Output, output_options
-from jaxresid.cli.options.places import placed
-from jaxresid.cli.options.sizes import size
+from jaxresid.cli.options.places import budget_of, budget_option, placed
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
 from jaxresid.option_types import Minimized
@@ -45,13 +44,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
 )
 @target_options
 @output_options(("text", "json"))
-@option(
-    "--budget",
-    callback=size(is_room=True),
-    metavar="SIZE",
-    help="The memory that the peak has to fit into: 12GiB, 800MB, 4096.  [default: what a program"
-    " can have of one device of --on]",
-)
+@budget_option("what a program can have of one device of --on")
 @option(
     "--microbatches",
     callback=batches.counts,
@@ -89,7 +82,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
 def plan(
     options: TargetOptions,
     output: Output,
-    budget: int | None,
+    budget: str | None,
     microbatches: tuple[int, ...],
     minimize: Minimized | None,
     maximize: str | None,
@@ -116,9 +109,9 @@ def plan(
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
     if diff_ and output.format != "text":
         raise click.UsageError(f"--diff prints a diff, not {output.format}; leave out --format")
+    wanted_nbytes = None if budget is None else budget_of(options, budget)
     options, (place,) = placed(options, compiles=False)
-    if budget is None:
-        budget = memory_of(place)
+    nbytes = memory_of(place) if wanted_nbytes is None else wanted_nbytes
     unavailable = why_unavailable(place)
     if compile_ and unavailable:
         raise InputsError(unavailable)
@@ -143,7 +136,7 @@ def plan(
                 lambda batch, mesh: requested(at(batch, mesh)).question,
             ),
             place,
-            budget,
+            nbytes,
             aim=aim_of(minimize, maximize),
             offload=offload,
             progress=say,

@@ -55,7 +55,7 @@ from jaxresid.safe_text import visible
 )
 @option(
     "--min-bytes",
-    callback=size(),
+    callback=size(is_named_bytes=True),
     default="0",
     metavar="SIZE",
     help="Leave out smaller rows: 4096, 1MiB, 2GB.",

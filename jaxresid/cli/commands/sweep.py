@@ -19,6 +19,7 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.options.policies import at_option, policy_option
 from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
@@ -39,21 +40,10 @@ if TYPE_CHECKING:
 )
 @target_options
 @output_options(("text", "json-lines"))
-@option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="POLICY",
-    help="none, as-written, a name in jax.checkpoint_policies, or module:policy. Repeat for more."
-    "  [default: none, as-written, dots_saveable, dots_with_no_batch_dims_saveable,"
-    " nothing_saveable]",
+@policy_option(
+    "none, as-written, dots_saveable, dots_with_no_batch_dims_saveable, nothing_saveable"
 )
-@option(
-    "--at",
-    metavar="PLACE",
-    help="Where to apply the policies: all-sites (the checkpoints in the code), scan-bodies, calls,"
-    " whole, or a place such as model.py:42.  [default: the first of these that matters]",
-)
+@at_option()
 @compiling_options
 @option(
     "--scheduler",

@@ -196,6 +196,10 @@ def _check(
             from jaxresid.xla.places import parse_place
 
             parse_place(value)
+        elif option == "--budget":
+            from jaxresid.xla.budgets import budget_nbytes
+
+            budget_nbytes(value)
         elif option == "--mesh":
             parse_axes(value)
         elif isinstance(parameter.type, click.Choice) and value not in parameter.type.choices:
@@ -210,7 +214,7 @@ def _from_here(option: str, value: Any, folder: Path) -> Any:
     """Return the value of an option with files as seen from the working directory."""
     if option == "--inputs":
         return _reference_from_here(value, folder)
-    return _place_from_here(value, folder) if option == "--on" else value
+    return _place_from_here(value, folder) if option in ("--on", "--budget") else value
 
 
 def _reference_from_here(reference: str, folder: Path) -> str:

@@ -11,6 +11,8 @@ import click
 
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.options.sizes import size
+from jaxresid.errors import InputsError
+from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place, parse_place
 
@@ -59,6 +61,35 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         " tpu:v5e:2x4, gpu:FILE, cpu (jaxresid compile --list-places). Commands that compile take"
         " several: repeat it.  [default: the accelerator that JAX sees here, else gpu:h100]",
     )(command)
+
+
+def budget_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds --budget; `budget_of` turns its text into bytes.
+
+    Args:
+      default: what it is without the option, in words.
+    """
+    return option(
+        "--budget",
+        metavar="SIZE|PLACE",
+        group=Group.PLACE,
+        help="The memory that the peak has to fit into: 12GiB, 800MB, or a place such as gpu:h100"
+        f" for what a program can have of one device there.  [default: {default}]",
+    )
+
+
+def budget_of(options: _PlaceOptions, budget: str) -> int:
+    """Return the bytes of a budget, of a place by the options' account of its memory.
+
+    Raises:
+      click.BadParameter: It is neither a size nor a place whose memory is known.
+    """
+    try:
+        return budget_nbytes(
+            budget, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0
+        )
+    except InputsError as e:
+        raise click.BadParameter(str(e), param_hint="'--budget'") from None
 
 
 def placed(

@@ -10,19 +10,21 @@ from jaxresid.units import parse_bytes
 
 
 def size(
-    *, is_room: bool = False
+    *, is_room: bool = False, is_named_bytes: bool = False
 ) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
-    """Return an option's callback that turns text such as `12GiB`, `800MB` or `4096` into bytes.
+    """Return an option's callback that turns text such as `12GiB` or `800MB` into bytes.
 
     Args:
       is_room: Whether zero bytes are refused as a mistake.
+      is_named_bytes: Whether the option's name says bytes, so that a number needs no unit.
     """
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
         if value is None:
             return None
         try:
-            nbytes = parse_bytes(value)
+            number = value.strip()
+            nbytes = parse_bytes(f"{number}B" if is_named_bytes and number.isdigit() else value)
         except ValueError as e:
             raise click.BadParameter(str(e)) from None
         if is_room and nbytes <= 0:

@@ -17,7 +17,7 @@ from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.model import Plan
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Aim, Minimized, Mode
-from jaxresid.units import parse_bytes
+from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
@@ -53,8 +53,8 @@ def plan(
 
     Args:
       fun: The function to plan for, as for `jaxresid.inspect`.
-      budget: Bytes of peak memory, or text such as `12GiB`. None means the memory that a program
-        can have of one device of that place.
+      budget: Bytes of peak memory, text such as `12GiB`, or a place such as `gpu:h100`, which
+        stands for what a program can have of one device of it. None means that of the place `on`.
       batches: The batch sizes to choose from; None means the arguments as they are.
       microbatches: In how many microbatches the batch may go through, its gradients added up in a
         scan: a number, or several such as `range(1, 17)`, of which those are tried that divide the
@@ -85,7 +85,7 @@ def plan(
         because nothing can be compiled for that place here.
     """
     question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
-    nbytes = _nbytes(budget) if isinstance(budget, str) else budget
+    nbytes = budget_nbytes(budget) if isinstance(budget, str) else budget
     counts = (microbatches,) if isinstance(microbatches, int) else tuple(microbatches)
     if mesh is not None and meshes is not None:
         raise InputsError("mesh and meshes cannot be combined: give one of them")
@@ -166,10 +166,3 @@ def _sizes(option: str, given: Sequence[int]) -> tuple[int, ...]:
     if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
         raise InputsError(f"{option} must be whole numbers from 1 on, not {given!r:.60}")
     return found
-
-
-def _nbytes(budget: str) -> int:
-    try:
-        return parse_bytes(budget)
-    except ValueError as e:
-        raise InputsError(f"budget: {e}") from None

@@ -68,7 +68,8 @@ def _line(row: SweepRow) -> str:
 def _object(value: Any) -> dict[str, Any]:
     layout = layout_of(type(value), DOCUMENTS)
     found: dict[str, Any] = {}
-    for put in _fields(type(value)):
+    kind: Any = type(value)
+    for put in _fields(kind):
         put(value, found)
     if not layout.derived:
         return found
@@ -77,7 +78,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[_Put, ...]:
+def _fields(kind: Any) -> tuple[_Put, ...]:
     """Return for each field of a dataclass the function that puts it into the object of a value."""
     names = (each.name for each in dataclasses.fields(kind))
     return tuple(_field(name, kind, layout_of(kind, DOCUMENTS)) for name in names)
@@ -93,7 +94,7 @@ def _field(name: str, kind: type, layout: Layout) -> _Put:
     def put(value: Any, found: dict[str, Any]) -> None:
         found[keys[0]] = written(held(value))
 
-    written = encoded
+    written: Callable[[Any], Any] = encoded
     if name in layout.objects:
         written = _pairs
     elif name in layout.from_one:

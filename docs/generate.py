@@ -39,7 +39,7 @@ _API = {
         *("jaxresid.advice.compile.report", "jaxresid.advice.compare.compare"),
         *("jaxresid.advice.plan.joint.api", "jaxresid.advice.check.check"),
         *("jaxresid.advice.compile.ahead_of_time", "jaxresid.advice.sweep.sweep"),
-        "jaxresid.advice.diff.difference",
+        *("jaxresid.advice.diff.difference", "jaxresid.advice.oom.oom"),
     ),
     "Lint": ("jaxresid.linter",),
     "Inputs and options": (

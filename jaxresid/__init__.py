@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import compile as compile
     from jaxresid.advice.compile.report import inspect as inspect
     from jaxresid.advice.diff.difference import diff as diff
+    from jaxresid.advice.oom.oom import oom as oom
     from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.documents.files import load as load
@@ -65,6 +66,11 @@ if TYPE_CHECKING:
     from jaxresid.model import Mark as Mark
     from jaxresid.model import Mesh as Mesh
     from jaxresid.model import Offloading as Offloading
+    from jaxresid.model import OomBuffer as OomBuffer
+    from jaxresid.model import OomOther as OomOther
+    from jaxresid.model import OomParts as OomParts
+    from jaxresid.model import OomPool as OomPool
+    from jaxresid.model import OomReport as OomReport
     from jaxresid.model import Origin as Origin
     from jaxresid.model import Peak as Peak
     from jaxresid.model import Phases as Phases
@@ -89,6 +95,7 @@ if TYPE_CHECKING:
     from jaxresid.model import TriedPlace as TriedPlace
     from jaxresid.model import ValueDifference as ValueDifference
     from jaxresid.model import Verdict as Verdict
+    from jaxresid.model import WayOut as WayOut
     from jaxresid.option_types import GroupBy as GroupBy
     from jaxresid.option_types import Mode as Mode
     from jaxresid.settings.config import Config as Config
@@ -112,6 +119,7 @@ _PUBLIC = {
     "jaxresid.advice.compile.ahead_of_time": "compile",
     "jaxresid.advice.compile.report": "inspect",
     "jaxresid.advice.diff.difference": "diff",
+    "jaxresid.advice.oom.oom": "oom",
     "jaxresid.advice.plan.joint.api": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.documents.files": "load",
@@ -124,9 +132,10 @@ _PUBLIC = {
         "Compiled CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant "
         "Consumer Cost DiffSide Difference EstimatedVerdict Expression Finding Floor FloorPart "
         "FrontRow Interval IntervalBasis JaxInfo LineDifference Literal LiveValue Location Mark "
-        "Mesh Offloading Origin Peak Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue "
-        "Relief Report Residual Selection Source Sweep SweepRow Target TimeBasis TimeInterval "
-        "Timing Totals Transfers TriedPlace ValueDifference Verdict"
+        "Mesh Offloading OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases "
+        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue Relief Report Residual Selection "
+        "Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers TriedPlace "
+        "ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode",

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxresid.short_repr import Shown
-
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]
 
 
-@dataclass(frozen=True, slots=True, order=True, repr=False)
-class Span(Shown):
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
     """Source text from (row, column) up to but not including (end_row, end_column).
 
     Attributes:
@@ -34,8 +32,8 @@ class Span(Shown):
     end_column: int
 
 
-@dataclass(frozen=True, slots=True, order=True, repr=False)
-class Edit(Shown):
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
     """The replacement of the text in `span` by `text`; an empty span inserts.
 
     Attributes:
@@ -47,8 +45,8 @@ class Edit(Shown):
     text: str
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Fix(Shown):
+@dataclass(frozen=True, slots=True)
+class Fix:
     """Edits that belong together: either all are made or none.
 
     Attributes:
@@ -63,8 +61,8 @@ class Fix(Shown):
     applicability: Applicability
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Related(Shown):
+@dataclass(frozen=True, slots=True)
+class Related:
     """Another place that explains a violation, such as where the loss is differentiated.
 
     Attributes:
@@ -80,8 +78,8 @@ class Related(Shown):
     cell: int | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Violation(Shown):
+@dataclass(frozen=True, slots=True)
+class Violation:
     """One finding of a rule, or a file that could not be linted (`invalid-syntax`, `unreadable`).
 
     Attributes:
@@ -122,8 +120,8 @@ class Violation(Shown):
         return self.path, self.cell or 0, span.row, span.column, self.code, self.message
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Linted(Shown):
+@dataclass(frozen=True, slots=True)
+class Linted:
     """The result of linting one file.
 
     Attributes:
@@ -138,8 +136,8 @@ class Linted(Shown):
     lines: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class RuleInfo(Shown):
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
     """The description of a rule, for `explain`, `rules` and the formats that list rules.
 
     Attributes:

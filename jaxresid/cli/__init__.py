@@ -19,6 +19,7 @@ _COMMANDS = {
     "plan": "jaxresid.cli.commands.plan",
     "sweep": "jaxresid.cli.commands.sweep",
     "compile": "jaxresid.cli.commands.compile",
+    "oom": "jaxresid.cli.commands.oom",
     "lint": "jaxresid.cli.commands.lint",
     "explain": "jaxresid.cli.commands.explain",
     "rules": "jaxresid.cli.commands.explain",
@@ -47,5 +48,5 @@ def cli() -> None:
 
     `report`, `check`, `split`, `compare`, `plan`, `compile` and `sweep` trace functions on abstract
     inputs: nothing is computed or allocated, except by `compare --measure`. `lint` reads source
-    code without running it.
+    code without running it, `oom` the log of a program that ran out of memory.
     """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from jaxresid.model import Comparison, CompiledReport, Plan, Report, Split, Sweep
+from jaxresid.model import Comparison, CompiledReport, OomReport, Plan, Report, Split, Sweep
 
-Result = Report | Split | Comparison | Plan | CompiledReport | Sweep
+Result = Report | Split | Comparison | Plan | CompiledReport | OomReport | Sweep
 KINDS = {
     "report": Report,
     "split": Split,
     "compare": Comparison,
     "plan": Plan,
     "compile": CompiledReport,
+    "oom": OomReport,
     "sweep": Sweep,
 }

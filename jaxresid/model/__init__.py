@@ -50,6 +50,13 @@ from jaxresid.model.listing import Split as Split
 from jaxresid.model.listing import Variable as Variable
 from jaxresid.model.offloading import Offloading as Offloading
 from jaxresid.model.offloading import Transfers as Transfers
+from jaxresid.model.out_of_memory import OomBuffer as OomBuffer
+from jaxresid.model.out_of_memory import OomCause as OomCause
+from jaxresid.model.out_of_memory import OomOther as OomOther
+from jaxresid.model.out_of_memory import OomParts as OomParts
+from jaxresid.model.out_of_memory import OomPool as OomPool
+from jaxresid.model.out_of_memory import OomReport as OomReport
+from jaxresid.model.out_of_memory import WayOut as WayOut
 from jaxresid.model.peak import LiveValue as LiveValue
 from jaxresid.model.peak import Peak as Peak
 from jaxresid.model.plan import Expression as Expression

@@ -7,14 +7,13 @@ from typing import Literal as OneOf
 
 from jaxresid.model.interval import Interval
 from jaxresid.model.values import Source
-from jaxresid.short_repr import Shown
 
 Figure = OneOf["peak", "kept"]
 Holding = OneOf["within", "may be over", "estimated over", "over"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Limits(Shown):
+@dataclass(frozen=True, slots=True)
+class Limits:
     """What a program may take of one device.
 
     Attributes:
@@ -27,8 +26,8 @@ class Limits(Shown):
     kept_nbytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LineBytes(Shown):
+@dataclass(frozen=True, slots=True)
+class LineBytes:
     """The bytes of values that one line makes.
 
     Attributes:
@@ -42,8 +41,8 @@ class LineBytes(Shown):
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Held(Shown):
+@dataclass(frozen=True, slots=True)
+class Held:
     """A figure of a program, held against its limit.
 
     Attributes:

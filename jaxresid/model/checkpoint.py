@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.values import Location, Source
-from jaxresid.short_repr import Shown
 
 
 class Verdict(enum.StrEnum):
@@ -23,8 +22,8 @@ class Verdict(enum.StrEnum):
     NOT_JUDGED = "not-judged"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Finding(Shown):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """Something that only a trace can tell.
 
     Attributes:
@@ -47,8 +46,8 @@ class Finding(Shown):
         return self.source.location
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class EstimatedVerdict(Shown):
+@dataclass(frozen=True, slots=True)
+class EstimatedVerdict:
     """The verdict that the estimate gives a checkpoint on which a compiler's verdict is known.
 
     Attributes:
@@ -67,8 +66,8 @@ class EstimatedVerdict(Shown):
     ratio: float | None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Checkpoint(Shown):
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
     """One checkpoint in source, with its verdict.
 
     The verdict compares the program with it to the program without this one checkpoint.

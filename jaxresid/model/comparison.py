@@ -8,7 +8,6 @@ from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import save, show, to_json
-from jaxresid.model.headline import count_text, headline
 from jaxresid.model.interval import (
     Interval,
     TimeBasis,
@@ -18,12 +17,10 @@ from jaxresid.model.interval import (
 )
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
-from jaxresid.short_repr import Shown, printable
-from jaxresid.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Timing(Shown):
+@dataclass(frozen=True, slots=True)
+class Timing:
     """How long something ran on the local device, against the function without checkpoints.
 
     Attributes:
@@ -53,8 +50,8 @@ class Timing(Shown):
         return None if self.gradient_error is None else self.gradient_error <= self.tolerance
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ComparisonRow(Shown):
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
     """A function with one policy at the places of a comparison.
 
     Attributes:
@@ -130,8 +127,8 @@ class ComparisonRow(Shown):
         return interval_between(self.low_nbytes, self.high_nbytes)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Shown):
+@dataclass(frozen=True, slots=True)
+class Comparison:
     """A function under several policies.
 
     Attributes:
@@ -161,20 +158,6 @@ class Comparison(Shown):
     mesh: Mesh | None = None
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        peaks = [row.compared_nbytes for row in self.rows if row.compared_nbytes is not None]
-        best = next((row for row in self.rows if row.knee), None)
-        return headline(
-            "Comparison",
-            self.target,
-            [self.place.name],
-            [
-                f"{count_text(len(self.rows), 'row')} at {printable(self.at)}",
-                f"peaks {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else "",
-                f"knee {printable(best.policy)}" if best else "",
-            ],
-        )
 
     def print(self) -> None:
         """Print the text of `jaxresid compare` to stdout."""

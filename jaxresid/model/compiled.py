@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import save, show, to_json
-from jaxresid.model.headline import headline, peak_text
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
-from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CompiledBuffer(Shown):
+@dataclass(frozen=True, slots=True)
+class CompiledBuffer:
     """A buffer live at XLA's peak, in the user's terms.
 
     Attributes:
@@ -47,8 +45,8 @@ class CompiledBuffer(Shown):
         return self.source.location
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Collective(Shown):
+@dataclass(frozen=True, slots=True)
+class Collective:
     """Collectives of the compiled program.
 
     Attributes:
@@ -65,8 +63,8 @@ class Collective(Shown):
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CompilerWarning(Shown):
+@dataclass(frozen=True, slots=True)
+class CompilerWarning:
     """Something that XLA says of a program's memory, in the user's terms.
 
     Attributes:
@@ -94,8 +92,8 @@ class CompilerWarning(Shown):
     source: Source = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Compiled(Shown):
+@dataclass(frozen=True, slots=True)
+class Compiled:
     """The figures that XLA gives for a program on one device of a place; None where it gives none.
 
     Attributes:
@@ -185,8 +183,8 @@ class Compiled(Shown):
         return fits_first and asked and not self.fits
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CompiledReport(Shown):
+@dataclass(frozen=True, slots=True)
+class CompiledReport:
     """A target as XLA compiles it for several places.
 
     Attributes:
@@ -204,14 +202,6 @@ class CompiledReport(Shown):
     compiled: tuple[Compiled, ...]
     mesh: Mesh | None = None
     warnings: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        parts = []
-        for each in self.compiled:
-            fits = {True: " fits", False: " does not fit", None: ""}[each.fits]
-            parts.append("error" if each.error else peak_text(each.peak_nbytes) + fits)
-        places = [place.name for place in self.places]
-        return headline("CompiledReport", self.target, places, parts)
 
     def print(self) -> None:
         """Print the text of `jaxresid compile` to stdout."""

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.checkpoint import Checkpoint, Finding
-from jaxresid.model.headline import count_text, headline, signed_bytes
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Aval, Location, Totals
-from jaxresid.short_repr import Shown, printable
 
 # Peaks and recomputation are the same where they differ by no more than this share of the larger.
 TOLERANCE = 0.01
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class DiffSide(Shown):
+@dataclass(frozen=True, slots=True)
+class DiffSide:
     """One of two reports: what it is of, and its figures.
 
     Attributes:
@@ -62,8 +60,8 @@ class DiffSide(Shown):
         return self.recompute_flops / others if others > 0 else None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ValueDifference(Shown):
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
     """Values alike that one side keeps and the other does not, or that differ in shape or dtype.
 
     Attributes:
@@ -101,8 +99,8 @@ class ValueDifference(Shown):
         return self.after_nbytes - self.before_nbytes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LineDifference(Shown):
+@dataclass(frozen=True, slots=True)
+class LineDifference:
     """A line of code whose values take other memory than before.
 
     A value that is computed at another line now, as in a helper that it was moved to, counts there
@@ -153,8 +151,8 @@ class LineDifference(Shown):
         return self.peak_after_nbytes - self.peak_before_nbytes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CheckpointDifference(Shown):
+@dataclass(frozen=True, slots=True)
+class CheckpointDifference:
     """A checkpoint that is on one side only, or that is worth something else.
 
     Attributes:
@@ -176,8 +174,8 @@ class CheckpointDifference(Shown):
         return found
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Difference(Shown):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """What two reports say differently.
 
     Kept bytes are compared exactly; peaks and recomputed FLOPs with a tolerance, as an estimate
@@ -208,23 +206,6 @@ class Difference(Shown):
     same_lines: int = 0
     notes: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
-
-    def __repr__(self) -> str:
-        before, after = printable(self.before.label, 40), printable(self.after.label, 40)
-        peak = self.peak_growth_nbytes
-        return headline(
-            type(self).__name__,
-            self.after.target,
-            [self.after.place.name],
-            [
-                f"{before} to {after}",
-                "peak not compared" if peak is None else f"peak {signed_bytes(peak)}",
-                f"kept {signed_bytes(self.kept_growth_nbytes)}",
-                count_text(len(self.lines), "line"),
-                count_text(len(self.checkpoints), "checkpoint"),
-                count_text(len(self.found), "new finding") if self.found else "",
-            ],
-        )
 
     @property
     def kept_growth_nbytes(self) -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import Answer
-from jaxresid.short_repr import Shown
 
 FloorKind = OneOf[
     "parameters",
@@ -24,8 +23,8 @@ ReliefKind = OneOf[
 ]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FloorPart(Shown):
+@dataclass(frozen=True, slots=True)
+class FloorPart:
     """Some of what no checkpoint can remove.
 
     Attributes:
@@ -45,8 +44,8 @@ class FloorPart(Shown):
     until_update: bool = False
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Relief(Shown):
+@dataclass(frozen=True, slots=True)
+class Relief:
     """A change, no checkpoint, that lowers the peak of the plan.
 
     The program was traced again, or split again, with the change and with the plan's checkpoints.
@@ -69,8 +68,8 @@ class Relief(Shown):
     confirmed: bool = False
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Floor(Shown):
+@dataclass(frozen=True, slots=True)
+class Floor:
     """What no checkpoint can remove, and what would lower it.
 
     Attributes:
@@ -102,8 +101,8 @@ class Floor(Shown):
 NO_FLOOR = Floor()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class TriedPlace(Shown):
+@dataclass(frozen=True, slots=True)
+class TriedPlace:
     """What a plan tried at one place.
 
     Attributes:

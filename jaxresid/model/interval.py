@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from jaxresid.short_repr import Shown
-
 Answer = OneOf["fits", "does not fit", "too close"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Interval(Shown):
+@dataclass(frozen=True, slots=True)
+class Interval:
     """The bytes that the compiler's figure for an estimate is between, for nine of ten programs.
 
     Attributes:
@@ -24,8 +22,8 @@ class Interval(Shown):
     high_nbytes: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class IntervalBasis(Shown):
+@dataclass(frozen=True, slots=True)
+class IntervalBasis:
     """What the intervals of a place were measured with.
 
     Attributes:
@@ -66,8 +64,8 @@ def answer(interval: Interval | None, budget_nbytes: int) -> Answer:
     return "does not fit" if interval.low_nbytes > budget_nbytes else "too close"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class TimeBasis(Shown):
+@dataclass(frozen=True, slots=True)
+class TimeBasis:
     """What estimated times were held against: ratios between placements of checkpoints in a model.
 
     Attributes:
@@ -93,8 +91,8 @@ class TimeBasis(Shown):
         return TimeInterval(ratio / self.factor - 1, ratio * self.factor - 1)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class TimeInterval(Shown):
+@dataclass(frozen=True, slots=True)
+class TimeInterval:
     """The time of a program over that of the same without a checkpoint, as a share of the latter.
 
     Attributes:

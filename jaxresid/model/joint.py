@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.model.interval import Answer, Interval, interval_between
-from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Configuration(Shown):
+@dataclass(frozen=True, slots=True)
+class Configuration:
     """What a program is planned for besides its checkpoints.
 
     Attributes:
@@ -34,8 +33,8 @@ class Configuration(Shown):
         return " ".join(parts) or "the inputs as they are"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FrontRow(Shown):
+@dataclass(frozen=True, slots=True)
+class FrontRow:
     """One plan that no other beats in both its peak and what is minimised.
 
     Attributes:
@@ -70,8 +69,8 @@ class FrontRow(Shown):
         return interval_between(self.low_nbytes, self.high_nbytes)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Beaten(Shown):
+@dataclass(frozen=True, slots=True)
+class Beaten:
     """A configuration that was not chosen.
 
     Attributes:
@@ -85,8 +84,8 @@ class Beaten(Shown):
     fits: bool
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Selection(Shown):
+@dataclass(frozen=True, slots=True)
+class Selection:
     """What a plan was chosen from.
 
     Attributes:

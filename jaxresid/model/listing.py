@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.model.headline import count_text
 from jaxresid.model.target import JaxInfo, Target
 from jaxresid.model.values import Aval, Location, Residual
-from jaxresid.short_repr import Shown, printable
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Variable(Shown):
+@dataclass(frozen=True, slots=True)
+class Variable:
     """A variable of a `Listing`; `residual` is its number in the report, if it is kept."""
 
     name: str
@@ -19,8 +17,8 @@ class Variable(Shown):
     residual: int | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Equation(Shown):
+@dataclass(frozen=True, slots=True)
+class Equation:
     """One eqn of a `Listing`.
 
     Attributes:
@@ -42,8 +40,8 @@ class Equation(Shown):
     folded: int = 0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Listing(Shown):
+@dataclass(frozen=True, slots=True)
+class Listing:
     """A readable jaxpr; `hidden` eqns were left out after the last one shown."""
 
     inputs: tuple[Variable, ...]
@@ -52,8 +50,8 @@ class Listing(Shown):
     hidden: int = 0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Split(Shown):
+@dataclass(frozen=True, slots=True)
+class Split:
     """The forward and the backward jaxpr, with the same residual numbers in both."""
 
     target: Target
@@ -61,9 +59,3 @@ class Split(Shown):
     forward: Listing
     backward: Listing
     residuals: tuple[Residual, ...]
-
-    def __repr__(self) -> str:
-        forward, backward = len(self.forward.equations), len(self.backward.equations)
-        kept = count_text(len(self.residuals), "residual")
-        equations = f"{forward} and {backward} equations forward and backward"
-        return f"<Split of {printable(self.target.name)}: {equations}, {kept}>"

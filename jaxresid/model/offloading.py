@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.short_repr import Shown
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Transfers(Shown):
+@dataclass(frozen=True, slots=True)
+class Transfers:
     """The bytes that one step moves between device and host memory, all trips of loops together.
 
     Attributes:
@@ -20,8 +18,8 @@ class Transfers(Shown):
     to_device_nbytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Offloading(Shown):
+@dataclass(frozen=True, slots=True)
+class Offloading:
     """The memory that holds what the backward pass needs, against the function without checkpoints.
 
     The parts add up to what the function without any checkpoint keeps in `kept_without_nbytes`,

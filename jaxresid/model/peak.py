@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.values import NOWHERE, Aval, Location, Source
-from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LiveValue(Shown):
+@dataclass(frozen=True, slots=True)
+class LiveValue:
     """Equal values that are live at the peak.
 
     Attributes:
@@ -40,8 +39,8 @@ class LiveValue(Shown):
         return self.source.location
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Peak(Shown):
+@dataclass(frozen=True, slots=True)
+class Peak:
     """An estimate of the most memory that the value and its gradients (or the step) take.
 
     Attributes:

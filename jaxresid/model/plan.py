@@ -8,7 +8,6 @@ from typing import Literal as OneOf
 
 from jaxresid.model.display import save, show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
-from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
     Answer,
     Interval,
@@ -20,12 +19,10 @@ from jaxresid.model.interval import (
 from jaxresid.model.joint import NO_SELECTION, Selection
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
-from jaxresid.short_repr import Shown
-from jaxresid.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Expression(Shown):
+@dataclass(frozen=True, slots=True)
+class Expression:
     """An expression in source whose value can be given a name.
 
     Attributes:
@@ -47,8 +44,8 @@ class Expression(Shown):
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class PlannedValue(Shown):
+@dataclass(frozen=True, slots=True)
+class PlannedValue:
     """A value of a checkpoint's body that a plan saves or offloads.
 
     Attributes:
@@ -64,8 +61,8 @@ class PlannedValue(Shown):
     expression: Expression | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class PlannedPart(Shown):
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
     """The treatment that a plan gives to some of a place's calls.
 
     Attributes:
@@ -85,8 +82,8 @@ class PlannedPart(Shown):
     segments: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class PlannedSite(Shown):
+@dataclass(frozen=True, slots=True)
+class PlannedSite:
     """The treatment that a plan gives to one place.
 
     Attributes:
@@ -115,8 +112,8 @@ class PlannedSite(Shown):
     defined: Location | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Plan(Shown):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """The cheapest way found to fit a function into a budget of memory.
 
     Attributes:
@@ -223,22 +220,6 @@ class Plan(Shown):
     high_time_fraction: float | None = None
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        by = " by XLA" if self.confirmed else ""
-        return headline(
-            "Plan",
-            self.target,
-            [self.place.name],
-            [
-                f"{self.answer} {format_bytes(self.budget_nbytes)}"
-                if self.answer != "too close"
-                else f"too close to {format_bytes(self.budget_nbytes)}",
-                peak_text(self.peak_nbytes, self.interval, by),
-                f"{self.recompute_fraction:.1%} recomputed",
-                count_text(len(self.sites), "place"),
-            ],
-        )
 
     @property
     def time_interval(self) -> TimeInterval | None:

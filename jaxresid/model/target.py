@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import IntervalBasis
-from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Target(Shown):
+@dataclass(frozen=True, slots=True)
+class Target:
     """The function or training step that was inspected.
 
     Attributes:
@@ -27,8 +26,8 @@ class Target(Shown):
     mode: OneOf["function", "step"] = "function"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class JaxInfo(Shown):
+@dataclass(frozen=True, slots=True)
+class JaxInfo:
     """The JAX that traced, and those of its flags that change the answer.
 
     Attributes:
@@ -43,8 +42,8 @@ class JaxInfo(Shown):
     compilers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class PlaceInfo(Shown):
+@dataclass(frozen=True, slots=True)
+class PlaceInfo:
     """The place that figures are for.
 
     Attributes:
@@ -66,8 +65,8 @@ class PlaceInfo(Shown):
     intervals: IntervalBasis | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Mesh(Shown):
+@dataclass(frozen=True, slots=True)
+class Mesh:
     """The devices that a program is split over. With one, every figure of bytes is one device's.
 
     Attributes:

@@ -7,11 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.short_repr import Shown, printable
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Location(Shown):
+@dataclass(frozen=True, slots=True)
+class Location:
     """A place in source.
 
     Attributes:
@@ -28,13 +26,9 @@ class Location(Shown):
     function: str
     code: str = ""
 
-    def __repr__(self) -> str:
-        file, function = printable(self.file, -40), printable(self.function, 40)
-        return f"<Location {file}:{self.line} in {function}>"
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Source(Shown):
+@dataclass(frozen=True, slots=True)
+class Source:
     """The origin of something in a program, in code of the user's and in code of others.
 
     Attributes:
@@ -52,18 +46,12 @@ class Source(Shown):
     caller: Location | None = None
     scope: str = ""
 
-    def __repr__(self) -> str:
-        place = self.location or self.library
-        where = "unknown" if place is None else repr(place).removeprefix("<Location ")[:-1]
-        module = f", module {printable(self.scope, 40)}" if self.scope else ""
-        return f"<Source {where}{module}>"
-
 
 NOWHERE = Source()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Aval(Shown):
+@dataclass(frozen=True, slots=True)
+class Aval:
     """Shape, dtype and memory space of a value.
 
     Attributes:
@@ -82,13 +70,6 @@ class Aval(Shown):
     shard: tuple[int, ...] | None = None
     spec: str = ""
 
-    def __repr__(self) -> str:
-        shape = printable(",".join(map(str, self.shape)), 40)
-        split = f"@{printable(self.spec, 20)}" if self.spec else ""
-        memory = " in host memory" if self.memory == "host" else ""
-        array = f"{printable(self.dtype, 20)}[{shape}{split}]"
-        return f"<Aval {array}{memory}>"
-
     @property
     def nbytes(self) -> int:
         """Bytes of one dense array of this aval, on a mesh of the part of it that one device holds.
@@ -103,8 +84,8 @@ class Aval(Shown):
         return math.prod(self.shape) * self.itemsize
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Argument(Shown):
+@dataclass(frozen=True, slots=True)
+class Argument:
     """A residual that is an input: already in memory, so it costs nothing extra.
 
     Attributes:
@@ -116,8 +97,8 @@ class Argument(Shown):
     kind: OneOf["argument"] = "argument"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Constant(Shown):
+@dataclass(frozen=True, slots=True)
+class Constant:
     """A residual that is an array the function closed over.
 
     Attributes:
@@ -127,8 +108,8 @@ class Constant(Shown):
     kind: OneOf["constant"] = "constant"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Literal(Shown):
+@dataclass(frozen=True, slots=True)
+class Literal:
     """A residual that is a number written into the jaxpr: no storage.
 
     Attributes:
@@ -140,8 +121,8 @@ class Literal(Shown):
     kind: OneOf["literal"] = "literal"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Computed(Shown):
+@dataclass(frozen=True, slots=True)
+class Computed:
     """A residual that the forward pass computes and keeps.
 
     Attributes:
@@ -198,8 +179,8 @@ class Mark(enum.StrEnum):
     OFFLOADED = "offloaded"  # moved to host memory
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Consumer(Shown):
+@dataclass(frozen=True, slots=True)
+class Consumer:
     """A backward eqn that reads a residual.
 
     `phase` is `recompute` when the eqn re-creates forward values inside a checkpoint, else
@@ -219,8 +200,8 @@ class Consumer(Shown):
     phase: OneOf["backward", "recompute"] = "backward"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Residual(Shown):
+@dataclass(frozen=True, slots=True)
+class Residual:
     """One leaf of what `jax.vjp` keeps between the forward and the backward pass.
 
     Attributes:
@@ -243,8 +224,8 @@ class Residual(Shown):
         return self.aval.nbytes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Totals(Shown):
+@dataclass(frozen=True, slots=True)
+class Totals:
     """Bytes by kind; each residual counts in exactly one field, literals in none.
 
     Arguments are in memory already, and constants live with the function.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from jaxresid.model.comparison import Comparison
 from jaxresid.model.compiled import CompiledReport
 from jaxresid.model.display import html_writer, printer
+from jaxresid.model.out_of_memory import OomReport
 from jaxresid.model.plan import Plan
 from jaxresid.model.report import Report
 from jaxresid.model.sweep import Sweep
@@ -49,6 +50,13 @@ def _(value: Sweep) -> None:
     from jaxresid.render.tables.sweep import print_sweep
 
     print_sweep(value)
+
+
+@printer.register
+def _(value: OomReport, *, verbose: bool = False) -> None:
+    from jaxresid.render.oom.text import print_oom
+
+    print_oom(value, verbose=verbose)
 
 
 @html_writer.register

@@ -27,7 +27,6 @@ from jaxresid.settings.toml_values import (
     string,
     string_list,
 )
-from jaxresid.short_repr import Shown
 
 OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
@@ -118,8 +117,8 @@ class PerFileIgnore(NamedTuple):
     selectors: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Config(Shown):
+@dataclass(frozen=True, slots=True)
+class Config:
     """The complete configuration.
 
     Attributes:

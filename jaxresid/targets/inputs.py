@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxresid.short_repr import Shown
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Inputs(Shown):
+@dataclass(frozen=True, slots=True)
+class Inputs:
     """Positional and keyword arguments of the target; an `--inputs` function may return this.
 
     Attributes:

@@ -82,15 +82,25 @@ def matched(
       paths: the paths of the arguments in the order in which the program takes them, to say which
         they are.
     """
+    rows = rows_of(buffers, residuals, paths)
+    nbytes = sum(row.nbytes for row in rows if is_accounted_for(row))
+    return fold(rows), nbytes
+
+
+def rows_of(
+    buffers: Sequence[PeakBuffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
+) -> tuple[CompiledBuffer, ...]:
+    """Return each buffer in a user's terms, in the same order.
+
+    Args:
+      buffers: the buffers that the compiler holds at its peak.
+      residuals: the residuals of the report.
+      paths: as in `matched`.
+    """
     found = _labels(buffers, residuals)
     stacks = _stacks(residuals)
-    groups: dict[CompiledBuffer, list[CompiledBuffer]] = defaultdict(list)
-    nbytes = 0
-    for n, buffer in enumerate(buffers):
-        candidate = found.get(n)
-        if buffer.memory == "device" and (candidate or buffer.kind in ("argument", "output")):
-            nbytes += buffer.nbytes
-        row = CompiledBuffer(
+    return tuple(
+        CompiledBuffer(
             buffer.kind,
             buffer.nbytes,
             shape=buffer.shape,
@@ -100,9 +110,22 @@ def matched(
             origin=_origin(candidate) if candidate else None,
             memory="host" if buffer.memory == "host" else "device",
         )
+        for buffer, candidate in ((buffer, found.get(n)) for n, buffer in enumerate(buffers))
+    )
+
+
+def is_accounted_for(row: CompiledBuffer) -> bool:
+    """Return whether a buffer of device memory is a residual, an argument or an output."""
+    return row.memory == "device" and (row.origin is not None or row.kind in ("argument", "output"))
+
+
+def fold(rows: Sequence[CompiledBuffer]) -> tuple[CompiledBuffer, ...]:
+    """Return equal buffers as one, the biggest first."""
+    groups: dict[CompiledBuffer, list[CompiledBuffer]] = defaultdict(list)
+    for row in rows:
         groups[_alike(row)].append(row)
-    rows = [_folded(group) for group in groups.values()]
-    return tuple(sorted(rows, key=lambda row: -row.nbytes)), nbytes
+    found = [_folded(group) for group in groups.values()]
+    return tuple(sorted(found, key=lambda row: -row.nbytes))
 
 
 def _alike(row: CompiledBuffer) -> CompiledBuffer:

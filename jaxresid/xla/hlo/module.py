@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ _DTYPES = {
 }
 # The bits of an element of each dtype.
 BITS = dict(_DTYPES.values())
+_SHAPE_TEXT = re.compile(r"(\w+)\[([\d,]*)\]")
 
 COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
@@ -64,6 +66,18 @@ class Shape:
         if self.dtype:
             return f"{self.dtype}[{','.join(map(str, self.dims))}]"
         return f"({', '.join(map(str, self.elements))})"
+
+
+def shape_of(text: str) -> Shape | None:
+    """Return the shape that a text such as `f32[64,512]` is; None if it is none of an array."""
+    found = _SHAPE_TEXT.match(text)
+    if found is None or found[1] not in BITS:
+        return None
+    try:
+        dims = tuple(int(n) for n in found[2].split(",") if n)
+    except ValueError:  # more digits than Python reads
+        return None
+    return Shape(dtype=found[1], dims=dims, bits=BITS[found[1]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jaxresid.xla.hlo.buffers import MAX_BUFFERS, LiveBuffers
+from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.job import PeakBuffer
-
-_SIZE = r"([\d.]+) ?([KMGTP]?)(?:iB|B|\b)"
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 # libtpu's; the first is that of 2026 and, whatever it says, counts arguments and outputs too.
 _NEEDS = (
-    rf"memory required for HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)",
-    rf"Used {_SIZE} of {_SIZE} hbm",
+    rf"memory required for HLO temporaries \({SIZE}\) exceeds available HBM \({SIZE}\)",
+    rf"Used {SIZE} of {SIZE} hbm",
 )
 _CORES = re.compile(
-    rf"TensorCore Hbm usage: {_SIZE}, SparseCore Hbm usage:? {_SIZE}, "
-    rf"exceeding available bytes: {_SIZE}"
+    rf"TensorCore Hbm usage: {SIZE}, SparseCore Hbm usage:? {SIZE}, "
+    rf"exceeding available bytes: {SIZE}"
 )
 # Of the GPU's and CPU's allocators, that fail while a program runs or is loaded.
-_TOTAL = re.compile(rf"^ *total allocation: +{_SIZE}", re.MULTILINE)
-_ALLOCATOR = re.compile(r"Out of memory (?:while trying to allocate|allocating) (\d+) bytes")
+_TOTAL = re.compile(rf"^ *total allocation: +{SIZE}", re.MULTILINE)
+_ALLOCATOR = re.compile(r"Out of memory (?:while trying to allocate|allocating) \d+ bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +51,17 @@ def parse_out_of_memory(message: str) -> OutOfMemory | None:
     for pattern in _NEEDS:
         found = re.search(pattern, message)
         if found:
-            required, capacity = _nbytes(found[1], found[2]), _nbytes(found[3], found[4])
-            return OutOfMemory(required, capacity, _listed(message), _rounded(found[1] + found[2]))
+            required, capacity = nbytes(found[1], found[2]), nbytes(found[3], found[4])
+            return OutOfMemory(required, capacity, listed(message), _rounded(found[1] + found[2]))
     found = _CORES.search(message)
     if found:
-        required = _nbytes(found[1], found[2]) + _nbytes(found[3], found[4])
-        capacity = _nbytes(found[5], found[6])
-        return OutOfMemory(required, capacity, _listed(message), _rounded(found[3] + found[4]))
+        required = nbytes(found[1], found[2]) + nbytes(found[3], found[4])
+        capacity = nbytes(found[5], found[6])
+        return OutOfMemory(required, capacity, listed(message), _rounded(found[3] + found[4]))
     total = _TOTAL.search(message)
     if total:
-        required = _nbytes(total[1], total[2])
-        return OutOfMemory(required, None, _listed(message), _rounded(total[1] + total[2] + "iB"))
+        required = nbytes(total[1], total[2])
+        return OutOfMemory(required, None, listed(message), _rounded(total[1] + total[2] + "iB"))
     return OutOfMemory(None) if _ALLOCATOR.search(message) else None
 
 
@@ -85,11 +83,7 @@ def _rounded(figure: str) -> tuple[str, ...]:
     return (f"XLA's message rounds the memory that the program needs, {figure}",)
 
 
-def _nbytes(number: str, unit: str) -> int:
-    return round(float(number) * _UNITS[unit])
-
-
-def _listed(message: str) -> tuple[PeakBuffer, ...]:
+def listed(message: str) -> tuple[PeakBuffer, ...]:
     """Return the entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
     found = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
     return tuple(found[:MAX_BUFFERS])
@@ -99,7 +93,7 @@ def _entries(message: str) -> Iterator[PeakBuffer]:
     for entry in re.split(r"^\s*(?:\d+\.|Buffer \d+:)\s*(?=Size:)", message, flags=re.MULTILINE)[
         1:
     ]:
-        size = re.match(rf"Size: {_SIZE}", entry)
+        size = re.match(rf"Size: {SIZE}", entry)
         if size is None:
             continue
         shape = re.search(r"(?:^|\s)(?:Shape|Entry Parameter Subshape): (\w+\[[\d,]*\])", entry)
@@ -107,7 +101,7 @@ def _entries(message: str) -> Iterator[PeakBuffer]:
         kind = re.search(r"Allocation type: (.*)", entry)
         yield PeakBuffer(
             kind=_kind(kind[1] if kind else "", entry),
-            nbytes=_nbytes(size[1], size[2]),
+            nbytes=nbytes(size[1], size[2]),
             shape=shape[1] if shape else "",
             opcode=label[1] if label else "",
             op_name=_quoted("op_name", entry),
@@ -134,5 +128,5 @@ def _quoted(name: str, entry: str) -> str:
 
 
 def _line(entry: str) -> int:
-    found = re.search(r"\bsource_line=(\d+)", entry)
+    found = re.search(r"\bsource_line=(\d{1,9})", entry)
     return int(found[1]) if found else 0

@@ -176,11 +176,8 @@ def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
 
 def _shape(operation: str) -> hlo.Shape | None:
     """Return the shape of an instruction's array, given its text; None where it has no array."""
-    found = re.search(r" = (\w+)\[([\d,]*)\]", operation)
-    if found is None or found[1] not in hlo.BITS:
-        return None
-    dims = tuple(int(n) for n in found[2].split(",") if n)
-    return hlo.Shape(dtype=found[1], dims=dims, bits=hlo.BITS[found[1]])
+    found = re.search(r" = (\w+\[[\d,]*\])", operation)
+    return None if found is None else hlo.shape_of(found[1])
 
 
 def _whole(shape: hlo.Shape | None, sharding: str) -> hlo.Shape | None:

@@ -1,0 +1,1 @@
+"""Say what a log of a program that ran out of memory means, and what to try."""

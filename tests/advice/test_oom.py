@@ -1,0 +1,220 @@
+"""What logs of public threads come to, and what follows from the figures of others."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import jaxresid
+from jaxresid.errors import JaxresidError
+from tests import where
+
+LOGS = where.DATA / "logs"
+THREADS = json.loads((LOGS / "threads.json").read_text())
+GIB, MIB = 2**30, 2**20
+
+
+def test_every_log_has_its_thread():
+    assert {path.name for path in LOGS.glob("*.txt")} == set(THREADS)
+    assert all(thread["url"].startswith("https://") for thread in THREADS.values())
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_the_cause_that_a_thread_ended_with(name):
+    thread, found = THREADS[name], jaxresid.oom(LOGS / name)
+    assert (found.cause, found.is_certain) == (thread["cause"], thread["is_certain"])
+    assert found.ways[0].kind == thread["first_way"]
+    assert jaxresid.oom((LOGS / name).read_text()) == found
+
+
+def test_the_figures_of_padding():
+    found = jaxresid.oom(LOGS / "flowpm-27.txt")
+    (buffer,) = found.buffers
+    assert (buffer.nbytes, buffer.padding_nbytes) == (32 * GIB, 31 * GIB)
+    assert found.parts.padding_nbytes == pytest.approx(30.9 * GIB, rel=0.01)
+    assert found.required_nbytes == round(41.74 * GIB)
+
+
+def test_a_buffer_has_its_line_module_and_pass():
+    (buffer,) = jaxresid.oom(LOGS / "easydel-166.txt").buffers
+    assert buffer.source.location.file.endswith("attention_module.py")
+    assert buffer.source.location.line == 1059
+    assert "transformer/h/0/self_attention" in buffer.source.scope
+    assert (buffer.role, buffer.kind, buffer.residual) == ("forward", "temporary", None)
+
+
+def test_what_a_loop_stacks_is_a_residual():
+    text = """Buffer 1:
+        Size: 2.00GiB
+        Operator: op_name="jit(f)/jvp()/while/body/dynamic_update_slice" source_file="m.py"
+        XLA Label: fusion
+        Shape: f32[8,8192,8192]
+        ==========================
+    """
+    (buffer,) = jaxresid.oom(text).buffers
+    assert (buffer.role, buffer.stacked) == ("forward", True)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "role"),
+    [
+        ("jit(f)/jvp()/dot_general", "forward"),
+        ("jit(f)/transpose(jvp())/dot_general", "backward"),
+        ("jit(f)/transpose(jvp())/rematted_computation/sin", "recompute"),
+        ("jit(f)/dot_general", ""),
+    ],
+)
+def test_the_pass_of_an_operation(op_name, role):
+    text = f'1. Size: 1.00G\nOperator: op_name="{op_name}"\nShape: f32[256,1024,1024]\n'
+    assert jaxresid.oom(text).buffers[0].role == role
+
+
+def test_equal_buffers_are_one():
+    entry = 'Size: 1.00G\nOperator: op_name="jit(f)/layer_{}/dot"\nShape: f32[256,1024,1024]\n'
+    text = "\n".join(f"{n}. {entry.format(n)}" for n in range(1, 4))
+    (buffer,) = jaxresid.oom(text).buffers
+    assert (buffer.count, buffer.nbytes, buffer.padding_nbytes) == (3, 3 * GIB, 0)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "on"),
+    [("15.75", "tpu:v5e"), ("31.25", "tpu:v6e"), ("95.74", "tpu:v5p"), ("12.34", "")],
+)
+def test_a_tpu_is_known_by_its_memory(capacity, on):
+    text = f"Ran out of memory in memory space hbm. Used 99.00G of {capacity}G hbm."
+    found = jaxresid.oom(text)
+    assert found.on == on
+    assert f"--on {on or 'PLACE'} " in found.ways[1].command + " "
+
+
+def test_a_gpu_is_known_by_its_name():
+    text = (
+        "StreamExecutor device (0): NVIDIA H100 80GB HBM3, Compute Capability 9.0\n"
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 90000000000 bytes."
+    )
+    assert jaxresid.oom(text).on == "gpu:h100"
+
+
+def test_plans_have_the_memory_of_the_log_as_their_budget():
+    found = jaxresid.oom(LOGS / "easydel-166.txt")
+    assert found.ways[0].command == "jaxresid plan TARGET --on PLACE --budget 30.75GiB"
+
+
+def test_checkpoints_are_for_gradients_alone():
+    forward = jaxresid.oom(LOGS / "easydel-108.txt")
+    assert "plan" not in [way.kind for way in forward.ways]
+    assert "plan" in [way.kind for way in jaxresid.oom(LOGS / "t5x-870.txt").ways]
+
+
+STATS = """RESOURCE_EXHAUSTED: Out of memory while trying to allocate {asked} bytes.
+BufferAssignment OOM Debugging.
+BufferAssignment stats:
+             parameter allocation:   {arguments:.2f}GiB
+        maybe_live_out allocation:   {outputs:.2f}GiB
+     preallocated temp allocation:   {temps:.2f}GiB
+                 total allocation:   {total:.2f}GiB
+"""
+
+
+def stats(arguments, outputs, temps, pool=""):
+    total = arguments + outputs + temps
+    said = STATS.format(
+        asked=round(temps * GIB), arguments=arguments, outputs=outputs, temps=temps, total=total
+    )
+    return jaxresid.oom(f"{pool}\n{said}")
+
+
+def test_donation_is_offered_where_it_saves_much():
+    kinds = [way.kind for way in stats(10, 10, 20).ways]
+    assert kinds[:3] == ["list-buffers", "donate", "plan"]
+    assert stats(10, 10, 20).ways[1].nbytes == 10 * GIB
+    assert "donate" not in [way.kind for way in stats(10, 1, 20).ways]
+
+
+POOL = "Limit: {limit}\nInUse: {used}\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cause"),
+    [(30, 10, "temporaries"), (60, 50, "held"), (60, 20, "fragmentation")],
+)
+def test_the_pool_decides(limit, used, cause):
+    """A program of 40 GiB, 30 of them in one piece."""
+    found = stats(5, 5, 30, POOL.format(limit=limit * GIB, used=used * GIB))
+    assert (found.cause, found.is_certain) == (cause, True)
+
+
+def test_more_of_the_gpu_is_offered_only_where_there_is_more():
+    device = "{} bytes free, {} bytes total."
+    pool = POOL.format(limit=60 * GIB, used=50 * GIB)
+    there = [w.kind for w in stats(5, 5, 30, pool + device.format(GIB, 80 * GIB)).ways]
+    full = [w.kind for w in stats(5, 5, 30, pool + device.format(GIB, 61 * GIB)).ways]
+    assert ("fraction" in there, "fraction" in full) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Memory cgroup out of memory: Killed process 12 (python)", "host"),
+        ("Container was OOM killed by the kernel (exit 137)", "host"),
+        ("    reason: OOMKilled", "host"),
+        ("Ran out of memory in memory space vmem while allocating on stack for %kernel", "on-chip"),
+        (
+            "TPU TensorCore Hbm usage: 34.82G, SparseCore Hbm usage 174.10G, exceeding available"
+            " bytes: 95.74G",
+            "too-large",
+        ),
+    ],
+)
+def test_other_memories(text, cause):
+    assert jaxresid.oom(text).cause == cause
+
+
+def test_what_is_not_known_is_said_to_be_unknown():
+    found = jaxresid.oom("step 1\nMemoryError: Unable to allocate 37.3 GiB\nstep 2")
+    assert (found.cause, found.is_certain) == ("unknown", False)
+    assert found.hints == ("MemoryError: Unable to allocate 37.3 GiB",)
+    assert [way.kind for way in found.ways] == ["dump"]
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "RESOURCE_EXHAUSTED: Quota exceeded for metric"])
+def test_what_is_about_something_else_is_unknown(text):
+    assert jaxresid.oom(text).cause == "unknown"
+
+
+def test_other_failures_are_not_dropped():
+    lines = "\n".join(["x"] * 100)
+    texts = [(LOGS / name).read_text() for name in ("easydel-166.txt", "gemma-85.txt")]
+    found = jaxresid.oom(lines.join(texts))
+    assert found.cause == "temporaries"
+    assert [other.requested_nbytes for other in found.others] == [round(15.65 * GIB)]
+
+
+def test_a_file_of_powershell(tmp_path):
+    file = tmp_path / "log.txt"
+    file.write_text((LOGS / "easydel-166.txt").read_text(), encoding="utf-16")
+    assert jaxresid.oom(file) == jaxresid.oom(LOGS / "easydel-166.txt")
+
+
+@pytest.mark.parametrize("path", ["nothing.txt", "/dev/zero"])
+def test_what_cannot_be_read(path):
+    with pytest.raises(JaxresidError, match=path):
+        jaxresid.oom(where.DATA.parent / path)
+
+
+def test_a_log_makes_no_other_file_be_read(tmp_path):
+    """A log may name any file: only Python's are looked up, and no device."""
+    for file in ("/dev/zero", "/etc/passwd", str(tmp_path)):
+        text = f'1. Size: 1.00G\nOperator: op_name="x" source_file="{file}" source_line=1\n'
+        assert jaxresid.oom(text).buffers[0].source.location.code == ""
+
+
+@pytest.mark.integration
+def test_a_log_loads_no_jax():
+    code = (
+        "import sys, jaxresid\n"
+        f"jaxresid.oom(open({str(LOGS / 't5x-870.txt')!r}).read()).print()\n"
+        "assert not {'jax', 'jaxlib', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxresid.short_repr import Shown
+
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Span(Shown):
     """Source text from (row, column) up to but not including (end_row, end_column).
 
     Attributes:
@@ -32,8 +34,8 @@ class Span:
     end_column: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edit:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Edit(Shown):
     """The replacement of the text in `span` by `text`; an empty span inserts.
 
     Attributes:
@@ -45,8 +47,8 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fix(Shown):
     """Edits that belong together: either all are made or none.
 
     Attributes:
@@ -61,8 +63,8 @@ class Fix:
     applicability: Applicability
 
 
-@dataclass(frozen=True, slots=True)
-class Related:
+@dataclass(frozen=True, slots=True, repr=False)
+class Related(Shown):
     """Another place that explains a violation, such as where the loss is differentiated.
 
     Attributes:
@@ -78,8 +80,8 @@ class Related:
     cell: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Violation(Shown):
     """One finding of a rule, or a file that could not be linted (`invalid-syntax`, `unreadable`).
 
     Attributes:
@@ -120,8 +122,8 @@ class Violation:
         return self.path, self.cell or 0, span.row, span.column, self.code, self.message
 
 
-@dataclass(frozen=True, slots=True)
-class Linted:
+@dataclass(frozen=True, slots=True, repr=False)
+class Linted(Shown):
     """The result of linting one file.
 
     Attributes:
@@ -136,8 +138,8 @@ class Linted:
     lines: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class RuleInfo(Shown):
     """The description of a rule, for `explain`, `rules` and the formats that list rules.
 
     Attributes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxresid.decoding import Layout, keys_of_field, layout_of
@@ -14,6 +16,7 @@ from jaxresid.documents.layouts import DOCUMENTS
 from jaxresid.model import SCHEMA_VERSION, SweepRow
 from jaxresid.safe_text import json_text
 
+_Put = Callable[[Any, dict[str, Any]], None]
 # What a line of a sweep's file leaves out: lines stay short, and whoever reads one resumes from it.
 _NOT_IN_LINES = ("buffers", "matched_nbytes", "live_nbytes")
 
@@ -37,16 +40,19 @@ def encoded(value: Any) -> Any:
 
     JSON has no number for what is not finite: that is null.
     """
+    kind = type(value)
+    if kind is str or kind is int or value is None or kind is bool:
+        return value
+    if isinstance(value, tuple | list):
+        return [encoded(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _object(value)
     if isinstance(value, Mapping):
         return {key: encoded(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [encoded(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _object(value)
     return value
 
 
@@ -61,26 +67,50 @@ def _line(row: SweepRow) -> str:
 
 def _object(value: Any) -> dict[str, Any]:
     layout = layout_of(type(value), DOCUMENTS)
-    found = _fields(value, layout)
+    found: dict[str, Any] = {}
+    kind: Any = type(value)
+    for put in _fields(kind):
+        put(value, found)
+    if not layout.derived:
+        return found
     derived = {key: encoded(made(value)) for key, made in layout.derived.items()}
     return {**derived, layout.below: found} if layout.below else {**found, **derived}
 
 
-def _fields(value: Any, layout: Layout) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in dataclasses.fields(value):
-        held = getattr(value, each.name)
-        if each.name in layout.spread:
-            keys = keys_of_field(type(value), each.name, DOCUMENTS)
-            found |= dict.fromkeys(keys) if held is None else _object(held)
-            continue
-        (key,) = keys_of_field(type(value), each.name, DOCUMENTS)
-        if each.name in layout.objects:
-            found[key] = encoded(dict(held))
-        elif each.name in layout.from_one and held is not None:
-            found[key] = held + 1
-        elif each.name in layout.blank:
-            found[key] = held or None
-        else:
-            found[key] = encoded(held)
-    return found
+@functools.cache
+def _fields(kind: Any) -> tuple[_Put, ...]:
+    """Return for each field of a dataclass the function that puts it into the object of a value."""
+    names = (each.name for each in dataclasses.fields(kind))
+    return tuple(_field(name, kind, layout_of(kind, DOCUMENTS)) for name in names)
+
+
+def _field(name: str, kind: type, layout: Layout) -> _Put:
+    keys, held = keys_of_field(kind, name, DOCUMENTS), operator.attrgetter(name)
+
+    def spread(value: Any, found: dict[str, Any]) -> None:
+        inner = held(value)
+        found.update(dict.fromkeys(keys) if inner is None else _object(inner))
+
+    def put(value: Any, found: dict[str, Any]) -> None:
+        found[keys[0]] = written(held(value))
+
+    written: Callable[[Any], Any] = encoded
+    if name in layout.objects:
+        written = _pairs
+    elif name in layout.from_one:
+        written = _from_one
+    elif name in layout.blank:
+        written = _blank_as_null
+    return spread if name in layout.spread else put
+
+
+def _pairs(pairs: Any) -> dict[str, Any]:
+    return {name: encoded(value) for name, value in pairs}
+
+
+def _from_one(number: int | None) -> int | None:
+    return None if number is None else number + 1
+
+
+def _blank_as_null(text: str) -> str | None:
+    return text or None

@@ -7,13 +7,14 @@ from typing import Literal as OneOf
 
 from jaxresid.model.interval import Interval
 from jaxresid.model.values import Source
+from jaxresid.short_repr import Shown
 
 Figure = OneOf["peak", "kept"]
 Holding = OneOf["within", "may be over", "estimated over", "over"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True, slots=True, repr=False)
+class Limits(Shown):
     """What a program may take of one device.
 
     Attributes:
@@ -26,8 +27,8 @@ class Limits:
     kept_nbytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LineBytes:
+@dataclass(frozen=True, slots=True, repr=False)
+class LineBytes(Shown):
     """The bytes of values that one line makes.
 
     Attributes:
@@ -41,8 +42,8 @@ class LineBytes:
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+@dataclass(frozen=True, slots=True, repr=False)
+class Held(Shown):
     """A figure of a program, held against its limit.
 
     Attributes:

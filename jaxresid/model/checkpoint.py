@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.values import Location, Source
+from jaxresid.short_repr import Shown
 
 
 class Verdict(enum.StrEnum):
@@ -22,8 +23,8 @@ class Verdict(enum.StrEnum):
     NOT_JUDGED = "not-judged"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+@dataclass(frozen=True, slots=True, repr=False)
+class Finding(Shown):
     """Something that only a trace can tell.
 
     Attributes:
@@ -46,8 +47,8 @@ class Finding:
         return self.source.location
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedVerdict:
+@dataclass(frozen=True, slots=True, repr=False)
+class EstimatedVerdict(Shown):
     """The verdict that the estimate gives a checkpoint on which a compiler's verdict is known.
 
     Attributes:
@@ -66,8 +67,8 @@ class EstimatedVerdict:
     ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+@dataclass(frozen=True, slots=True, repr=False)
+class Checkpoint(Shown):
     """One checkpoint in source, with its verdict.
 
     The verdict compares the program with it to the program without this one checkpoint.

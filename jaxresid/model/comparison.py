@@ -8,6 +8,7 @@ from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import save, show, to_json
+from jaxresid.model.headline import count_text, headline
 from jaxresid.model.interval import (
     Interval,
     TimeBasis,
@@ -17,10 +18,12 @@ from jaxresid.model.interval import (
 )
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
+from jaxresid.short_repr import Shown, printable
+from jaxresid.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+@dataclass(frozen=True, slots=True, repr=False)
+class Timing(Shown):
     """How long something ran on the local device, against the function without checkpoints.
 
     Attributes:
@@ -50,8 +53,8 @@ class Timing:
         return None if self.gradient_error is None else self.gradient_error <= self.tolerance
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
+@dataclass(frozen=True, slots=True, repr=False)
+class ComparisonRow(Shown):
     """A function with one policy at the places of a comparison.
 
     Attributes:
@@ -127,8 +130,8 @@ class ComparisonRow:
         return interval_between(self.low_nbytes, self.high_nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """A function under several policies.
 
     Attributes:
@@ -158,6 +161,20 @@ class Comparison:
     mesh: Mesh | None = None
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        peaks = [row.compared_nbytes for row in self.rows if row.compared_nbytes is not None]
+        best = next((row for row in self.rows if row.knee), None)
+        return headline(
+            "Comparison",
+            self.target,
+            [self.place.name],
+            [
+                f"{count_text(len(self.rows), 'row')} at {printable(self.at)}",
+                f"peaks {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else "",
+                f"knee {printable(best.policy)}" if best else "",
+            ],
+        )
 
     def print(self) -> None:
         """Print the text of `jaxresid compare` to stdout."""

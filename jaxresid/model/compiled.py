@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import save, show, to_json
+from jaxresid.model.headline import headline, peak_text
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
+from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledBuffer:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompiledBuffer(Shown):
     """A buffer live at XLA's peak, in the user's terms.
 
     Attributes:
@@ -45,8 +47,8 @@ class CompiledBuffer:
         return self.source.location
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+@dataclass(frozen=True, slots=True, repr=False)
+class Collective(Shown):
     """Collectives of the compiled program.
 
     Attributes:
@@ -63,8 +65,8 @@ class Collective:
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CompilerWarning:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompilerWarning(Shown):
     """Something that XLA says of a program's memory, in the user's terms.
 
     Attributes:
@@ -92,8 +94,8 @@ class CompilerWarning:
     source: Source = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+@dataclass(frozen=True, slots=True, repr=False)
+class Compiled(Shown):
     """The figures that XLA gives for a program on one device of a place; None where it gives none.
 
     Attributes:
@@ -183,8 +185,8 @@ class Compiled:
         return fits_first and asked and not self.fits
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompiledReport(Shown):
     """A target as XLA compiles it for several places.
 
     Attributes:
@@ -202,6 +204,14 @@ class CompiledReport:
     compiled: tuple[Compiled, ...]
     mesh: Mesh | None = None
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        parts = []
+        for each in self.compiled:
+            fits = {True: " fits", False: " does not fit", None: ""}[each.fits]
+            parts.append("error" if each.error else peak_text(each.peak_nbytes) + fits)
+        places = [place.name for place in self.places]
+        return headline("CompiledReport", self.target, places, parts)
 
     def print(self) -> None:
         """Print the text of `jaxresid compile` to stdout."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jaxresid.short_repr import Shown
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Cost(Shown):
     """The cost of running something, as counted on its jaxpr: an estimate of work, not of time.
 
     Costs add, subtract, and multiply by a number of trips.
@@ -91,8 +93,8 @@ def _summed(
     return tuple(sorted((name, nbytes) for name, nbytes in found.items() if nbytes))
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
+@dataclass(frozen=True, slots=True, repr=False)
+class Phases(Shown):
     """The cost of a value with its gradients, in parts that add up to all of it.
 
     Attributes:

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.checkpoint import Checkpoint, Finding
+from jaxresid.model.headline import count_text, headline, signed_bytes
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Aval, Location, Totals
+from jaxresid.short_repr import Shown, printable
 
 # Peaks and recomputation are the same where they differ by no more than this share of the larger.
 TOLERANCE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class DiffSide:
+@dataclass(frozen=True, slots=True, repr=False)
+class DiffSide(Shown):
     """One of two reports: what it is of, and its figures.
 
     Attributes:
@@ -60,8 +62,8 @@ class DiffSide:
         return self.recompute_flops / others if others > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ValueDifference:
+@dataclass(frozen=True, slots=True, repr=False)
+class ValueDifference(Shown):
     """Values alike that one side keeps and the other does not, or that differ in shape or dtype.
 
     Attributes:
@@ -99,8 +101,8 @@ class ValueDifference:
         return self.after_nbytes - self.before_nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class LineDifference:
+@dataclass(frozen=True, slots=True, repr=False)
+class LineDifference(Shown):
     """A line of code whose values take other memory than before.
 
     A value that is computed at another line now, as in a helper that it was moved to, counts there
@@ -151,8 +153,8 @@ class LineDifference:
         return self.peak_after_nbytes - self.peak_before_nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDifference:
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckpointDifference(Shown):
     """A checkpoint that is on one side only, or that is worth something else.
 
     Attributes:
@@ -174,8 +176,8 @@ class CheckpointDifference:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference(Shown):
     """What two reports say differently.
 
     Kept bytes are compared exactly; peaks and recomputed FLOPs with a tolerance, as an estimate
@@ -206,6 +208,23 @@ class Difference:
     same_lines: int = 0
     notes: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
+
+    def __repr__(self) -> str:
+        before, after = printable(self.before.label, 40), printable(self.after.label, 40)
+        peak = self.peak_growth_nbytes
+        return headline(
+            type(self).__name__,
+            self.after.target,
+            [self.after.place.name],
+            [
+                f"{before} to {after}",
+                "peak not compared" if peak is None else f"peak {signed_bytes(peak)}",
+                f"kept {signed_bytes(self.kept_growth_nbytes)}",
+                count_text(len(self.lines), "line"),
+                count_text(len(self.checkpoints), "checkpoint"),
+                count_text(len(self.found), "new finding") if self.found else "",
+            ],
+        )
 
     @property
     def kept_growth_nbytes(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import Answer
+from jaxresid.short_repr import Shown
 
 FloorKind = OneOf[
     "parameters",
@@ -23,8 +24,8 @@ ReliefKind = OneOf[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class FloorPart:
+@dataclass(frozen=True, slots=True, repr=False)
+class FloorPart(Shown):
     """Some of what no checkpoint can remove.
 
     Attributes:
@@ -44,8 +45,8 @@ class FloorPart:
     until_update: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Relief:
+@dataclass(frozen=True, slots=True, repr=False)
+class Relief(Shown):
     """A change, no checkpoint, that lowers the peak of the plan.
 
     The program was traced again, or split again, with the change and with the plan's checkpoints.
@@ -68,8 +69,8 @@ class Relief:
     confirmed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Floor:
+@dataclass(frozen=True, slots=True, repr=False)
+class Floor(Shown):
     """What no checkpoint can remove, and what would lower it.
 
     Attributes:
@@ -101,8 +102,8 @@ class Floor:
 NO_FLOOR = Floor()
 
 
-@dataclass(frozen=True, slots=True)
-class TriedPlace:
+@dataclass(frozen=True, slots=True, repr=False)
+class TriedPlace(Shown):
     """What a plan tried at one place.
 
     Attributes:

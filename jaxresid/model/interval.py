@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from jaxresid.short_repr import Shown
+
 Answer = OneOf["fits", "does not fit", "too close"]
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+@dataclass(frozen=True, slots=True, repr=False)
+class Interval(Shown):
     """The bytes that the compiler's figure for an estimate is between, for nine of ten programs.
 
     Attributes:
@@ -22,8 +24,8 @@ class Interval:
     high_nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalBasis:
+@dataclass(frozen=True, slots=True, repr=False)
+class IntervalBasis(Shown):
     """What the intervals of a place were measured with.
 
     Attributes:
@@ -64,8 +66,8 @@ def answer(interval: Interval | None, budget_nbytes: int) -> Answer:
     return "does not fit" if interval.low_nbytes > budget_nbytes else "too close"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeBasis:
+@dataclass(frozen=True, slots=True, repr=False)
+class TimeBasis(Shown):
     """What estimated times were held against: ratios between placements of checkpoints in a model.
 
     Attributes:
@@ -91,8 +93,8 @@ class TimeBasis:
         return TimeInterval(ratio / self.factor - 1, ratio * self.factor - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeInterval:
+@dataclass(frozen=True, slots=True, repr=False)
+class TimeInterval(Shown):
     """The time of a program over that of the same without a checkpoint, as a share of the latter.
 
     Attributes:

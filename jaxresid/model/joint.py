@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.model.interval import Answer, Interval, interval_between
+from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+@dataclass(frozen=True, slots=True, repr=False)
+class Configuration(Shown):
     """What a program is planned for besides its checkpoints.
 
     Attributes:
@@ -33,8 +34,8 @@ class Configuration:
         return " ".join(parts) or "the inputs as they are"
 
 
-@dataclass(frozen=True, slots=True)
-class FrontRow:
+@dataclass(frozen=True, slots=True, repr=False)
+class FrontRow(Shown):
     """One plan that no other beats in both its peak and what is minimised.
 
     Attributes:
@@ -69,8 +70,8 @@ class FrontRow:
         return interval_between(self.low_nbytes, self.high_nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Beaten:
+@dataclass(frozen=True, slots=True, repr=False)
+class Beaten(Shown):
     """A configuration that was not chosen.
 
     Attributes:
@@ -84,8 +85,8 @@ class Beaten:
     fits: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+@dataclass(frozen=True, slots=True, repr=False)
+class Selection(Shown):
     """What a plan was chosen from.
 
     Attributes:

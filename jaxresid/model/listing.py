@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxresid.model.headline import count_text
 from jaxresid.model.target import JaxInfo, Target
 from jaxresid.model.values import Aval, Location, Residual
+from jaxresid.short_repr import Shown, printable
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+@dataclass(frozen=True, slots=True, repr=False)
+class Variable(Shown):
     """A variable of a `Listing`; `residual` is its number in the report, if it is kept."""
 
     name: str
@@ -17,8 +19,8 @@ class Variable:
     residual: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Equation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Equation(Shown):
     """One eqn of a `Listing`.
 
     Attributes:
@@ -40,8 +42,8 @@ class Equation:
     folded: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+@dataclass(frozen=True, slots=True, repr=False)
+class Listing(Shown):
     """A readable jaxpr; `hidden` eqns were left out after the last one shown."""
 
     inputs: tuple[Variable, ...]
@@ -50,8 +52,8 @@ class Listing:
     hidden: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+@dataclass(frozen=True, slots=True, repr=False)
+class Split(Shown):
     """The forward and the backward jaxpr, with the same residual numbers in both."""
 
     target: Target
@@ -59,3 +61,9 @@ class Split:
     forward: Listing
     backward: Listing
     residuals: tuple[Residual, ...]
+
+    def __repr__(self) -> str:
+        forward, backward = len(self.forward.equations), len(self.backward.equations)
+        kept = count_text(len(self.residuals), "residual")
+        equations = f"{forward} and {backward} equations forward and backward"
+        return f"<Split of {printable(self.target.name)}: {equations}, {kept}>"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxresid.short_repr import Shown
 
-@dataclass(frozen=True, slots=True)
-class Transfers:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Transfers(Shown):
     """The bytes that one step moves between device and host memory, all trips of loops together.
 
     Attributes:
@@ -18,8 +20,8 @@ class Transfers:
     to_device_nbytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Offloading:
+@dataclass(frozen=True, slots=True, repr=False)
+class Offloading(Shown):
     """The memory that holds what the backward pass needs, against the function without checkpoints.
 
     The parts add up to what the function without any checkpoint keeps in `kept_without_nbytes`,

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.values import NOWHERE, Aval, Location, Source
+from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class LiveValue:
+@dataclass(frozen=True, slots=True, repr=False)
+class LiveValue(Shown):
     """Equal values that are live at the peak.
 
     Attributes:
@@ -39,8 +40,8 @@ class LiveValue:
         return self.source.location
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+@dataclass(frozen=True, slots=True, repr=False)
+class Peak(Shown):
     """An estimate of the most memory that the value and its gradients (or the step) take.
 
     Attributes:

@@ -8,6 +8,7 @@ from typing import Literal as OneOf
 
 from jaxresid.model.display import save, show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
+from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
     Answer,
     Interval,
@@ -19,10 +20,12 @@ from jaxresid.model.interval import (
 from jaxresid.model.joint import NO_SELECTION, Selection
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
+from jaxresid.short_repr import Shown
+from jaxresid.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+@dataclass(frozen=True, slots=True, repr=False)
+class Expression(Shown):
     """An expression in source whose value can be given a name.
 
     Attributes:
@@ -44,8 +47,8 @@ class Expression:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedValue:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlannedValue(Shown):
     """A value of a checkpoint's body that a plan saves or offloads.
 
     Attributes:
@@ -61,8 +64,8 @@ class PlannedValue:
     expression: Expression | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPart:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlannedPart(Shown):
     """The treatment that a plan gives to some of a place's calls.
 
     Attributes:
@@ -82,8 +85,8 @@ class PlannedPart:
     segments: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSite:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlannedSite(Shown):
     """The treatment that a plan gives to one place.
 
     Attributes:
@@ -112,8 +115,8 @@ class PlannedSite:
     defined: Location | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Shown):
     """The cheapest way found to fit a function into a budget of memory.
 
     Attributes:
@@ -220,6 +223,22 @@ class Plan:
     high_time_fraction: float | None = None
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        by = " by XLA" if self.confirmed else ""
+        return headline(
+            "Plan",
+            self.target,
+            [self.place.name],
+            [
+                f"{self.answer} {format_bytes(self.budget_nbytes)}"
+                if self.answer != "too close"
+                else f"too close to {format_bytes(self.budget_nbytes)}",
+                peak_text(self.peak_nbytes, self.interval, by),
+                f"{self.recompute_fraction:.1%} recomputed",
+                count_text(len(self.sites), "place"),
+            ],
+        )
 
     @property
     def time_interval(self) -> TimeInterval | None:

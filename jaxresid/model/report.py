@@ -9,15 +9,18 @@ from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
 from jaxresid.model.display import save, show, to_html, to_json
+from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import Peak
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
 from jaxresid.option_types import GroupBy
+from jaxresid.short_repr import Shown
+from jaxresid.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """The residuals that a function's backward pass keeps, their cost, and verdicts on checkpoints.
 
     Attributes:
@@ -47,6 +50,25 @@ class Report:
     offloading: Offloading | None = None
     findings: tuple[Finding, ...] = ()
     compiled: tuple[Compiled, ...] = ()
+
+    def __repr__(self) -> str:
+        peak = peak_text(None)
+        if self.peak is not None:
+            peak = peak_text(self.peak.nbytes, self.peak.interval)
+        elif self.compiled:
+            peak = peak_text(self.compiled[0].peak_nbytes, by=" by XLA")
+        kept = count_text(sum(r.origin.kind == "computed" for r in self.residuals), "residual")
+        return headline(
+            "Report",
+            self.target,
+            [self.place.name],
+            [
+                peak,
+                f"{format_bytes(self.totals.computed_nbytes)} kept in {kept}",
+                count_text(len(self.checkpoints), "checkpoint"),
+                count_text(len(self.findings), "finding") if self.findings else "",
+            ],
+        )
 
     @property
     def totals(self) -> Totals:

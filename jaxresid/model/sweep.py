@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import save, show, to_json
+from jaxresid.model.headline import count_text, headline
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
+from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRow:
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepRow(Shown):
     """A policy at a batch size for a place: one result of a sweep, one line of its file.
 
     Attributes:
@@ -57,8 +59,8 @@ class SweepRow:
         return to_json(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep(Shown):
     """A function compiled under several policies, at several batch sizes, for several places.
 
     Attributes:
@@ -84,6 +86,21 @@ class Sweep:
     rows: tuple[SweepRow, ...]
     warnings: tuple[str, ...] = ()
     mesh: Mesh | None = None
+
+    def __repr__(self) -> str:
+        fitting = sum(row.compiled is not None and bool(row.compiled.fits) for row in self.rows)
+        failed = sum(row.error is not None for row in self.rows)
+        return headline(
+            "Sweep",
+            self.target,
+            [place.name for place in self.on],
+            [
+                count_text(len(self.rows), "program"),
+                count_text(len(self.batches), "batch size") if self.batches else "",
+                f"{fitting} fit",
+                f"{failed} could not be compiled" if failed else "",
+            ],
+        )
 
     def print(self) -> None:
         """Print the text of `jaxresid sweep` to stdout."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import IntervalBasis
+from jaxresid.short_repr import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+@dataclass(frozen=True, slots=True, repr=False)
+class Target(Shown):
     """The function or training step that was inspected.
 
     Attributes:
@@ -26,8 +27,8 @@ class Target:
     mode: OneOf["function", "step"] = "function"
 
 
-@dataclass(frozen=True, slots=True)
-class JaxInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class JaxInfo(Shown):
     """The JAX that traced, and those of its flags that change the answer.
 
     Attributes:
@@ -42,8 +43,8 @@ class JaxInfo:
     compilers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlaceInfo(Shown):
     """The place that figures are for.
 
     Attributes:
@@ -65,8 +66,8 @@ class PlaceInfo:
     intervals: IntervalBasis | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mesh:
+@dataclass(frozen=True, slots=True, repr=False)
+class Mesh(Shown):
     """The devices that a program is split over. With one, every figure of bytes is one device's.
 
     Attributes:

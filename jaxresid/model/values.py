@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from jaxresid.short_repr import Shown, printable
 
-@dataclass(frozen=True, slots=True)
-class Location:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Location(Shown):
     """A place in source.
 
     Attributes:
@@ -26,9 +28,13 @@ class Location:
     function: str
     code: str = ""
 
+    def __repr__(self) -> str:
+        file, function = printable(self.file, -40), printable(self.function, 40)
+        return f"<Location {file}:{self.line} in {function}>"
 
-@dataclass(frozen=True, slots=True)
-class Source:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Source(Shown):
     """The origin of something in a program, in code of the user's and in code of others.
 
     Attributes:
@@ -46,12 +52,18 @@ class Source:
     caller: Location | None = None
     scope: str = ""
 
+    def __repr__(self) -> str:
+        place = self.location or self.library
+        where = "unknown" if place is None else repr(place).removeprefix("<Location ")[:-1]
+        module = f", module {printable(self.scope, 40)}" if self.scope else ""
+        return f"<Source {where}{module}>"
+
 
 NOWHERE = Source()
 
 
-@dataclass(frozen=True, slots=True)
-class Aval:
+@dataclass(frozen=True, slots=True, repr=False)
+class Aval(Shown):
     """Shape, dtype and memory space of a value.
 
     Attributes:
@@ -70,6 +82,13 @@ class Aval:
     shard: tuple[int, ...] | None = None
     spec: str = ""
 
+    def __repr__(self) -> str:
+        shape = printable(",".join(map(str, self.shape)), 40)
+        split = f"@{printable(self.spec, 20)}" if self.spec else ""
+        memory = " in host memory" if self.memory == "host" else ""
+        array = f"{printable(self.dtype, 20)}[{shape}{split}]"
+        return f"<Aval {array}{memory}>"
+
     @property
     def nbytes(self) -> int:
         """Bytes of one dense array of this aval, on a mesh of the part of it that one device holds.
@@ -84,8 +103,8 @@ class Aval:
         return math.prod(self.shape) * self.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+@dataclass(frozen=True, slots=True, repr=False)
+class Argument(Shown):
     """A residual that is an input: already in memory, so it costs nothing extra.
 
     Attributes:
@@ -97,8 +116,8 @@ class Argument:
     kind: OneOf["argument"] = "argument"
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+@dataclass(frozen=True, slots=True, repr=False)
+class Constant(Shown):
     """A residual that is an array the function closed over.
 
     Attributes:
@@ -108,8 +127,8 @@ class Constant:
     kind: OneOf["constant"] = "constant"
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+@dataclass(frozen=True, slots=True, repr=False)
+class Literal(Shown):
     """A residual that is a number written into the jaxpr: no storage.
 
     Attributes:
@@ -121,8 +140,8 @@ class Literal:
     kind: OneOf["literal"] = "literal"
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+@dataclass(frozen=True, slots=True, repr=False)
+class Computed(Shown):
     """A residual that the forward pass computes and keeps.
 
     Attributes:
@@ -179,8 +198,8 @@ class Mark(enum.StrEnum):
     OFFLOADED = "offloaded"  # moved to host memory
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+@dataclass(frozen=True, slots=True, repr=False)
+class Consumer(Shown):
     """A backward eqn that reads a residual.
 
     `phase` is `recompute` when the eqn re-creates forward values inside a checkpoint, else
@@ -200,8 +219,8 @@ class Consumer:
     phase: OneOf["backward", "recompute"] = "backward"
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
+@dataclass(frozen=True, slots=True, repr=False)
+class Residual(Shown):
     """One leaf of what `jax.vjp` keeps between the forward and the backward pass.
 
     Attributes:
@@ -224,8 +243,8 @@ class Residual:
         return self.aval.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+@dataclass(frozen=True, slots=True, repr=False)
+class Totals(Shown):
     """Bytes by kind; each residual counts in exactly one field, literals in none.
 
     Arguments are in memory already, and constants live with the function.

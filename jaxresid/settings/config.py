@@ -27,6 +27,7 @@ from jaxresid.settings.toml_values import (
     string,
     string_list,
 )
+from jaxresid.short_repr import Shown
 
 OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
@@ -117,8 +118,8 @@ class PerFileIgnore(NamedTuple):
     selectors: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+@dataclass(frozen=True, slots=True, repr=False)
+class Config(Shown):
     """The complete configuration.
 
     Attributes:

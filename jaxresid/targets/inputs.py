@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxresid.short_repr import Shown
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Inputs(Shown):
     """Positional and keyword arguments of the target; an `--inputs` function may return this.
 
     Attributes:

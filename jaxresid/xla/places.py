@@ -13,6 +13,7 @@ from typing import Literal as OneOf
 
 from jaxresid.errors import InputsError
 from jaxresid.nearest import did_you_mean, nearest_first
+from jaxresid.short_repr import Shown
 from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
@@ -32,8 +33,8 @@ _COUNT = re.compile(r"(?:([1-9]\d{0,5})x)?([1-9]\d{0,3})")
 _FILES = (".txtpb", ".pbtxt", ".textproto", ".textpb")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+@dataclass(frozen=True, slots=True, repr=False)
+class Place(Shown):
     """A place that a program is compiled for.
 
     Attributes:

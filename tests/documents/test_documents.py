@@ -172,6 +172,7 @@ class TestRefused:
             (("residuals", 0, "marks"), ["best"], 'residuals[0].marks[0] is "best", not one of'),
             (("residuals", 0, "origin", "kind"), "x", 'residuals[0].origin.kind is "x", not one'),
             (("residuals", 0, "origin"), [], "residuals[0].origin is [], not an object"),
+            (("checkpoints", 0, "ratio"), True, "checkpoints[0].ratio is true, not a number"),
             (("residuals",), {}, "residuals is {}, not a list"),
             (("peak", "location", "column"), 0, "peak.location.column is 0, not a number from 1"),
             (("peak", "breakdown"), [], "peak.breakdown is [], not an object"),

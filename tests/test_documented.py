@@ -57,10 +57,10 @@ def test_every_public_name_is_on_the_page(generate):
 
 
 def test_every_command_and_option_is_on_the_page(generate):
-    from jaxresid.cli import _COMMANDS
+    from jaxresid.cli import COMMANDS
 
     page = generate.command_line()
-    assert re.findall(r"^## jaxresid (\w+)$", page, re.MULTILINE) == list(_COMMANDS)
+    assert re.findall(r"^## jaxresid (\w+)$", page, re.MULTILINE) == list(COMMANDS)
     assert "\n`--mesh-mode [auto|explicit]`\n: auto: " in page
 
 

@@ -25,7 +25,7 @@ from update_readme import (
     timeless,
 )
 
-from jaxresid.cli import _COMMANDS
+from jaxresid.cli import COMMANDS
 
 TEXT = README.read_text()
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages()}
@@ -232,7 +232,7 @@ def test_links_of_readme_are_public():
 def test_options_named_in_pages_exist():
     """An option that a page names and no command has is a promise broken."""
     helps = subprocess.run(
-        ["bash", "-c", f"for c in {' '.join(_COMMANDS)}; do jaxresid $c --help || exit 1; done"],
+        ["bash", "-c", f"for c in {' '.join(COMMANDS)}; do jaxresid $c --help || exit 1; done"],
         capture_output=True,
         text=True,
         check=True,

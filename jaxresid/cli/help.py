@@ -56,11 +56,7 @@ class ExplainedCommand(click.Command):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description and the examples."""
         super().format_help_text(ctx, formatter)
-        if self.examples:
-            with formatter.section("Examples"):
-                for what, line in self.examples:
-                    formatter.write(f"{'':{formatter.current_indent}}# {what}\n")
-                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        write_examples(formatter, self.examples)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, each group under its title."""
@@ -68,6 +64,16 @@ class ExplainedCommand(click.Command):
             records = [record for each in options if (record := each.get_help_record(ctx))]
             with formatter.section(group.value):
                 formatter.write_dl(records)
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Sequence[tuple[str, str]]) -> None:
+    """Write examples as a section, each with what it does above it."""
+    if not examples:
+        return
+    with formatter.section("Examples"):
+        indent = " " * formatter.current_indent
+        for what, line in examples:
+            formatter.write(f"{indent}# {what}\n{indent}{line}\n")
 
 
 def command(

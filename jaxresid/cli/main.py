@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 2
 EXIT_INTERRUPTED = 130
+# The variable by which the script of `jaxresid completion` asks.
+_COMPLETION = "_JAXRESID_COMPLETE"
 _PROGRESS_AFTER_S = 1.0
 _PROGRESS_EVERY_S = 0.1
 
@@ -40,6 +42,11 @@ def run(argv: Sequence[str]) -> int:
     try:
         from jaxresid.cli import cli
 
+        if _COMPLETION in os.environ:
+            from jaxresid.cli.completion.answer import answer
+
+            sys.stdout.write(answer(cli, argv, os.environ))
+            return 0
         with reraising_interrupts():
             return _run(cli, argv)
     except BrokenPipeError:

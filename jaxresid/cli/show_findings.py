@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from jaxresid._version import __version__
+from jaxresid.cli.completion import values
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import terminal_width, use_color, write
 from jaxresid.cli.options.output import (
@@ -82,16 +83,23 @@ def list_option(
     help: str,
     callback: Callable[..., Any],
     group: Group = Group.RULES,
+    complete: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Return an option that may be given several times, or once with commas."""
     return option(
-        f"--{name}", metavar=metavar, multiple=True, callback=callback, group=group, help=help
+        f"--{name}",
+        metavar=metavar,
+        multiple=True,
+        callback=callback,
+        group=group,
+        shell_complete=complete,
+        help=help,
     )
 
 
 def selectors(name: str, help: str, group: Group = Group.RULES) -> Callable[..., Any]:
     """Return an option that takes rules: codes, prefixes of codes, names."""
-    return list_option(name, "CODES", help, _selectors, group)
+    return list_option(name, "CODES", help, _selectors, group, values.codes)
 
 
 def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -218,7 +218,8 @@ SPEC3 = ("--arg", "f32[3]")
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["zebu"], "write module:function"),
+        (["zebu"], r"zebu names no function; .*\n  zebu:loss +\(params, x\)"),
+        (["nosuch"], "write module:function"),
         (["nosuch:f"], "no module named 'nosuch'"),
         (["zebu:plane"], "has no attribute 'plane'; did you mean plain"),
         (["zebu:repeat"], r"no inputs for repeat\(x, n, mode='a', \*, scale=1.0\)\n.*--arg"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jaxresid.cli import _COMMANDS, cli
+from jaxresid.cli import COMMANDS, cli
 from jaxresid.cli.options.inputs import TargetOptions, target_options
 from jaxresid.cli.options.named_targets import _place_from_here
 from jaxresid.settings.named_target import _KEYS
@@ -88,7 +88,7 @@ def probed(*argv):
 class TestEachKey:
     def test_every_key_is_an_option_of_some_command(self):
         context = click.Context(cli)
-        commands = [cli.get_command(context, name) for name in _COMMANDS]
+        commands = [cli.get_command(context, name) for name in COMMANDS]
         known = {flag for command in commands for each in command.params for flag in each.opts}
         assert {option for option, _ in _KEYS.values()} <= known
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from jaxresid.advice.check.rules import traced_rules
+from jaxresid.cli.completion import values
 from jaxresid.cli.help import command
 from jaxresid.cli.main import terminal_width, use_color
 from jaxresid.cli.options.output import Output, output_options
@@ -16,7 +17,7 @@ from jaxresid.render.lint.explain import rule_table
 
 
 @command(examples=(("by code or by name", "jaxresid explain JXR101"),))
-@click.argument("rule", metavar="CODE")
+@click.argument("rule", metavar="CODE", shell_complete=values.rules)
 @output_options(("text", "json"))
 def explain(rule: str, output: Output) -> None:
     """Explain what a rule finds, why that is bad, and when it is fine.

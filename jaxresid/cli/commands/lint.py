@@ -87,7 +87,7 @@ class _Command(ExplainedCommand):
         ("for code scanning", "jaxresid lint src -o findings.sarif"),
     ),
 )
-@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATHS]...")
 @option(
     "--fix/--no-fix",
     group=Group.FIXES,

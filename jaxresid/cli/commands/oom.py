@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ("a dump: XLA_FLAGS=--xla_dump_to=dump python train.py", "jaxresid oom dump"),
     )
 )
-@click.argument("log", required=False)
+@click.argument("log", type=click.Path(allow_dash=True), required=False)
 @optional_target
 @target_options
 @output_options(("text", "json"))

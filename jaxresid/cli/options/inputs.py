@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from jaxresid.cli.completion.values import references
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.options import batches, named_targets
 from jaxresid.cli.options.places import place_of, place_options
@@ -99,6 +100,7 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @option(
         "--inputs",
         group=Group.INPUTS,
+        shell_complete=references,
         metavar="REF",
         help="The function that returns the inputs: module:attr, or a name in the target's module."
         " It is called under jax.eval_shape.  [default: <fn>_inputs or example_inputs, if it"

@@ -15,12 +15,16 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
+from jaxresid.cli.completion.values import targets
 from jaxresid.cli.options.batches import is_sized
+from jaxresid.cli.options.unchosen import function_list
 from jaxresid.errors import InputsError, TargetError
 from jaxresid.nearest import did_you_mean
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.project import Project, project
+from jaxresid.settings.toml_values import ConfigError
 from jaxresid.targets.specs import parse_axes
 from jaxresid.targets.targets import no_function
 
@@ -45,10 +49,35 @@ class ChosenTarget:
     name: str | None = None
 
 
+class _Target(click.types.StringParamType):
+    """The type of TARGET, which says what to write and completes it."""
+
+    name = "target"
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return what to write where TARGET is left out; click before 8.2 gives no context."""
+        command = "report" if ctx is None else ctx.info_name
+        try:
+            names = [target.name for target in project(Path()).targets]
+        except ConfigError:  # another command will say what is wrong with the file
+            names = []
+        known = f", or a target of pyproject.toml: {', '.join(names)}" if names else ""
+        return (
+            f"Write the function, as in: jaxresid {command} train.py:loss{known}"
+            f" (jaxresid {command} train.py lists the functions of a file)"
+        )
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the targets that begin as what is typed."""
+        return targets(ctx, param, incomplete)
+
+
 def target_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add TARGET; the command receives a `ChosenTarget`, `target`."""
     # Click reads what is typed, options first, before it asks for defaults.
-    return click.argument("target", callback=_chosen)(command)
+    return click.argument("target", type=_Target(), callback=_chosen)(command)
 
 
 def optional_target(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +139,10 @@ def _chosen(
     if context.resilient_parsing:
         return ChosenTarget(text)
     found = _project(context)
+    if not any(target.name == text for target in found.targets):
+        listed = None if ":" in text[:-1] else function_list(str(context.info_name), text)
+        if listed is not None:
+            raise TargetError(listed)
     named = None if ":" in text else _named(text, found)
     if found.file is None:
         return ChosenTarget(text)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 
+from jaxresid.cli.completion.values import places as completed_places
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
@@ -55,6 +56,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(
         "--on",
         group=Group.PLACE,
+        shell_complete=completed_places,
         multiple=True,
         metavar="PLACE",
         help="What it is to run on, which need not be present: gpu:h100, gpu:h100:8, tpu:v5e,"
@@ -71,6 +73,7 @@ def budget_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """
     return option(
         "--budget",
+        shell_complete=completed_places,
         metavar="SIZE|PLACE",
         group=Group.PLACE,
         help="The memory that the peak has to fit into: 12GiB, 800MB, or a place such as gpu:h100"

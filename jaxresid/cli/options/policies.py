@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from jaxresid.cli.completion import values
 from jaxresid.cli.help import option
 
 
@@ -18,6 +19,7 @@ def policy_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
         "--policy",
         "policies",
         multiple=True,
+        shell_complete=values.policies,
         metavar="POLICY",
         help="A policy to try: none, as-written, a name in jax.checkpoint_policies, or"
         f" module:policy. Repeat for more.  [default: {default}]",

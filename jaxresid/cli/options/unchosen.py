@@ -1,0 +1,82 @@
+"""Say which functions a file has where TARGET names only the file, and how to ask about one."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxresid.targets.listing import Candidate, candidates_of, file_of
+
+_WIDTH = 79
+# How many functions of a file are listed.
+_MOST = 12
+
+
+def function_list(command: str, text: str, folder: str | None = None) -> str | None:
+    """Return the functions of the file or module that is all that TARGET names, as a message.
+
+    Args:
+      command: the name of the command.
+      text: what TARGET is.
+      folder: a folder whose modules may be named too.
+
+    Returns:
+      The message; None where the text names neither a file nor a module without a function.
+
+    Raises:
+      TargetError: The file cannot be read or parsed.
+    """
+    place = text.rstrip(":")
+    path = file_of(place, (".",) if folder is None else (folder, "."))
+    if path is None:
+        return None
+    return message(command, place, path, candidates_of(path))
+
+
+def message(command: str, place: str, path: Path, found: Sequence[Candidate]) -> str:
+    """Return the message that lists functions.
+
+    Args:
+      command: the name of the command.
+      place: the file or the module, as it was written.
+      path: the file.
+      found: the functions, the one to show how to call first.
+    """
+    if not found:
+        return (
+            f"{place} names no function, and {path} defines none with parameters; write"
+            f" module:function, e.g. {place}:loss"
+        )
+    width = max(len(each.name) for each in found[:_MOST]) + len(place) + 1
+    lines = [f"{place} names no function; these are in {path}, which was not run:"]
+    lines += [_row(place, each, width) for each in found[:_MOST]]
+    if len(found) > _MOST:
+        lines.append(f"  and {len(found) - _MOST} more")
+    lines += ["write, for example:", f"  jaxresid {command} {called(place, found[0])}"]
+    if not found[0].builds and found[0].inputs is None:
+        lines += textwrap.wrap(
+            "with a SPEC such as f32[64,512] for each argument, or define"
+            f" {found[0].name}_inputs(), which returns them",
+            _WIDTH,
+        )
+    return "\n".join(lines)
+
+
+def _row(place: str, candidate: Candidate, width: int) -> str:
+    what = candidate.signature
+    if candidate.builds:
+        what = "returns a function and its arguments: --build"
+    elif candidate.inputs:
+        what += f", inputs from {candidate.inputs}()"
+    return f"  {f'{place}:{candidate.name}':{width}}  {what}"[:_WIDTH]
+
+
+def called(place: str, candidate: Candidate) -> str:
+    """Return a candidate as TARGET, with what it needs for its inputs."""
+    words = [f"{place}:{candidate.name}"]
+    if candidate.builds:
+        words.append("--build")
+    elif candidate.inputs is None:
+        words += ["--arg 'f32[...]'"] * max(len(candidate.required), 1)
+    return " ".join(words)

@@ -72,3 +72,15 @@ def parse_budget(text: str) -> int:
     if nbytes <= 0:
         raise ValueError(f"{text!r} leaves no room; write a size such as 12GiB or 800MB")
     return nbytes
+
+
+def parse_growth(text: str) -> float:
+    """Return the share that a percentage means, 0.02 for `2%`.
+
+    Raises:
+      ValueError: The text is no percentage; the message is for the user.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a share; write a percentage such as 2%")
+    return float(match[1]) / 100

@@ -51,7 +51,7 @@ ALLOWED = {
         *("_version", "decoding", "documents", "errors", "inspector", "interrupts", "jax_compat"),
         *("jaxpr_types", "linter"),
         *("model", "nearest", "progress", "settings", "targets", "units", "violations", "xla"),
-        *("layer_paths", "option_types"),
+        *("layer_paths", "option_types", "safe_text"),
     },
     "elsewhere": {"documents", "errors", "home", "interrupts", "model", "settings"},
     "render": {"model", "layer_paths", "safe_text", "units", "urls", "violations", "option_types"},

@@ -6,6 +6,8 @@ its `nbytes` already counts every trip; `trips` only informs.
 
 from __future__ import annotations
 
+from jaxresid.model.budget import Baseline as Baseline
+from jaxresid.model.budget import BaselineLine as BaselineLine
 from jaxresid.model.budget import Held as Held
 from jaxresid.model.budget import Limits as Limits
 from jaxresid.model.budget import LineBytes as LineBytes

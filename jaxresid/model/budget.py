@@ -21,10 +21,46 @@ class Limits(Shown):
       peak_nbytes: the bytes that its peak may have; None for any.
       kept_nbytes: the bytes that its backward pass may keep in device memory, arguments aside; None
         for any.
+      growth: the share of a baseline by which either may be above it; None for any.
     """
 
     peak_nbytes: int | None = None
     kept_nbytes: int | None = None
+    growth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineLine:
+    """A line of a baseline.
+
+    Attributes:
+      code: the file, the function and the code of the line, without its number.
+      nbytes: the bytes that it keeps.
+    """
+
+    code: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The figures of a program that its growth is held against.
+
+    Attributes:
+      place: the place that they are for.
+      jax: the version of JAX that traced.
+      kept_nbytes: the bytes that its backward pass kept in device memory, arguments aside.
+      peak_nbytes: the peak, in bytes; None where it was not known.
+      peak_by: whether the peak is an estimate, or XLA's; None without one.
+      lines: the lines that kept most, largest first.
+    """
+
+    place: str
+    jax: str
+    kept_nbytes: int
+    peak_nbytes: int | None = None
+    peak_by: OneOf["estimate", "xla"] | None = None
+    lines: tuple[BaselineLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

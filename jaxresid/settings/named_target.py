@@ -9,7 +9,7 @@ from typing import get_args
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import MeshMode, Mode
 from jaxresid.settings.toml_values import ConfigError, flag, kind_of, string, string_list
-from jaxresid.units import parse_budget
+from jaxresid.units import parse_budget, parse_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,15 @@ def _numbers(key: str, value: object, example: str, least: int | None = None) ->
     return ",".join(map(str, numbers))
 
 
+def _growth(key: str, value: object) -> str:
+    text = string(key, value, '"2%"')
+    try:
+        parse_growth(text)
+    except ValueError as error:
+        raise ConfigError(f"`{key}`: {error}") from None
+    return text
+
+
 def _limit(key: str, value: object) -> str:
     text = string(key, value, '"12GiB"')
     try:
@@ -163,4 +172,5 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "budget": ("--budget", _budget),
     "max-peak": ("--max-peak", _limit),
     "max-kept": ("--max-kept", _limit),
+    "max-growth": ("--max-growth", _growth),
 }

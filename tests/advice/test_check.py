@@ -185,6 +185,13 @@ class Lab:
         path.write_text(source)
         return path.name
 
+    def example(self, example):
+        """A new file with an example, and the other files that it needs."""
+        name = self.model(example.source)
+        for path, text in example.files.items():
+            (self.path / path).write_text(text.replace("model.py", name))
+        return name
+
     def __call__(self, *argv):
         """Exit code, stdout and stderr."""
         self._capture.readouterr()
@@ -265,7 +272,7 @@ def test_bad_examples_are_reported_where_marked(lab, rule, example, jax_version)
     needs_host_arguments(example, jax_version)
     place = ("--on", example.on) if example.on else ()
     given = ("--select", rule.code, *place, *example.options)
-    items = lab.found(f"{lab.model(example.source)}:loss", *given)
+    items = lab.found(f"{lab.example(example)}:loss", *given)
     rows = [i for i, line in enumerate(example.source.split("\n"), 1) if line.endswith("# !")]
     assert [(i["code"], i["location"]["row"]) for i in items] == [(rule.code, r) for r in rows]
     assert rows
@@ -278,7 +285,7 @@ def test_bad_examples_are_reported_where_marked(lab, rule, example, jax_version)
 @pytest.mark.parametrize(("rule", "example"), examples("good"))
 def test_good_examples_are_silent(lab, rule, example, jax_version):
     needs_host_arguments(example, jax_version)
-    assert lab.codes(f"{lab.model(example.source)}:loss", *example.options) == []
+    assert lab.codes(f"{lab.example(example)}:loss", *example.options) == []
 
 
 @pytest.mark.parametrize("rule", traced_rules(), ids=lambda r: r.code)

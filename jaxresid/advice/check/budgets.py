@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal as OneOf
 
 from jaxresid.errors import InputsError
 from jaxresid.linter.rules import TRACED
@@ -65,7 +66,7 @@ def held(report: Report, limits: Limits) -> tuple[Held, ...]:
                 report.totals.computed_nbytes,
                 limits.kept_nbytes,
                 "trace",
-                lines=_kept_by_line(report),
+                lines=kept_by_line(report),
             )
         )
     return tuple(found)
@@ -128,24 +129,42 @@ def _range(interval: Interval) -> str:
     return f"{format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)}"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownPeak:
+    """A peak in bytes, and whether it is the estimate or XLA's."""
+
+    nbytes: int
+    by: OneOf["estimate", "xla"]
+
+
+def peak_of(report: Report) -> KnownPeak | None:
+    """Return XLA's peak where there is one, else the estimate; None where neither is known."""
+    if (compiled := _compiled(report)) is not None:
+        return KnownPeak(compiled.needed_nbytes or compiled.peak_nbytes or 0, "xla")
+    return None if report.peak is None else KnownPeak(report.peak.nbytes, "estimate")
+
+
+def _compiled(report: Report) -> Compiled | None:
+    return next((c for c in report.compiled if c.peak_nbytes is not None), None)
+
+
 def _held_peak(report: Report, limit_nbytes: int) -> Held:
-    compiled = next((c for c in report.compiled if c.peak_nbytes is not None), None)
-    estimate = report.peak
-    if compiled is not None:
-        lines = _compiled_by_line(compiled) or _live_by_line(report)
-        nbytes = compiled.needed_nbytes or compiled.peak_nbytes or 0
-        arguments = compiled.argument_nbytes or 0
-        return Held("peak", nbytes, limit_nbytes, "xla", False, None, lines, arguments)
-    if estimate is None:
+    peak, compiled, estimate = peak_of(report), _compiled(report), report.peak
+    if peak is None:
         errors = "; ".join(c.error for c in report.compiled if c.error is not None)
         raise InputsError(
             f"the peak of {report.target.name} on {report.place.name} is not known, so it cannot be"
             f" held against {format_bytes(limit_nbytes)}: "
             + (errors or "peaks are not estimated there; add --compile (compile=True)")
         )
+    if compiled is not None:
+        lines = _compiled_by_line(compiled) or _live_by_line(report)
+        arguments = compiled.argument_nbytes or 0
+        return Held("peak", peak.nbytes, limit_nbytes, "xla", False, None, lines, arguments)
+    assert estimate is not None
     return Held(
         "peak",
-        estimate.nbytes,
+        peak.nbytes,
         limit_nbytes,
         "estimate",
         bool(estimate.uncounted),
@@ -157,7 +176,7 @@ def _held_peak(report: Report, limit_nbytes: int) -> Held:
 
 def _live_by_line(report: Report) -> tuple[LineBytes, ...]:
     if report.peak is None:
-        return _kept_by_line(report)
+        return kept_by_line(report)
     return _by_line((v.source, v.nbytes, v.kind) for v in report.peak.live)
 
 
@@ -169,7 +188,8 @@ def _compiled_by_line(compiled: Compiled) -> tuple[LineBytes, ...]:
     )
 
 
-def _kept_by_line(report: Report) -> tuple[LineBytes, ...]:
+def kept_by_line(report: Report) -> tuple[LineBytes, ...]:
+    """Return the lines whose values are kept in device memory, that of the most bytes first."""
     return _by_line(
         (r.origin.source, r.nbytes, "residual")
         for r in report.residuals

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxresid.advice.check.budgets import BUDGET_CODES, budget_findings
+from jaxresid.advice.check.budgets import BUDGET_CODES, BudgetFinding, budget_findings
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
@@ -21,7 +21,7 @@ from jaxresid.inspector.subject.base import Inspection
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
-from jaxresid.model import Limits
+from jaxresid.model import Limits, Report
 from jaxresid.option_types import Mode
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.units import parse_budget
@@ -29,7 +29,9 @@ from jaxresid.violations import Linted, Violation
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
-_NO_LIMITS = Limits()
+
+def _within_limits(report: Report) -> tuple[BudgetFinding, ...]:
+    return ()
 
 
 @in_two_calls
@@ -83,7 +85,8 @@ def check(
         if compile or unasked:
             settings = CompileSettings(cache=CompileCache(default_directory()))
             found = confirmed(found, settings, checkpoints=compile, limit_s=compile_time)
-        return tuple(v for linted in checked(found, run, limits) for v in linted.violations)
+        results = checked(found, run, lambda report: budget_findings(report, limits))
+        return tuple(v for linted in results for v in linted.violations)
 
     return checked_in
 
@@ -96,15 +99,16 @@ def _limit(name: str, text: str | None) -> int | None:
 
 
 def checked(
-    inspection: Inspection, run: LintRun, limits: Limits = _NO_LIMITS, reference: str | None = None
+    inspection: Inspection,
+    run: LintRun,
+    over: Callable[[Report], Iterable[BudgetFinding]] = _within_limits,
 ) -> tuple[Linted, ...]:
     """Return the violations of an inspected function by file, sorted by path.
 
     Args:
       inspection: The inspected function.
       run: The configuration of the run, which may say that comments silence nothing.
-      limits: What the program may take.
-      reference: How a shell's command line names the target; None where none does.
+      over: A function that returns what is said of the limits that the program has.
 
     Returns:
       One `Linted` for each file with violations.
@@ -122,9 +126,9 @@ def checked(
     reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
     reported += inspection.subject.findings(report)
     placed = [placer.violation(finding, measured) for finding in reported]
-    for over in budget_findings(report, limits, reference):
-        file, violation = placer.violation(over.finding, measured)
-        placed.append((file, violation if over.fails else replace(violation, severity="info")))
+    for each in over(report):
+        file, violation = placer.violation(each.finding, measured)
+        placed.append((file, violation if each.fails else replace(violation, severity="info")))
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}
     for file, violation in placed:
         by_file.setdefault(file.absolute, (file, []))[1].append(violation)

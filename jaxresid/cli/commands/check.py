@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +12,13 @@ import click
 
 from jaxresid.cli.help import command
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
+from jaxresid.cli.options.baselines import (
+    GrowingTarget,
+    check_growth,
+    earlier_of,
+    lockfile,
+    updated,
+)
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
@@ -24,9 +33,10 @@ from jaxresid.cli.options.inputs import (
     provide_devices,
     target_options,
 )
-from jaxresid.cli.options.limits import limit_options, taken_limits
+from jaxresid.cli.options.limits import limit_options, taken_growth, taken_limits
 from jaxresid.cli.options.named_targets import every_target, optional_target
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.options.typed import typed_arguments
 from jaxresid.cli.show_findings import (
     check_combination,
     check_statistics,
@@ -42,8 +52,9 @@ from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
 
 if TYPE_CHECKING:
+    from jaxresid.advice.check.growth import Earlier
     from jaxresid.inspector.subject.base import Inspection
-    from jaxresid.model import Limits
+    from jaxresid.model import Limits, Report
     from jaxresid.violations import Linted
 
 
@@ -61,10 +72,21 @@ class CheckRequest(NamedTuple):
 
 
 class CheckTarget(NamedTuple):
-    """A target to check, and what it may take."""
+    """A target to check, what it may take, and its options as they were typed."""
 
     options: TargetOptions
     limits: Limits
+    typed: tuple[str, ...]
+
+    @property
+    def growing(self) -> GrowingTarget:
+        """The target as one whose growth is held."""
+        options = self.options
+        name = options.name or options.target
+        # One of several sizes; else the size is that of the baseline's own table.
+        batch = [f"--batch={size}" for size in options.batch if " " in name]
+        arguments = (*self.typed, *batch, *(f"--on={place}" for place in options.on))
+        return GrowingTarget(options.reference, name.partition(" ")[0], arguments)
 
 
 class CheckedTarget(NamedTuple):
@@ -102,7 +124,7 @@ def check(
     on these are XLA's. Exits 0 if there are only infos, 1 if there are findings, 2 if something
     went wrong.
     """
-    limits = taken_limits(given)
+    limits, growth = taken_limits(given), taken_growth(given)
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})
     request = CheckRequest(**{k: v for k, v in given.items() if k not in names})
@@ -116,18 +138,30 @@ def check(
     )
     run.entries(config)  # refuses unknown codes before anything is traced
     check_statistics(request, config)
-    asked = [CheckTarget(options, limits)] if options is not None else _all_targets()
     is_one = options is not None
+    if options is not None:
+        asked = [CheckTarget(options, limits, _typed(click.get_current_context()))]
+    else:
+        asked = _all_targets()
+    growing = [each for each in asked if each.limits.growth is not None]
+    check_growth(growth, grows=bool(growing))
+    lock = lockfile(growth, request.config, isolated=request.isolated)
     asked = [each._replace(options=_placed(each, compile_)) for each in asked]
     provide_devices([mesh for each in asked for mesh in each.options.mesh])
     done: list[CheckedTarget] = []
     failed = False
+    earlier: Mapping[str, Earlier] = {}
     with showing_progress(f"tracing {asked[0].options.target}", quiet=request.quiet) as say:
+        if growing and not growth.update:
+            named = {each.options.reference for each in growing}
+            held = [each.growing for each in asked if each.options.reference in named]
+            earlier = earlier_of(growth, lock, held, compile_, say)
         for each in asked:
             name = each.options.reference
             say(f"tracing {name}")
             try:
-                done.append(_checked(each, run, compile_, compiling, say))
+                held_against = earlier.get(name)
+                done.append(_checked(each, held_against, lock, run, compile_, compiling, say))
             except JaxresidError as e:
                 if is_one:
                     raise
@@ -144,6 +178,10 @@ def check(
     code = show(request, config, results)
     for one in done:
         failed |= print_errors(one.found.report.compiled)
+    if growth.update and failed:
+        tell(f"jaxresid: {lock}: not written, as not everything could be checked")
+    elif growth.update:
+        _write_lockfile(lock, done, is_one=is_one, quiet=request.quiet)
     if config.output_format == "text" and not request.quiet:
         for one in done:
             place = one.found.report.place
@@ -158,11 +196,11 @@ def _all_targets() -> list[CheckTarget]:
     for context in every_target(click.get_current_context()):
         options, others = own_options(context, context.params)
         assert options is not None
-        limits = taken_limits(others)
+        limits, typed = taken_limits(others), _typed(context)
         sizes: list[tuple[int, ...]] = [(size,) for size in options.batch] or [()]
         for size in sizes:
             name = options.name if len(sizes) == 1 else f"{options.name} --batch {size[0]}"
-            found.append(CheckTarget(replace(options, batch=size, name=name), limits))
+            found.append(CheckTarget(replace(options, batch=size, name=name), limits, typed))
     return found
 
 
@@ -172,6 +210,8 @@ def _placed(target: CheckTarget, compile_: bool) -> TargetOptions:
 
 def _checked(
     target: CheckTarget,
+    earlier: Earlier | None,
+    lock: Path,
     run: LintRun,
     compile_: bool,
     compiling: CompilingOptions,
@@ -183,17 +223,48 @@ def _checked(
       JaxresidError: Something is wrong with the target, its inputs or its trace.
     """
     found = inspected(target.options)
-    unasked = target.limits.peak_nbytes is not None and found.report.place.profile is None
+    limits, reference = target.limits, target.options.reference
+    needs_peak = limits.peak_nbytes is not None or limits.growth is not None
+    unasked = needs_peak and found.report.place.profile is None
     if compile_ or unasked:
         from jaxresid.advice.compile.report import confirmed
 
         found = confirmed(
             found, settings(compiling), say, checkpoints=compile_, limit_s=limit_s(compiling)
         )
+    from jaxresid.advice.check.budgets import BudgetFinding, budget_findings
     from jaxresid.advice.check.check import checked
+    from jaxresid.advice.check.growth import growth_finding
 
-    reference = target.options.reference
-    return CheckedTarget(reference, found, checked(found, run, target.limits, reference))
+    def over(report: Report) -> Iterator[BudgetFinding]:
+        yield from budget_findings(report, limits, reference)
+        if earlier is not None and limits.growth is not None:
+            root = Path(os.path.abspath(lock)).parent
+            grown = growth_finding(report, earlier, limits.growth, reference, root)
+            if grown is not None:
+                yield BudgetFinding(grown, fails=True)
+
+    return CheckedTarget(reference, found, checked(found, run, over))
+
+
+def _typed(context: click.Context) -> tuple[str, ...]:
+    """Return the options of the target that were typed, except for its place."""
+    names = {*TargetOptions.__dataclass_fields__} - {"target", "name", "on"}
+    return typed_arguments(context, tuple(names))
+
+
+def _write_lockfile(
+    file: Path, done: Sequence[CheckedTarget], *, is_one: bool, quiet: bool
+) -> None:
+    """Write the figures of targets into the lockfile; without TARGET, those of no others."""
+    from jaxresid.advice.check.growth import baseline_of
+
+    root = Path(os.path.abspath(file)).parent
+    made = {one.name: baseline_of(one.found.report, root) for one in done}
+    changed = updated(file, made, None if is_one else list(made))
+    if not quiet:
+        what = f"wrote {', '.join(changed)}" if changed else "nothing has changed"
+        tell(f"jaxresid: {file}: {what}")
 
 
 def _tell_remarks(target: CheckedTarget, prefix: str, *, quiet: bool) -> None:

@@ -82,6 +82,7 @@ JXR809 unrolled-host-moves warning
 JXR810 transposed-host-scan info
 JXR821 peak-over-budget error
 JXR822 kept-over-budget error
+JXR823 grown-over-baseline error
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

@@ -21,3 +21,4 @@ OutputFormat = Literal[
     "rdjson",
     "lsp",
 ]
+ReportView = Literal["peak", "residuals", "checkpoints", "modules", "timeline"]

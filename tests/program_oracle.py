@@ -272,7 +272,7 @@ def _unjudged(source: str, name: str) -> _Unjudged:
     assert isinstance(found.trace, Trace)
     program = value_and_gradients(found.trace)
     held = residuals(found.trace, program)
-    estimate = peak(lower(program, found.profile), OpSources(found.trace))
+    estimate = peak(lower(program, found.profile), OpSources(found.trace)).peak
     return _Unjudged(held, totals_of(held).computed_nbytes, estimate.nbytes)
 
 

@@ -35,7 +35,7 @@ def test_one_argnum():
 
 
 def test_print(capsys):
-    jaxresid.inspect(loss)(PARAMS, X).print(top=1)
+    jaxresid.inspect(loss)(PARAMS, X).print()
     out = capsys.readouterr().out
     assert "kept for the backward pass" in out
     assert "return (jnp.sin(x @ params" in out
@@ -43,13 +43,24 @@ def test_print(capsys):
 
 @pytest.mark.parametrize("group_by", ["line", "primitive", None])
 def test_print_groups(capsys, group_by):
-    jaxresid.inspect(loss)(PARAMS, X).print(group_by=group_by, all=True)
-    assert capsys.readouterr().out
+    jaxresid.inspect(loss)(PARAMS, X).print(view="residuals", group_by=group_by, all=True)
+    assert "residuals" in capsys.readouterr().out
 
 
 def test_print_refuses_an_unknown_group():
     with pytest.raises(ValueError, match=r"group_by must be one of line, .* not 'colour'"):
-        jaxresid.inspect(loss)(PARAMS, X).print(group_by="colour")
+        jaxresid.inspect(loss)(PARAMS, X).print(group_by="colour", verbose=True)
+
+
+@pytest.mark.parametrize("rows", [{"group_by": "line"}, {"top": 3}, {"all": True}])
+def test_print_chooses_rows_only_where_they_are_shown(capsys, rows):
+    report = jaxresid.inspect(loss)(PARAMS, X)
+    with pytest.raises(ValueError, match=r'add view="residuals" or verbose=True'):
+        report.print(**rows)
+    with pytest.raises(ValueError, match=r"view must be one of peak, residuals, .* not 'rows'"):
+        report.print(view="rows")
+    report.print(verbose=True, **rows)
+    assert "live at the peak" in capsys.readouterr().out
 
 
 def test_json_and_html():

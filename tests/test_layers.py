@@ -87,7 +87,8 @@ ALLOWED = {
 ROOMS = {
     "inspector": (
         *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "few_layers"),
-        *("checkpoints", "variants", "findings", "subject", "report"),
+        *("checkpoints", "variants", "findings", "subject", "modules", "next_step"),
+        *("conclusions", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("diff", "timing", "compile", "compare", "check", "plan", "sweep", "oom"),

@@ -30,6 +30,8 @@ EXIT_INTERRUPTED = 130
 _COMPLETION = "_JAXRESID_COMPLETE"
 _PROGRESS_AFTER_S = 1.0
 _PROGRESS_EVERY_S = 0.1
+# What stands for the signs of our texts where the encoding has none of them.
+_PLAIN = str.maketrans({"·": "-", "×": "x", "→": ">", "›": ">"})
 
 
 def run(argv: Sequence[str]) -> int:
@@ -229,10 +231,18 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
     if output is None or output == "-":
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # × in an ASCII locale is no reason to fail
-        sys.stdout.write(text)
+        sys.stdout.write(text if _is_unicode(encoding_of(output)) else text.translate(_PLAIN))
         sys.stdout.flush()
         return
     write_text(output, text)
+
+
+def _is_unicode(encoding: str) -> bool:
+    try:
+        "".join(map(chr, _PLAIN)).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def check_output(output: str | None) -> None:

@@ -30,6 +30,7 @@ from jaxresid.model import (
     LiveValue,
     Location,
     Mesh,
+    NextStep,
     Offloading,
     OomBuffer,
     OomReport,
@@ -87,6 +88,7 @@ _LAYOUTS = {
         spread=("source",), blank=("unconfirmed",), derived=_properties("saved_per_gflop")
     ),
     Finding: Layout(spread=("source",)),
+    NextStep: Layout(derived=_properties("command")),
     Mesh: Layout(objects=("axes",)),
     Offloading: Layout(spread=("transfers",), objects=("host_arguments",)),
     CompilerWarning: Layout(spread=("source",)),

@@ -16,10 +16,12 @@ from jaxresid.inspector.call.arguments import Arguments, arguments, without_chan
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.function import check_policies
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
+from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.peak import OpSources
+from jaxresid.inspector.modules import modules
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.offloading import (
     KeptResidual,
@@ -60,7 +62,7 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
     with gc_paused():
         found = _traced_subject(question)
         with found.tracing():
-            return _inspected(found, cache)
+            return concluded(_inspected(found, cache), question.words)
 
 
 def subject(question: Question) -> Subject:
@@ -198,10 +200,14 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         checkpoints=tuple(each.checkpoint for each in evaluated.judged),
         warnings=subject.warnings,
         offloading=_offloading(found, evaluated, program, said),
-        findings=said,
         mesh=subject.mesh,
     )
-    return Inspection(subject, report, evaluated.judged)
+    report = replace(
+        report,
+        modules=modules(report, program, subject.live),
+        beyond_peak=kept_beyond_peak(report),
+    )
+    return Inspection(subject, report, evaluated.judged, said)
 
 
 def _step_of(

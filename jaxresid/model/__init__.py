@@ -50,6 +50,8 @@ from jaxresid.model.listing import Equation as Equation
 from jaxresid.model.listing import Listing as Listing
 from jaxresid.model.listing import Split as Split
 from jaxresid.model.listing import Variable as Variable
+from jaxresid.model.modules import ModuleMemory as ModuleMemory
+from jaxresid.model.next_step import NextStep as NextStep
 from jaxresid.model.offloading import Offloading as Offloading
 from jaxresid.model.offloading import Transfers as Transfers
 from jaxresid.model.out_of_memory import OomBuffer as OomBuffer
@@ -59,8 +61,10 @@ from jaxresid.model.out_of_memory import OomParts as OomParts
 from jaxresid.model.out_of_memory import OomPool as OomPool
 from jaxresid.model.out_of_memory import OomReport as OomReport
 from jaxresid.model.out_of_memory import WayOut as WayOut
+from jaxresid.model.peak import KeptBeyondPeak as KeptBeyondPeak
 from jaxresid.model.peak import LiveValue as LiveValue
 from jaxresid.model.peak import Peak as Peak
+from jaxresid.model.peak import PhaseSpan as PhaseSpan
 from jaxresid.model.plan import Expression as Expression
 from jaxresid.model.plan import Plan as Plan
 from jaxresid.model.plan import PlannedPart as PlannedPart

@@ -135,10 +135,15 @@ class Checkpoint(Shown):
         return self.kept_without_nbytes - self.kept_nbytes
 
     @property
-    def saved_per_gflop(self) -> float | None:
-        """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
+    def saved_nbytes(self) -> int | None:
+        """Bytes that the peak falls by, negative where it rises; None where they are not known."""
         if self.peak_nbytes is None or self.peak_without_nbytes is None:
             return None
-        if not self.recompute_flops:
+        return self.peak_without_nbytes - self.peak_nbytes
+
+    @property
+    def saved_per_gflop(self) -> float | None:
+        """Bytes of peak saved per 10^9 recomputed FLOPs; None where nothing is recomputed."""
+        if self.saved_nbytes is None or not self.recompute_flops:
             return None
-        return (self.peak_without_nbytes - self.peak_nbytes) / (self.recompute_flops / 1e9)
+        return self.saved_nbytes / (self.recompute_flops / 1e9)

@@ -41,6 +41,44 @@ class LiveValue(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class PhaseSpan(Shown):
+    """A stretch of a curve of bytes that is one pass.
+
+    Attributes:
+      phase: `forward`, `backward` (what is recomputed included) or, in a step, `update`.
+      start: the index of its first point in the curve.
+      stop: the index after its last.
+      nbytes: the most bytes in it.
+    """
+
+    phase: str
+    start: int
+    stop: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeptBeyondPeak(Shown):
+    """Why autodiff keeps more than the whole peak: what of it is not there at the peak.
+
+    Attributes:
+      kept_nbytes: the bytes of the computed residuals in device memory.
+      at_peak_nbytes: the bytes of residuals that are live at the peak.
+      duplicate_nbytes: the bytes of residuals that are the same value as another one.
+      free_nbytes: the bytes of those that are made anew rather than stored.
+      unread_nbytes: the bytes of those that nothing reads.
+      other_nbytes: the bytes of the rest: computed where they are read, or freed before the peak.
+    """
+
+    kept_nbytes: int
+    at_peak_nbytes: int
+    duplicate_nbytes: int
+    free_nbytes: int
+    unread_nbytes: int
+    other_nbytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Peak(Shown):
     """An estimate of the most memory that the value and its gradients (or the step) take.
 
@@ -60,6 +98,8 @@ class Peak(Shown):
       breakdown: bytes by kind, the kinds of `live`; they add up to `nbytes`.
       curve: total bytes over the program, evenly spaced, at most 200 points.
       curve_at: index of the peak in `curve`.
+      phases: the passes of `curve`, in order; they cover all of it, and one that is shorter than a
+        fiftieth of it counts to its neighbour.
       uncounted: primitives whose memory is not known; they make the figure a lower bound.
       low_nbytes: the lower end of the interval that XLA's figure is in for nine of ten programs;
         None where too few were measured, or where the figure is a lower bound.
@@ -83,6 +123,7 @@ class Peak(Shown):
     uncounted: tuple[str, ...] = ()
     low_nbytes: int | None = None
     high_nbytes: int | None = None
+    phases: tuple[PhaseSpan, ...] = ()
 
     @property
     def interval(self) -> Interval | None:

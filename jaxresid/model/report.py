@@ -10,11 +10,13 @@ from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
 from jaxresid.model.display import save, show, to_html, to_json
 from jaxresid.model.headline import count_text, headline, peak_text
+from jaxresid.model.modules import ModuleMemory
+from jaxresid.model.next_step import NextStep
 from jaxresid.model.offloading import Offloading
-from jaxresid.model.peak import Peak
+from jaxresid.model.peak import KeptBeyondPeak, Peak
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
-from jaxresid.option_types import GroupBy
+from jaxresid.option_types import GroupBy, ReportView
 from jaxresid.short_repr import Shown
 from jaxresid.units import format_bytes
 
@@ -34,8 +36,12 @@ class Report(Shown):
       warnings: what was assumed, and what may be wrong.
       mesh: the devices that the program is split over; None: one device.
       offloading: the bytes in host memory; None where nothing is or could be there.
-      findings: what else was found, about host memory.
+      findings: what else was found; that about one checkpoint is in the checkpoint.
       compiled: the figures of XLA at that place; empty if it was not asked.
+      next_step: the one thing to do next; None in a report that was made in parts.
+      modules: the bytes by module, each before those in it, the biggest first; what is in no module
+        is last.
+      beyond_peak: why more is kept than the peak; None where it is not more.
     """
 
     target: Target
@@ -50,6 +56,9 @@ class Report(Shown):
     offloading: Offloading | None = None
     findings: tuple[Finding, ...] = ()
     compiled: tuple[Compiled, ...] = ()
+    next_step: NextStep | None = None
+    modules: tuple[ModuleMemory, ...] = ()
+    beyond_peak: KeptBeyondPeak | None = None
 
     def __repr__(self) -> str:
         peak = peak_text(None)
@@ -75,9 +84,28 @@ class Report(Shown):
         """The bytes of the residuals by kind."""
         return totals_of(self.residuals)
 
-    def print(self, *, group_by: GroupBy | None = None, top: int = 20, all: bool = False) -> None:
-        """Print the text report to stdout; the options are those of `jaxresid report`."""
-        show(self, group_by=group_by, top=None if all else top, all=all)
+    def print(
+        self,
+        *,
+        view: ReportView | None = None,
+        verbose: bool = False,
+        group_by: GroupBy | None = None,
+        top: int | None = None,
+        all: bool = False,
+    ) -> None:
+        """Print the text report to stdout; the options are those of `jaxresid report`.
+
+        Args:
+          view: the one thing to show in full; None: the overview.
+          verbose: show everything.
+          group_by: what to add residuals up by; with the view `residuals`, or verbose.
+          top: the greatest number of rows of residuals, 20 where it is not given; likewise.
+          all: show every row, arguments and literals too; likewise.
+
+        Raises:
+          ValueError: there is no such view or grouping, or the residuals are not shown.
+        """
+        show(self, view=view, verbose=verbose, group_by=group_by, top=top, all=all)
 
     def to_json(self) -> str:
         """Return the report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""

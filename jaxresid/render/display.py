@@ -12,16 +12,22 @@ from jaxresid.model.out_of_memory import OomReport
 from jaxresid.model.plan import Plan
 from jaxresid.model.report import Report
 from jaxresid.model.sweep import Sweep
-from jaxresid.option_types import GroupBy
+from jaxresid.option_types import GroupBy, ReportView
 
 
 @printer.register
 def _(
-    value: Report, *, group_by: GroupBy | None = None, top: int | None = 20, all: bool = False
+    value: Report,
+    *,
+    view: ReportView | None = None,
+    verbose: bool = False,
+    group_by: GroupBy | None = None,
+    top: int | None = None,
+    all: bool = False,
 ) -> None:
     from jaxresid.render.report.text import print_report
 
-    print_report(value, group_by=group_by, top=top, all=all)
+    print_report(value, view=view, verbose=verbose, group_by=group_by, top=top, all=all)
 
 
 @printer.register

@@ -41,7 +41,7 @@ def figures(case, policy, on):
     found = inspection(Question(case.under(policy), case.inputs(mesh), **given))
     place, estimate = parse_place(on), found.report.peak
     # Arguments and outputs are the same by every compiler's rules.
-    outside = peak(lower(found.subject.program, profile_of(place)), OpSources(found.trace))
+    outside = peak(lower(found.subject.program, profile_of(place)), OpSources(found.trace)).peak
     said = execute(Job(lowered(found.trace, place.platform), place))
     if said.error is not None:
         raise SystemExit(f"{case.name}: {said.error}")

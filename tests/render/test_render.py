@@ -234,8 +234,10 @@ def text(renderable, width=80):
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def report_text(width=80, report=REPORT, **view):
-    return text(render_report(report, View(**view)), width)
+def report_text(width=80, report=REPORT, *, encoding="utf-8", **view):
+    """The text with everything, or with what `view` shows."""
+    chosen = View(**({"verbose": True} | view if "show" not in view else view))
+    return text(render_report(report, chosen, encoding), width)
 
 
 def block(report, start, width=80):
@@ -256,10 +258,13 @@ def test_totals():
     assert totals_lines(REPORT)[0] == "# computed 35.00 MiB (36700160 B)"
 
 
-def test_text_at_80_columns():
+def test_everything_at_80_columns():
     assert (
         report_text()
         == """\
+model:loss  on tpu:v5p
+peak about 100 MiB
+
 model:loss  jax 0.10.2 jax_remat3
 on tpu:v5p  95.00 GiB per device; as asked
 differentiated: params (2 leaves), x
@@ -272,14 +277,22 @@ differentiated: params (2 leaves), x
  60.13 GFLOP  forward  matmul 99.2%, elementwise 0.8%
 120.26 GFLOP  backward  matmul 99.2%, elementwise 0.8%
 
-peak about 100 MiB
-at dot_general in the backward pass
+▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚▚██████████████████████████▞▞▞▞▞▞▞▞░░░░░░▤▤
+▚ temporaries 48.00 MiB (48.0%)  █ residuals 32.00 MiB (32.0%)
+▞ arguments 10.00 MiB (10.0%)  ░ gradients 8.00 MiB (8.0%)
+▤ outputs 2.00 MiB (2.0%)
+100.00 MiB ┤                                         ███████
+           │                                  ██████████████
+           │                            ████████████████████
+           │                            ███████████████████████████
+           │                     ██████████████████████████████████
+           │              █████████████████████████████████████████
+           │              ████████████████████████████████████████████████
+ 20.00 MiB ┤▁▁▁▁▁▁▁███████████████████████████████████████████████████████▁▁▁▁▁▁
+                          peak at model.py:32 attention ▲
+
+live at the peak, at dot_general in the backward pass
 model.py:32 attention  return p @ v
-▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▇▇▇▇▇▇▇▇████████████████▆▆▆▆▆▆▆▆▃▃▃▃▃▃▃▃▁▁▁▁▁▁▁▁
-lowest 20.00 MiB                                   ^ peak
-temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
-  arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
-  outputs 2.00 MiB (2.0%)
 32.00 MiB  32.0%  ×2 bf16[2,4,1024,1024]  residual, exp, forward
                   model.py:31 attention  p = jax.nn.softmax(scores, axis=-1)
                   in jax.nn.softmax · scope layers_*/attn
@@ -290,7 +303,6 @@ temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
                   model.py:32 attention  return p @ v
  8.00 MiB   8.0%  ×2 f32[1048576]  argument params['w'][0..1]
 2 smaller values, 4.00 MiB
-No interval: too few programs were compiled to say how far off this estimate is.
 
 residuals
  32.00 MiB  90.8%  ×2 bf16[2,4,1024,1024]  exp  in jit layer
@@ -307,6 +319,9 @@ residuals
       12 B         i32[3]  constant that the function closes over
 
 warning: held static: rate [0.5]
+jax 0.10.2 jax_remat3 · tpu:v5p: as asked
+No interval: too few programs were compiled to say how far off this estimate is.
+-v shows all; --view peak, residuals, checkpoints, modules or timeline
 Residual bytes are what autodiff keeps; the program's peak memory is above."""
     )
 
@@ -387,11 +402,11 @@ note: one [trip]"""
 class TestPeak:
     def of(self, width=80, **changes):
         peak = dataclasses.replace(PEAK, **changes)
-        return block(dataclasses.replace(REPORT, peak=peak), "peak", width)
+        return report_text(width, dataclasses.replace(REPORT, peak=peak), show="peak")
 
     def test_a_lower_bound(self):
         shown = self.of(uncounted=("pallas_call", "ffi_call"))
-        assert shown.startswith("peak >= 100.00 MiB (estimate)")
+        assert "\npeak >= 100.00 MiB (estimate)\n" in shown
         assert "not counted: scratch memory of pallas_call, ffi_call" in shown
         assert "not counted" not in self.of()
 
@@ -399,7 +414,7 @@ class TestPeak:
         host, donated = self.of(host_nbytes=3 * MIB), self.of(aliased_nbytes=5 * MIB)
         assert "3.00 MiB of host memory in addition." in host
         assert "5.00 MiB of outputs reuse donated arguments and are counted once." in donated
-        assert "host" not in donated
+        assert "host memory" not in donated
         assert "donated" not in host
 
     def test_brackets_are_no_markup(self):
@@ -422,26 +437,28 @@ class TestPeak:
         place = dataclasses.replace(REPORT.place, memory_nbytes=memory, intervals=basis)
         peak = dataclasses.replace(PEAK, low_nbytes=80 * MIB, high_nbytes=110 * MIB)
         report = dataclasses.replace(REPORT, place=place, peak=peak)
-        shown = block(report, "peak", 80)
-        assert shown.startswith(f"peak about 100 MiB (80.0 to 110) · {said}\nat ")
+        shown = report_text(report=report, show="peak")
+        assert shown.splitlines()[1] == f"peak about 100 MiB (80.0 to 110) · {said}"
         remark = (
             "Range 26 % wider for libtpu 0.0.40 (measured: 0.0.52)."
             if others
             else f"{RANGE} 98 with libtpu 0.0.52."
         )
-        assert shown.endswith(remark)
+        assert remark in shown
         plain = html.unescape(report_html(report))
         assert f"<b>peak about 100 MiB (80.0 to 110)</b> {said} at dot_general" in plain
         assert f"<p>{remark}</p>" in plain
         # XLA's answer is the better one.
         asked = dataclasses.replace(report, compiled=(Compiled("tpu:v5p"),))
-        assert block(asked, "peak", 80).startswith("peak about 100 MiB (80.0 to 110)\nat ")
+        line = report_text(report=asked, show="peak").splitlines()[1]
+        assert line == "XLA reports no peak · by XLA · estimate about 100 MiB (80.0 to 110)"
         lower_bound = dataclasses.replace(peak, uncounted=("pallas_call",), low_nbytes=None)
-        assert remark not in block(dataclasses.replace(report, peak=lower_bound), "peak", 80)
+        report = dataclasses.replace(report, peak=lower_bound)
+        assert remark not in report_text(report=report, show="peak")
 
     def test_without_an_interval_nothing_is_said_to_fit(self):
         shown = self.of()
-        assert shown.startswith("peak about 100 MiB\nat ")
+        assert shown.splitlines()[1] == "peak about 100 MiB"
         assert "fit" not in shown
         assert "No interval: too few programs" in shown
 
@@ -452,20 +469,12 @@ class TestPeak:
 
     def test_no_place_no_op_nothing_live(self):
         shown = self.of(source=Source(), primitive=None, phase="forward", live=(), curve=())
-        assert (
-            shown
-            == """\
-peak about 100 MiB
-in the forward pass
-temporaries 48.00 MiB (48.0%) · residuals 32.00 MiB (32.0%)
-  arguments 10.00 MiB (10.0%) · gradients 8.00 MiB (8.0%)
-  outputs 2.00 MiB (2.0%)
-No interval: too few programs were compiled to say how far off this estimate is."""
-        )
+        assert "live at the peak, in the forward pass\nNo interval: too few" in shown
+        assert "▁" not in shown
 
     @pytest.mark.parametrize("phase", ["forward", "backward", "recompute", "update"])
     def test_every_phase_has_words(self, phase):
-        assert "at dot_general in the " in self.of(phase=phase)
+        assert "live at the peak, at dot_general in the " in self.of(phase=phase)
 
     def test_kinds_of_a_step(self):
         kinds = ("parameters", "optimizer-state", "batch", "constant")
@@ -473,7 +482,7 @@ No interval: too few programs were compiled to say how far off this estimate is.
             breakdown=tuple((kind, 25 * MIB) for kind in kinds),
             live=tuple(LiveValue(kind, 25 * MIB, None, path=kind[0]) for kind in kinds),
         )
-        assert "parameters 25.00 MiB (25.0%) · optimizer state 25.00 MiB (25.0%)" in shown
+        assert "▓ parameters 25.00 MiB (25.0%)  ▒ optimizer state 25.00 MiB (25.0%)" in shown
         assert "25.00 MiB  25.0%  optimizer state o" in shown
         assert "smaller" not in shown
 
@@ -482,21 +491,9 @@ No interval: too few programs were compiled to say how far off this estimate is.
             LiveValue("argument", 4 * MIB, Aval("float32", (MIB,), 4), path=f"layers[{i}]['w']")
             for i in range(12)
         )
-        line = self.of(live=PEAK.live + many).splitlines()[8]
+        shown = self.of(live=PEAK.live + many)
+        line = shown[shown.index("live at the peak") :].splitlines()[2]
         assert line == "48.00 MiB  48.0%  ×12 f32[1048576]  argument layers[0..11]['w']"
-
-    @pytest.mark.parametrize("width", [60, 80, 120])
-    @pytest.mark.parametrize("at", [0, 6, 9])
-    def test_the_mark_is_under_the_peak(self, width, at):
-        curve = tuple(100 if i == at else 10 for i in range(10))
-        lines = self.of(width, curve=curve, curve_at=at).splitlines()
-        line = next(i for i, line in enumerate(lines) if line.startswith(("▁", "█")))
-        assert len(lines[line]) == width
-        mark = lines[line + 1]
-        assert lines[line][mark.index("^")] == "█"
-        assert mark.replace("lowest 10 B", "").strip() in ("^ peak", "peak ^")
-        assert "lowest 10 B" in mark
-        assert len(mark) <= width
 
     def test_the_lowest_stands_opposite_the_peak(self):
         early = dataclasses.replace(PEAK, curve_at=0)
@@ -506,12 +503,6 @@ No interval: too few programs were compiled to say how far off this estimate is.
         peak = dataclasses.replace(PEAK, curve=(2**30, 2**31, 2**30), curve_at=1)
         assert curve_lines(peak, 20)[1] == " " * 10 + "^ peak"
         assert curve_lines(peak, 40)[1] == "lowest 1.00 GiB" + " " * 5 + "^ peak"
-
-    def test_ascii(self):
-        shown = text(render_report(REPORT, View(), "ascii"))
-        line = next(line for line in shown.splitlines() if "@@" in line)
-        assert line.isascii()
-        assert len(line) == 80
 
 
 class TestSparkline:
@@ -596,7 +587,8 @@ saves nothing  loss  model.py:60  no policy
         assert "; unconfirmed by XLA: it took" in report_html(report)
 
     def test_none(self):
-        assert "checkpoint" not in report_text()
+        assert "1 checkpoint" not in report_text()
+        assert "earns" not in report_text()
 
     def test_one(self):
         one = dataclasses.replace(REPORT, checkpoints=(USELESS,))
@@ -675,8 +667,8 @@ saves nothing  loss  model.py:60  no policy
 
 def test_a_step_says_so():
     step = dataclasses.replace(REPORT, target=Target("model:step", (), "step"))
-    heading = report_text(report=step).partition("\n\n")[0]
-    assert heading == (
+    heading = report_text(report=step).split("\n\n")[1]
+    assert heading.startswith(
         "model:step  jax 0.10.2 jax_remat3\n"
         "on tpu:v5p  95.00 GiB per device; as asked\n"
         "training step: its own gradients are reported"
@@ -688,9 +680,11 @@ def test_a_step_says_so():
 
 def test_report_prints_itself(capsys):
     CHECKPOINTED.print()
-    shown = capsys.readouterr().out
-    assert "2 checkpoints" in shown
-    assert "bf16[2,4,1024,1024]" in shown
+    short = capsys.readouterr().out
+    assert "2 checkpoints" in short
+    assert "bf16[2,4,1024,1024]" not in short
+    CHECKPOINTED.print(verbose=True)
+    assert "bf16[2,4,1024,1024]" in capsys.readouterr().out
 
 
 def test_all_shows_arguments_and_literals():

@@ -124,7 +124,8 @@ def checked(
     placer = FindingPlacer(inspection.subject.fun, report.target.name, inspection.subject.frames)
     measured = {"on": report.place.name, "profile": report.place.profile, "jax": report.jax.version}
     reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
-    reported += inspection.subject.findings(report)
+    reported += [f for c in report.checkpoints for f in c.findings]
+    reported += report.findings
     placed = [placer.violation(finding, measured) for finding in reported]
     for each in over(report):
         file, violation = placer.violation(each.finding, measured)

@@ -15,6 +15,7 @@ from jaxresid.advice.compile.ahead_of_time import (
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
+from jaxresid.inspector.conclusions import concluded
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
@@ -128,7 +129,8 @@ def confirmed(
         checkpoints=tuple(verdicts.get(id(each), each.checkpoint) for each in inspection.judged),
         warnings=(*report.warnings, *warnings_of(settings)),
     )
-    return replace(inspection, report=made)
+    words = () if report.next_step is None else report.next_step.words
+    return concluded(replace(inspection, report=made), words)
 
 
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:

@@ -21,7 +21,7 @@ from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
-from jaxresid.option_types import GroupBy
+from jaxresid.option_types import GroupBy, ReportView
 from jaxresid.render.report.rows import View
 from jaxresid.safe_text import visible
 
@@ -45,29 +45,48 @@ from jaxresid.safe_text import visible
 @target_options
 @output_options(("text", "json", "jax"))
 @option(
-    "--group-by",
-    type=click.Choice(get_args(GroupBy)),
-    help="Sum the residuals by this; none: one row for each residual.  [default: one row for"
-    " identical residuals]",
+    "-v", "--verbose", is_flag=True, help="Show everything: each value, checkpoint and residual."
 )
 @option(
-    "--top", type=click.IntRange(min=1), metavar="N", help="Show at most N rows.  [default: 20]"
+    "--view",
+    "show",
+    type=click.Choice(get_args(ReportView)),
+    help="Show one thing in full: what is live at the peak, the residuals, the checkpoints, the"
+    " modules of the model, or the bytes over the program.",
+)
+@option(
+    "--group-by",
+    type=click.Choice(get_args(GroupBy)),
+    help="With -v or --view residuals: sum the residuals by this; none: one row for each."
+    "  [default: one row for identical residuals]",
+)
+@option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With -v or --view residuals: show at most N rows of them.  [default: 20]",
 )
 @option(
     "--min-bytes",
     callback=size(is_named_bytes=True),
-    default="0",
     metavar="SIZE",
-    help="Leave out smaller rows: 4096, 1MiB, 2GB.",
+    help="With -v or --view residuals: leave out smaller rows: 4096, 1MiB, 2GB.",
 )
-@option("--all", "all_", is_flag=True, help="Show every row, including arguments and literals.")
+@option(
+    "--all",
+    "all_",
+    is_flag=True,
+    help="With -v or --view residuals: show every row, including arguments and literals.",
+)
 @functools.partial(compile_options, compiles_unasked=True)
 def report(
     options: TargetOptions,
     output: Output,
+    verbose: bool,
+    show: ReportView | None,
     group_by: GroupBy | None,
     top: int | None,
-    min_bytes: int,
+    min_bytes: int | None,
     all_: bool,
     compile_: bool,
     compiling: CompilingOptions,
@@ -75,8 +94,9 @@ def report(
     """Report the residuals, cost, peak and checkpoints of TARGET.
 
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
-    name from pyproject.toml. The report says what its backward pass keeps, on which line, and what
-    each checkpoint saves. Only the text format is grouped and shortened; json holds every residual,
+    name from pyproject.toml. The report says whether it fits, what its peak is made of, which lines
+    keep most for the backward pass, and what each checkpoint saves. -v adds all values and figures,
+    and --view shows one thing in full. Only the text format is shortened; json holds everything,
     and jax prints the lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals.
     --compile adds a section with XLA's own figures at the place of --on, and compiles TARGET
     without each of the ten checkpoints that drop most: the verdicts on these are then XLA's. On a
@@ -85,10 +105,20 @@ def report(
     """
     if (compile_ or compiling.given()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
+    if verbose and show:
+        raise click.UsageError("-v shows everything and --view one thing: choose one")
+    rows = {"--group-by": group_by, "--top": top, "--min-bytes": min_bytes, "--all": all_ or None}
+    chosen = [option for option, value in rows.items() if value is not None]
+    if chosen and not verbose and show != "residuals":
+        raise click.UsageError(
+            f"{chosen[0]} chooses rows of residuals: add --view residuals, or -v"
+        )
     view = View(
+        show=show,
+        verbose=verbose,
         group_by=group_by,
         top=top if top is not None or all_ else 20,
-        min_bytes=min_bytes,
+        min_bytes=min_bytes or 0,
         all=all_,
     )
     options, places = placed(options, compiles=compile_)

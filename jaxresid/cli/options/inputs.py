@@ -18,6 +18,7 @@ from jaxresid.cli.completion.values import references
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.options import batches, named_targets
 from jaxresid.cli.options.places import place_of, place_options
+from jaxresid.cli.options.words import words_of
 from jaxresid.errors import InputsError, SpecError, TargetError
 from jaxresid.interrupts import deferring_interrupts
 from jaxresid.option_types import MeshMode, Mode
@@ -35,7 +36,8 @@ class TargetOptions:
     """The options as given; a command without --mode and --on looks at the function itself.
 
     `on_origin` says who chose the places in `on`; `folder` is the one whose modules a named target
-    may name, and `name` its name, as `ChosenTarget` has them.
+    may name, and `name` its name, as `ChosenTarget` has them; `words` are those that were typed for
+    them, for another command.
     """
 
     target: str
@@ -56,6 +58,7 @@ class TargetOptions:
     batch: tuple[int, ...] = ()
     folder: str | None = None
     name: str | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -180,7 +183,9 @@ def own_options(
         return None, others
     if origin := named_targets.place_origin(context):
         own["on_origin"] = origin
-    return TargetOptions(target.text, folder=target.folder, name=target.name, **own), others
+    chosen = TargetOptions(target.text, folder=target.folder, name=target.name, **own)
+    words = (chosen.name or chosen.target, *words_of(context, names, own))
+    return replace(chosen, words=words), others
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +305,7 @@ def requested(options: TargetOptions) -> TargetRequest:
         mesh=_as_given(mesh, inputs, options),
         name=options.target,
         warnings=warnings,
+        words=options.words,
     )
     return TargetRequest(question, make)
 

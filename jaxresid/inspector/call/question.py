@@ -36,6 +36,7 @@ class Question:
       mesh: the mesh that it is split over, as a user gives it.
       name: the target as the user wrote it; None: the function's own name.
       warnings: warnings that there are already.
+      words: the words of the command line that ask this; empty from Python.
 
     Raises:
       InputsError: an option is not one, or does not go with another.
@@ -51,6 +52,7 @@ class Question:
     mesh: Any = None
     name: str | None = None
     warnings: Sequence[str] = ()
+    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.fun):

@@ -27,27 +27,24 @@ WORTH_SAYING = 0.01
 
 
 def function_findings(report: Report, traced: Trace) -> tuple[Finding, ...]:
-    """Return the findings about a function, those about its checkpoints first."""
+    """Return the findings about a function, apart from those about host memory or a checkpoint."""
     stacking = functools.partial(stacking_loops, report, traced)
     return (
-        *_about_checkpoints(report, traced, stacking),
+        *_about_code(report, traced, stacking),
         *_widened_residuals(report, traced),
         *_free_residuals(report),
     )
 
 
 def step_findings(report: Report, step: StepTrace) -> tuple[Finding, ...]:
-    """Return the findings about a training step, those about its checkpoints first."""
+    """Return the findings about a training step, as `function_findings` does."""
     stacking = functools.partial(stacking_loops_of_step, step)
-    return (*_about_checkpoints(report, step, stacking), *_free_residuals(report))
+    return (*_about_code(report, step, stacking), *_free_residuals(report))
 
 
-def _about_checkpoints(
+def _about_code(
     report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
 ) -> Iterator[Finding]:
-    for checkpoint in report.checkpoints:
-        yield from checkpoint.findings
-    yield from report.findings
     yield from policy_findings(traced)
     yield from unwrapped_bodies(report, traced, stacking)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT, of_kind
+from jaxresid.inspector.memory.curve import curve_of
 from jaxresid.inspector.memory.liveness import Buffer, Timeline, timeline
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.avals import aval_of_value
@@ -19,7 +19,6 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.layer_paths import folded_scopes, scope_key
 from jaxresid.model import NOWHERE, LiveValue, Location, Peak, Source
 
-_CURVE = 200
 _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 # What these take while they run is between them and the device.
 _OPAQUE = of_kind("foreign") | {"io_callback"}
@@ -72,17 +71,31 @@ def peak_nbytes(lowered: Lowered) -> int:
     return _outside(lowered.program) + timeline(lowered).peak_nbytes
 
 
-def peak(lowered: Lowered, places: OpSources) -> Peak:
+@dataclass(frozen=True, slots=True)
+class EstimatedPeak:
+    """An estimated peak.
+
+    Attributes:
+      peak: the peak.
+      live: what is live there, one by one, where `peak` has equal values as one.
+    """
+
+    peak: Peak
+    live: tuple[LiveValue, ...]
+
+
+def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
     """Return the estimated peak with its place and what is live there."""
     program, found = lowered.program, timeline(lowered)
     outside = _outside(program)
-    live = _live(program, found, places)
+    each = _live(program, found, places)
+    live = _folded(each)
     breakdown: dict[str, int] = {}
     for value in live:
         breakdown[value.kind] = breakdown.get(value.kind, 0) + value.nbytes
     op = found.points[found.at].op if found.points else None
-    curve, at = _curve(found, outside)
-    return Peak(
+    curve, at, phases = curve_of(found, outside)
+    result = Peak(
         nbytes=outside + found.peak_nbytes,
         profile=lowered.profile.name,
         source=NOWHERE if op is None else places.source(op),
@@ -98,7 +111,9 @@ def peak(lowered: Lowered, places: OpSources) -> Peak:
         curve=curve,
         curve_at=at,
         uncounted=uncounted(program),
+        phases=phases,
     )
+    return EstimatedPeak(result, each)
 
 
 def uncounted(program: Program) -> tuple[str, ...]:
@@ -137,7 +152,7 @@ def _aliased(program: Program, memory: str = "device") -> int:
 
 
 def _live(program: Program, timeline: Timeline, places: OpSources) -> tuple[LiveValue, ...]:
-    """Return what is live at the peak, with equal values as one, biggest first."""
+    """Return what is live at the peak, one by one."""
     kept = _kept(program)
     each: list[LiveValue] = []
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
@@ -174,7 +189,7 @@ def _live(program: Program, timeline: Timeline, places: OpSources) -> tuple[Live
             each.append(LiveValue("argument", extra - aliased, None))
     at = timeline.points[timeline.at].op.phase if timeline.points else FORWARD
     each += [_temporary(b, kept, places, at) for b in timeline.live if b.nbytes]
-    return _folded(each)
+    return tuple(each)
 
 
 def _temporary(
@@ -241,6 +256,7 @@ def _add_kept(block: Block, residuals: set[Value], gradients: set[Value]) -> Non
 
 
 def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:
+    """Return equal values as one, the biggest first."""
     groups: dict[tuple[object, ...], list[LiveValue]] = {}
     for v in each:
         path = v.path if v.primitive is None else None
@@ -284,19 +300,3 @@ def _common(sources: Sequence[Source]) -> Source:
         first.caller if len({s.caller for s in sources}) == 1 else None,
         folded_scopes(s.scope for s in sources),
     )
-
-
-def _curve(timeline: Timeline, outside: int) -> tuple[tuple[int, ...], int]:
-    """Return the bytes at the points, thinned to at most `_CURVE`, and the index of the peak.
-
-    Of each stretch of points its highest is kept.
-    """
-    values = [outside + p.nbytes for p in timeline.points] or [outside]
-    if timeline.points:
-        values[timeline.at] = outside + timeline.peak_nbytes
-    count = len(values)
-    stretches = min(count, _CURVE)
-    edges = [i * count // stretches for i in range(stretches + 1)]
-    curve = tuple(max(values[a:b]) for a, b in itertools.pairwise(edges))
-    at = next(i for i in range(stretches) if edges[i] <= max(timeline.at, 0) < edges[i + 1])
-    return curve, at

@@ -16,7 +16,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.peak import OpSources, peak
+from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
@@ -26,6 +26,7 @@ from jaxresid.model import (
     Finding,
     Interval,
     JaxInfo,
+    LiveValue,
     Mesh,
     Peak,
     PlaceInfo,
@@ -117,11 +118,20 @@ class Subject(ABC):
         """The estimated peak, with what is live there; None where peaks are not estimated."""
         if not has_estimate(self.place):
             return None
-        found = peak(lower(self.program, self.profile), OpSources(self.trace))
+        found = self._estimated.peak
         around = self.interval(found.nbytes, self.program)
         if around is None:
             return found
         return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
+
+    @property
+    def live(self) -> tuple[LiveValue, ...]:
+        """What is live at the estimated peak, one by one; empty where peaks are not estimated."""
+        return self._estimated.live if has_estimate(self.place) else ()
+
+    @functools.cached_property
+    def _estimated(self) -> EstimatedPeak:
+        return peak(lower(self.program, self.profile), OpSources(self.trace))
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""
@@ -173,7 +183,10 @@ class Subject(ABC):
 
     @abstractmethod
     def findings(self, report: Report) -> tuple[Finding, ...]:
-        """Return what else there is to say of it, given its report."""
+        """Return what else there is to say of it, given its report.
+
+        What is about host memory, or about one of its checkpoints, is not in it.
+        """
 
     @abstractmethod
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
@@ -197,11 +210,13 @@ class Inspection:
       subject: the subject.
       report: the report.
       judged: the checkpoints of the report, with what their verdicts are made of.
+      host_findings: the findings about host memory.
     """
 
     subject: Subject
     report: Report
     judged: tuple[JudgedCheckpoint, ...] = ()
+    host_findings: tuple[Finding, ...] = ()
 
     @property
     def trace(self) -> Traced:

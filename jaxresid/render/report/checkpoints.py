@@ -16,7 +16,7 @@ from jaxresid.units import format_bytes, format_flops
 
 LEGEND = "with → without each"
 _INDENT = 2
-_STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
+STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
 
 
 def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[Renderable
     yield Text.assemble((title, "bold"), (f"  {LEGEND}", "dim"))
     for c in checkpoints:
         function, *others = site_parts(c)
-        verdict = Text(verdict_text(c.verdict), style=_STYLES.get(c.verdict, "bold yellow"))
+        verdict = Text(verdict_text(c.verdict), style=STYLES.get(c.verdict, "bold yellow"))
         head = [verdict, Text(function, style="bold"), *map(Text, others)]
         yield FlowingParts(head, separator="  ", indent=_INDENT)
         below: list[RenderableType] = [FlowingParts(figure_parts(c)), Text(c.reason)]

@@ -27,11 +27,9 @@ def heading(
     They name the target, the version of JAX and those of its flags that are not at their default,
     the places that the figures are for, what was differentiated, and the mesh.
     """
-    flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
-    flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
     text = Text()
     text.append(target.name, style="bold")
-    text.append(f"  {' '.join([f'jax {jax.version}', *flags])}\n", style="dim")
+    text.append(f"  {jax_text(jax)}\n", style="dim")
     for place in places:
         text.append("on ", style="dim")
         text.append(f"{place.name}  ")
@@ -49,6 +47,13 @@ def heading(
         if mesh.size > 1:
             text.append(f"Bytes are those of one device, FLOPs those of all {mesh.size}.\n")
     return text
+
+
+def jax_text(jax: JaxInfo) -> str:
+    """Return the version of JAX and its flags that are not at their default: `jax 0.10.2`."""
+    flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
+    flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
+    return " ".join([f"jax {jax.version}", *flags])
 
 
 def place_remark(place: PlaceInfo) -> str:

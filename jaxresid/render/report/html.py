@@ -28,8 +28,8 @@ from jaxresid.render.report.peak import (
     room_text,
     top_live,
 )
+from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
-from jaxresid.render.report.text import row_text
 from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
 from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes

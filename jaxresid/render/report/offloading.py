@@ -8,9 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import ComparisonRow, Finding, Offloading, Report, Transfers
+from jaxresid.model import ComparisonRow, Offloading, Report, Transfers
 from jaxresid.render.style.columns import bytes_unit
-from jaxresid.render.style.words import place_text, source_notes
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.units import format_bytes
 
@@ -40,8 +39,7 @@ def render_offloading(report: Report) -> list[RenderableType]:
     if found.kept_without_nbytes:
         without = format_bytes(found.kept_without_nbytes)
         heading.append(Text(f"of {without} kept without any checkpoint:", style="dim"))
-    parts: list[RenderableType] = [FlowingParts(heading, separator="  "), table]
-    return [*parts, *(_finding(f) for f in report.findings)]
+    return [FlowingParts(heading, separator="  "), table]
 
 
 def render_rows(rows: Sequence[tuple[str, ComparisonRow]]) -> list[RenderableType]:
@@ -86,11 +84,3 @@ def _lines(offloading: Offloading) -> Iterator[tuple[int, str]]:
         yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
     yield offloading.transfers.to_host_nbytes, "moved to the host in each step"
     yield offloading.transfers.to_device_nbytes, "moved to the device in each step"
-
-
-def _finding(finding: Finding) -> Text:
-    notes = source_notes(finding.source)
-    if finding.location is not None:
-        notes = (place_text(finding.location), *notes)
-    where = f"{', '.join(notes)}: " if notes else ""
-    return Text(f"{where}{finding.message}", style="yellow")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +15,7 @@ from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.estimates import STYLES, about_text, answer_text, interval_remarks
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
-from jaxresid.render.style.wrapping import FlowingParts, SourceLines
+from jaxresid.render.style.wrapping import SourceLines
 from jaxresid.units import format_bytes
 
 _TOP = 5
@@ -71,8 +71,8 @@ class LargestValues:
     hidden_nbytes: int
 
 
-def top_live(peak: Peak) -> LargestValues:
-    """Return the biggest of the values live at the peak.
+def top_live(peak: Peak, most: int | None = _TOP) -> LargestValues:
+    """Return the biggest of the values live at the peak, `most` of them; all where that is None.
 
     Arguments that differ only in an index, as those of repeated layers do, are one row.
     """
@@ -84,8 +84,9 @@ def top_live(peak: Peak) -> LargestValues:
         groups.setdefault(key, []).append(live)
     rows = [_folded(group) for group in groups.values()]
     rows.sort(key=lambda live: -live.nbytes)  # stable: equal ones stay in the order given
-    hidden = rows[_TOP:]
-    return LargestValues(tuple(rows[:_TOP]), len(hidden), sum(live.nbytes for live in hidden))
+    shown = rows[:most]
+    hidden = rows[len(shown) :]
+    return LargestValues(tuple(shown), len(hidden), sum(live.nbytes for live in hidden))
 
 
 def live_text(live: LiveValue) -> str:
@@ -127,6 +128,11 @@ def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, s
 
 def peak_remarks(peak: Peak, place: PlaceInfo) -> tuple[str, ...]:
     """Return remarks on what the figure leaves out, and on its interval."""
+    return (*left_out(peak), *(() if peak.uncounted else interval_remarks([place])))
+
+
+def left_out(peak: Peak) -> tuple[str, ...]:
+    """Return remarks on what the figure of a peak leaves out."""
     remarks = []
     if peak.aliased_nbytes:
         nbytes = format_bytes(peak.aliased_nbytes)
@@ -135,45 +141,27 @@ def peak_remarks(peak: Peak, place: PlaceInfo) -> tuple[str, ...]:
         remarks.append(f"{format_bytes(peak.host_nbytes)} of host memory in addition.")
     if peak.uncounted:
         remarks.append(f"not counted: scratch memory of {', '.join(peak.uncounted)}")
-    return (*remarks, *(() if peak.uncounted else interval_remarks([place])))
+    return tuple(remarks)
 
 
-def render_peak(report: Report, encoding: str) -> list[RenderableType]:
-    """Return the block of the text report on the peak; nothing where there is no estimate.
+def render_live(report: Report, most: int | None = _TOP) -> Iterator[RenderableType]:
+    """Yield where the estimated peak is and what is live there; nothing without an estimate.
 
     Args:
       report: the report.
-      encoding: the encoding of the stream that the text is for.
+      most: show at most so many of the values; None: all.
     """
     peak = report.peak
     if peak is None:
-        return []
-    title = [part for part in (Text(peak_text(peak), style="bold"), room_text(report)) if part]
-    parts: list[RenderableType] = [FlowingParts(title), Text(op_text(peak))]
-    parts.append(SourceLines(peak.source))
-    if peak.curve:
-        parts.append(_Curve(peak, encoding))
-    parts.append(FlowingParts(breakdown_parts(peak), indent=2))
-    top = top_live(peak)
+        return
+    yield Text.assemble(("live at the peak", "bold"), f", {op_text(peak)}")
+    yield SourceLines(peak.source)
+    top = top_live(peak, most)
     if top.shown:
-        parts.append(_table(peak, top))
+        yield _table(peak, top)
     if top.hidden:
-        parts.append(Text(hidden_text(top), style="dim"))
-    parts += [Text(remark, style="dim") for remark in peak_remarks(peak, report.place)]
-    return [*parts, Text()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """The lines of `curve_lines` in the available width."""
-
-    peak: Peak
-    encoding: str
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        curve, mark = curve_lines(self.peak, options.max_width, self.encoding)
-        yield Text(curve, style="cyan")
-        yield Text(mark, style="dim")
+        yield Text(hidden_text(top), style="dim")
+    yield from (Text(remark, style="dim") for remark in left_out(peak))
 
 
 def _table(peak: Peak, top: LargestValues) -> Table:

@@ -8,23 +8,28 @@ from typing import get_args
 
 from jaxresid.layer_paths import folded_scopes, pattern, scope_key
 from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
-from jaxresid.option_types import GroupBy
+from jaxresid.option_types import GroupBy, ReportView
 from jaxresid.render.style.words import aval_text, short_path
 
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
+VIEWS: tuple[ReportView, ...] = get_args(ReportView)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A choice of the rows to show.
+    """A choice of what to show.
 
     Attributes:
+      show: one of `VIEWS`, to show that in full; None: the overview.
+      verbose: show everything.
       group_by: one of `GROUPS`; None folds identical residuals only.
       top: the greatest number of rows; None shows all.
       min_bytes: leave out rows of fewer bytes.
       all: show arguments and literals too.
     """
 
+    show: ReportView | None = None
+    verbose: bool = False
     group_by: GroupBy | None = None
     top: int | None = 20
     min_bytes: int = 0

@@ -609,7 +609,9 @@ def test_outside_bytes_are_the_compilers(name):
     if name == "train_step":
         fun = jax.jit(fun)
     step = step_of(fun, *args)
-    found = peak(lower(step_program(step), profile_of(parse_place("tpu:v5p"))), OpSources(step))
+    found = peak(
+        lower(step_program(step), profile_of(parse_place("tpu:v5p"))), OpSources(step)
+    ).peak
     compiled = fun.lower(*args).compile().memory_analysis()
     if compiled is None:
         pytest.skip("this jaxlib has no memory analysis for the CPU")
@@ -628,7 +630,9 @@ def test_breakdown():
     sizes = [sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(a)) for a in args]
     for fun in (train_step.train_step, train_step.train_step_donated):
         step = step_of(fun, *args)
-        found = peak(lower(step_program(step), profile_of(parse_place("tpu:v5p"))), OpSources(step))
+        found = peak(
+            lower(step_program(step), profile_of(parse_place("tpu:v5p"))), OpSources(step)
+        ).peak
         parts = dict(found.breakdown)
         assert [parts[k] for k in ("parameters", "optimizer-state", "batch")] == sizes
         assert sum(parts.values()) == found.nbytes

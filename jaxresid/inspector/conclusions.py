@@ -1,0 +1,54 @@
+"""Complete a report by what follows from all of its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxresid.inspector.next_step import next_step
+from jaxresid.inspector.subject.base import Inspection
+from jaxresid.model import KeptBeyondPeak, Mark, Report
+from jaxresid.xla.places import why_unavailable
+
+
+def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
+    """Return an inspection with the findings of its report, and the one thing to do next.
+
+    Args:
+      inspection: the inspection; what XLA says is in its report, if it was asked.
+      words: the words of the command line that ask about the function, as `NextStep` has them.
+    """
+    subject, report = inspection.subject, inspection.report
+    found = () if subject.is_dead else subject.findings(report)
+    report = replace(report, findings=(*inspection.host_findings, *found))
+    following = next_step(
+        report,
+        words,
+        is_dead=subject.is_dead,
+        why_uncompiled=lambda: why_unavailable(subject.place),
+    )
+    return replace(inspection, report=replace(report, next_step=following))
+
+
+def kept_beyond_peak(report: Report) -> KeptBeyondPeak | None:
+    """Return why more is kept than the peak; None where it is not more, or there is no estimate."""
+    kept = report.totals.computed_nbytes
+    if report.peak is None or kept <= report.peak.nbytes:
+        return None
+    left = kept - dict(report.peak.breakdown).get("residual", 0)
+    by_mark = dict.fromkeys((Mark.DUPLICATE, Mark.FREE, Mark.UNREAD), 0)
+    for residual in report.residuals:
+        if residual.origin.kind == "computed" and residual.aval.memory == "device":
+            mark = next((mark for mark in by_mark if mark in residual.marks), None)
+            if mark is not None:
+                by_mark[mark] += residual.nbytes
+    for mark, nbytes in by_mark.items():
+        by_mark[mark] = min(nbytes, left)
+        left -= by_mark[mark]
+    return KeptBeyondPeak(
+        kept_nbytes=kept,
+        at_peak_nbytes=kept - left - sum(by_mark.values()),
+        duplicate_nbytes=by_mark[Mark.DUPLICATE],
+        free_nbytes=by_mark[Mark.FREE],
+        unread_nbytes=by_mark[Mark.UNREAD],
+        other_nbytes=left,
+    )

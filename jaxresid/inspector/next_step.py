@@ -1,0 +1,168 @@
+"""Choose the one thing to do next: fit the program, check a checkpoint, or gain room."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from jaxresid.model import (
+    Answer,
+    Checkpoint,
+    Compiled,
+    Computed,
+    NextStep,
+    Report,
+    Residual,
+    Verdict,
+    answer,
+)
+from jaxresid.units import format_bytes
+
+_GOOD = (Verdict.EARNS, Verdict.NOT_JUDGED)
+_SAYS = {
+    Verdict.SAVES_NOTHING: "saves nothing",
+    Verdict.COSTS_MEMORY: "costs memory",
+    Verdict.UNDONE: "is undone by XLA",
+    Verdict.OVERRIDDEN: "has a policy without effect",
+    Verdict.MATCHED_NOTHING: "has a policy that matches nothing",
+}
+# Less of the peak, and no checkpoint changes much.
+_LITTLE = 0.05
+# Of the FLOPs; less is not worth changing a program that fits.
+_WORTH_SAVING = 0.02
+
+
+def next_step(
+    report: Report,
+    words: tuple[str, ...],
+    *,
+    is_dead: bool,
+    why_uncompiled: Callable[[], str | None],
+) -> NextStep:
+    """Return the one thing to do next.
+
+    Args:
+      report: the report, apart from this.
+      words: the words of the command line that ask about the same function, as `NextStep` has them.
+      is_dead: whether it is a training step that does nothing with its gradients.
+      why_uncompiled: returns why the compiler of the place is not here; None if it is.
+    """
+    found = _chosen(report, is_dead, why_uncompiled)
+    return dataclasses.replace(found, words=words)
+
+
+def _chosen(report: Report, is_dead: bool, why_uncompiled: Callable[[], str | None]) -> NextStep:
+    if is_dead:
+        return NextStep("return", "return what depends on the gradients; see the warning below")
+    fits = _fits(report)
+    if fits == "does not fit":
+        return NextStep("plan", f"make it fit; {_culprit(report)}", _kept(report))
+    if fits == "too close" and not report.compiled:
+        if not why_uncompiled():
+            return NextStep("compile", "the estimate is too close to tell; XLA can")
+        return NextStep("plan", f"make sure that it fits; {_culprit(report)}", _kept(report))
+    bad = [c for c in report.checkpoints if c.verdict not in _GOOD]
+    if bad:
+        return _check(max(bad, key=lambda c: c.recompute_flops or 0), len(bad))
+    if not _kept(report):
+        return NextStep("none", "nothing: no residual is kept, so no checkpoint lowers the peak")
+    if fits == "fits" and (spare := _dispensable(report)) is not None:
+        return spare
+    return NextStep("compare", _culprit(report), _kept(report))
+
+
+def _dispensable(report: Report) -> NextStep | None:
+    """Return a step about the most expensive checkpoint without which it fits as well, if any."""
+    capacity, wider = _capacity(report), 1.0
+    if capacity is None:
+        return None
+    if _compiled(report) is None and report.peak is not None and report.peak.interval is not None:
+        wider = report.peak.interval.high_nbytes / report.peak.nbytes
+    found = [
+        (c.recompute_fraction, c.peak_without_nbytes, c)
+        for c in report.checkpoints
+        if c.recompute_fraction is not None
+        and c.recompute_fraction >= _WORTH_SAVING
+        and c.peak_without_nbytes is not None
+        and c.peak_without_nbytes * wider <= capacity
+    ]
+    if not found:
+        return None
+    share, nbytes, c = max(found, key=lambda each: each[0])
+    message = (
+        f"the checkpoint of {c.function} adds {share:.1%} FLOPs; without it the peak of"
+        f" {format_bytes(nbytes)} fits as well"
+    )
+    return NextStep("compare", message, nbytes)
+
+
+def _capacity(report: Report) -> int | None:
+    compiled = _compiled(report)
+    return report.place.memory_nbytes if compiled is None else compiled.capacity_nbytes
+
+
+def _fits(report: Report) -> Answer | None:
+    """Return whether it fits; None where the memory is not known, or nothing says what it takes."""
+    compiled = _compiled(report)
+    if compiled is not None:
+        if compiled.may_fit or compiled.fits is None:
+            return "too close" if compiled.may_fit else None
+        return "fits" if compiled.fits else "does not fit"
+    capacity = report.place.memory_nbytes
+    if report.peak is None or not capacity:
+        return None
+    if report.peak.interval is None:
+        return "does not fit" if report.peak.uncounted and report.peak.nbytes > capacity else None
+    return answer(report.peak.interval, capacity)
+
+
+def _compiled(report: Report) -> Compiled | None:
+    return next((c for c in report.compiled if c.error is None), None)
+
+
+def _check(checkpoint: Checkpoint, count: int) -> NextStep:
+    where = checkpoint.location
+    place = f" at {where.file}:{where.line}" if where else ""
+    costs = ""
+    if checkpoint.recompute_fraction is not None and checkpoint.recompute_fraction > 0:
+        costs = f" for {checkpoint.recompute_fraction:.1%} more FLOPs"
+    others = f", as {count - 1} more" if count > 1 else ""
+    message = (
+        f"the checkpoint of {checkpoint.function}{place} {_SAYS[checkpoint.verdict]}{costs}{others}"
+    )
+    saved = checkpoint.saved_nbytes
+    return NextStep("check", message, saved)
+
+
+def _kept(report: Report) -> int:
+    totals = report.totals
+    return totals.computed_nbytes + totals.host_nbytes
+
+
+def _culprit(report: Report) -> str:
+    """Return what keeps most: `attention keeps 7.15 GiB of the 13.13 GiB kept`.
+
+    Where residuals are little of the peak it says what is most of it instead.
+    """
+    peak, kept = report.peak, report.totals.computed_nbytes
+    if peak is not None and peak.breakdown and kept < _LITTLE * peak.nbytes:
+        kind, nbytes = peak.breakdown[0]
+        return f"{kind.replace('-', ' ')} are {format_bytes(nbytes)} of {format_bytes(peak.nbytes)}"
+    by_function: dict[str, int] = {}
+    for residual in report.residuals:
+        if residual.origin.kind == "computed" and residual.aval.memory == "device":
+            name = _function(residual)
+            by_function[name] = by_function.get(name, 0) + residual.nbytes
+    name = max(by_function, key=by_function.__getitem__, default="")
+    if not name:
+        return f"{format_bytes(kept)} are kept"
+    return f"{name} keeps {format_bytes(by_function[name])} of {format_bytes(kept)}"
+
+
+def _function(residual: Residual) -> str:
+    origin = residual.origin
+    assert isinstance(origin, Computed)
+    where = origin.location
+    if where is None:
+        return ""
+    return f"{where.file}:{where.line}" if "<" in where.function else where.function

@@ -1,0 +1,1 @@
+"""The report on one screen: the answer first, then what it is made of."""

@@ -1,0 +1,61 @@
+"""The first three lines: what is reported on, the peak and whether it fits, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from jaxresid.model import Report
+from jaxresid.render.report.compiled import verdict_text
+from jaxresid.render.report.estimates import about_text
+from jaxresid.render.report.peak import peak_text, room_text
+from jaxresid.render.style.shell import ShellCommand
+from jaxresid.render.style.wrapping import FlowingParts
+
+
+def lead(report: Report) -> Iterator[RenderableType]:
+    """Yield the target with its place, the peak with the answer, and the next step."""
+    yield FlowingParts(list(_target(report)), separator="  ", indent=2)
+    yield FlowingParts(list(_peak(report)), indent=2)
+    step = report.next_step
+    if step is None:
+        return
+    before = Text.assemble(("next: ", "bold"), step.message)
+    if step.command:
+        yield ShellCommand(step.command, Text.assemble(before, ":"))
+    elif step.action in ("return", "none"):
+        yield before
+    else:
+        yield Text.assemble(before, f": jaxresid.{step.action}")
+
+
+def _target(report: Report) -> Iterator[Text]:
+    yield Text(report.target.name, style="bold")
+    yield Text(f"on {report.place.name}")
+    if report.target.mode == "step":
+        yield Text("training step")
+    mesh = report.mesh
+    if mesh is not None:
+        axes = ",".join(f"{name}={size}" for name, size in mesh.axes)
+        yield Text(f"mesh {axes}")
+        if mesh.size > 1:
+            yield Text(f"bytes of one of {mesh.size} devices")
+
+
+def _peak(report: Report) -> Iterator[Text]:
+    for compiled in report.compiled:
+        style = {True: "bold green", False: "bold red", None: "bold yellow"}[compiled.fits]
+        yield Text(verdict_text(compiled), style=style)
+        yield Text("by XLA")
+        if report.peak is not None:
+            yield Text(f"estimate {about_text(report.peak.nbytes, report.peak.interval)}")
+    if report.compiled:
+        return
+    if report.peak is None:
+        yield Text(f"peak not known, as {report.place.name}'s compiler was not asked")
+        return
+    yield Text(peak_text(report.peak), style="bold")
+    if room := room_text(report):
+        yield room

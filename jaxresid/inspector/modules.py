@@ -67,6 +67,14 @@ class _Modules:
                 return self.parameters[names[i:]]
         return ()
 
+    def method(self, scope: Names) -> Names:
+        """Return the module of a method by its path from the name stack.
+
+        Flax linen begins it with the class of the model, which no parameter's path has.
+        """
+        tops = {holder[0] for holder in self.parameters.values()}
+        return next((scope[i:] for i, name in enumerate(scope) if name in tops), scope)
+
     def add(self, module: Names, what: str, nbytes: int) -> None:
         """Add bytes to a module and to those that it is in."""
         for end in range(min(1, len(module)), len(module) + 1):
@@ -113,10 +121,10 @@ def modules(
         if role.kind == OPTIMIZER_STATE and role.path is not None and v.memory == "device":
             found.add(found.of(role.path), "optimizer", v.nbytes)
     for scope, nbytes in kept:
-        found.add(scope, "residuals", nbytes)
+        found.add(found.method(scope), "residuals", nbytes)
     for value in live:
         module = found.of(value.path) if value.path else ()
-        found.add(module or _scope(value.source.scope), "peak", value.nbytes)
+        found.add(module or found.method(_scope(value.source.scope)), "peak", value.nbytes)
     has_peak = report.peak is not None
     return tuple(_memory(path, found.found[path], has_peak) for path in _preorder(found.found))
 

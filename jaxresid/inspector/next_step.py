@@ -147,7 +147,8 @@ def _culprit(report: Report) -> str:
     peak, kept = report.peak, report.totals.computed_nbytes
     if peak is not None and peak.breakdown and kept < _LITTLE * peak.nbytes:
         kind, nbytes = peak.breakdown[0]
-        return f"{kind.replace('-', ' ')} are {format_bytes(nbytes)} of {format_bytes(peak.nbytes)}"
+        what = kind.replace("-", " ")
+        return f"{format_bytes(nbytes)} of {format_bytes(peak.nbytes)} are of kind {what}"
     by_function: dict[str, int] = {}
     for residual in report.residuals:
         if residual.origin.kind == "computed" and residual.aval.memory == "device":

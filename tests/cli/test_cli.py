@@ -1,16 +1,21 @@
 """The command line as a user meets it: inputs, formats, errors, exit codes."""
 
+import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from typing import get_args
 
 import jax
 import pytest
 
+from jaxresid.cli.main import write
+from jaxresid.option_types import ReportView
 from tests.where import ROOT
 
 MODEL = """
@@ -317,14 +322,15 @@ class TestEstimates:
         assert peak["nbytes"] >= 2 * arguments + 4
 
     def test_text_has_every_block_in_order(self, call):
-        _, out, _ = call("report", "zebu:checkpointed", *SPEC3)
-        starts = ["zebu:checkpointed", " forward", "peak about", "1 checkpoint ", "Residual bytes"]
+        _, out, _ = call("report", "zebu:checkpointed", *SPEC3, "-v")
+        starts = ["zebu:checkpointed", "peak about", "next: ", " forward", "live at the peak"]
+        starts += ["1 checkpoint ", "Residual bytes"]
         found = [out.index(start) for start in starts]
         assert found == sorted(found)
 
     def test_a_function_without_checkpoints_has_no_such_block(self, call):
-        _, out, _ = call("report", "zebu:plain", *SPEC3)
-        assert "checkpoint" not in out
+        _, out, _ = call("report", "zebu:plain", *SPEC3, "-v")
+        assert "1 checkpoint" not in out
         assert "recompute" not in out
 
     def test_a_checkpoint(self, report):
@@ -333,12 +339,61 @@ class TestEstimates:
         assert found["kept_without_nbytes"] > found["kept_nbytes"]
 
 
+class TestWhatIsShown:
+    def test_the_next_step_is_asked_of_the_same_target(self, call, report):
+        given = ("zebu:plain", *SPEC3, "--on", "tpu:v5e", "--margin", "1GiB", "--argnums", "0")
+        out = call("report", *given)[1].replace(" \\\n", " ")
+        said = out[out.index("jaxresid compare") :].splitlines()[0]
+        words = shlex.split(said)
+        assert words[:3] == ["jaxresid", "compare", "zebu:plain"]
+        assert report(*given)["next_step"]["command"] == words
+        # It is a command that runs, and asks about the same.
+        again = json.loads(call(*words[1:], "-f", "json")[1])
+        assert again["target"]["differentiated"] == report(*given)["target"]["differentiated"]
+        assert again["on"]["memory_nbytes"] == report(*given)["on"]["memory_nbytes"]
+
+    @pytest.mark.parametrize("view", get_args(ReportView))
+    def test_one_thing_in_full(self, call, view):
+        code, out, _ = call("report", "zebu:checkpointed", *SPEC3, "--view", view)
+        assert code == 0
+        assert out.startswith("zebu:checkpointed  on ")
+        assert ("live at the peak" in out) == (view == "peak")
+        assert ("by module" in out) == (view == "modules")
+        assert ("most at once" in out) == (view == "timeline")
+        assert ("with → without each" in out) == (view == "checkpoints")
+        assert ("\nresiduals\n" in out) == (view == "residuals")
+
+    @pytest.mark.parametrize(
+        "rows", [("--top", "2"), ("--group-by", "line"), ("--all",), ("--min-bytes", "0")]
+    )
+    def test_rows_are_chosen_where_they_are_shown(self, call, rows):
+        code, _, err = call("report", "zebu:plain", *SPEC3, *rows)
+        assert code == 2
+        assert f"{rows[0]} chooses rows of residuals: add --view residuals, or -v" in err
+        for shown in (("-v",), ("--view", "residuals")):
+            assert call("report", "zebu:plain", *SPEC3, *rows, *shown)[0] == 0
+
+    def test_everything_or_one_thing(self, call):
+        code, _, err = call("report", "zebu:plain", *SPEC3, "-v", "--view", "peak")
+        assert code == 2
+        assert "choose one" in err
+
+    def test_signs_that_ascii_has_none_of(self, call, monkeypatch):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", stream)
+        write("a · b × 2 → c › d é", None)
+        stream.seek(0)
+        assert stream.read() == "a - b x 2 > c > d ?\n"
+
+
 class TestModes:
     @pytest.mark.parametrize("options", [(), ("--mode", "auto"), ("--mode", "step")])
     def test_a_training_step(self, report, call, options):
         target = ("zebu:train_step", *SPEC3, *SPEC3, *options)
         assert report(*target)["target"]["mode"] == "step"
-        assert "\ntraining step: its own gradients are reported\n" in call("report", *target)[1]
+        assert call("report", *target)[1].splitlines()[0].endswith("training step")
+        everything = call("report", *target, "-v")[1]
+        assert "\ntraining step: its own gradients are reported\n" in everything
 
     def test_a_step_as_a_function(self, report):
         found = report("zebu:train_step", *SPEC3, *SPEC3, "--mode", "function")

@@ -114,6 +114,7 @@ class TestEachKey:
         configured()
         plain, _ = probed()
         given = "gnus/gnu.py:loss", None, False, (), (), False, None, False, "auto"
+        assert plain.words == ("train",)
         assert plain == TargetOptions(*given, folder=str(folder), name="train")
         configured(toml)
         found, _ = probed()
@@ -155,7 +156,7 @@ class TestReports:
         found = report("train")
         assert found["target"]["name"] == "gnus/gnu.py:loss"
         assert shapes(found) == [(3, 4)]
-        assert call("report", "train")[1].startswith("gnus/gnu.py:loss  jax ")
+        assert call("report", "train")[1].startswith("gnus/gnu.py:loss  on ")
 
     @pytest.mark.parametrize(
         ("toml", "target", "kept"),

@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -58,7 +58,7 @@ class TargetOptions:
     batch: tuple[int, ...] = ()
     folder: str | None = None
     name: str | None = None
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def reference(self) -> str:

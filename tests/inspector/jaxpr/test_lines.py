@@ -19,8 +19,9 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
 from jaxresid.layer_paths import folded, folded_scopes
 from jaxresid.model import Computed, Verdict
+from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import View, rows
-from jaxresid.render.report.text import render_report, row_text
+from jaxresid.render.report.text import render_report
 
 CORE = """
 import functools
@@ -242,7 +243,7 @@ def printed(report):
 
     console = Console(width=80, color_system=None, highlight=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(render_report(report, View()))
+        console.print(render_report(report, View(verbose=True)))
     return capture.get()
 
 

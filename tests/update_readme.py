@@ -183,8 +183,8 @@ def picture() -> str:
     name = "fixtures/inspect/gpt.py:loss_scan"
     report = inspection(Question(loss_scan, loss_scan_inputs(), name=name)).report
     console = Console(record=True, width=88, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
-    console.print(render_report(report, View(top=6)))
-    return console.export_svg(title=f"jaxresid report {name} --top 6", unique_id="jaxresid")
+    console.print(render_report(report, View()))
+    return console.export_svg(title=f"jaxresid report {name}", unique_id="jaxresid")
 
 
 def main(chosen: list[str]) -> None:

@@ -20,6 +20,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "report": "what its backward pass keeps, at which lines, and its peak",
         "split": "its forward and its backward pass, as JAX has them",
         "check": "checkpoints and residuals that do not pay off; limits",
+        "diff": "what a change, a flag or another JAX does to its memory",
     },
     "Make it fit": {
         "plan": "the cheapest checkpoints that fit a memory budget",

@@ -7,7 +7,7 @@ import enum
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid.decoding import Layout, keys_of_field, layout_of
@@ -29,10 +29,23 @@ def json_document(value: object) -> str:
     """
     if isinstance(value, SweepRow):
         return _line(value)
+    return json_text(_document(value))
+
+
+def json_documents(values: Sequence[object]) -> str:
+    """Return results as JSON text, an array.
+
+    Raises:
+      TypeError: One of them is no result.
+    """
+    return json_text([_document(value) for value in values])
+
+
+def _document(value: object) -> dict[str, Any]:
     kind = next((word for word, of in KINDS.items() if type(value) is of), None)
     if kind is None:
         raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
-    return json_text({"schema": SCHEMA_VERSION, "kind": kind, **encoded(value)})
+    return {"schema": SCHEMA_VERSION, "kind": kind, **encoded(value)}
 
 
 def encoded(value: Any) -> Any:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from jaxresid.model import Comparison, CompiledReport, OomReport, Plan, Report, Split, Sweep
+from jaxresid.model import (
+    Comparison,
+    CompiledReport,
+    Difference,
+    OomReport,
+    Plan,
+    Report,
+    Split,
+    Sweep,
+)
 
-Result = Report | Split | Comparison | Plan | CompiledReport | OomReport | Sweep
+Result = Report | Split | Comparison | Difference | Plan | CompiledReport | OomReport | Sweep
 KINDS = {
     "report": Report,
     "split": Split,
     "compare": Comparison,
+    "diff": Difference,
     "plan": Plan,
     "compile": CompiledReport,
     "oom": OomReport,

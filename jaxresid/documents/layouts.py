@@ -22,10 +22,13 @@ from jaxresid.model import (
     Computed,
     Constant,
     Cost,
+    Difference,
+    DiffSide,
     Equation,
     Expression,
     Finding,
     Floor,
+    LineDifference,
     Literal,
     LiveValue,
     Location,
@@ -40,6 +43,7 @@ from jaxresid.model import (
     Report,
     Residual,
     Timing,
+    ValueDifference,
 )
 
 _Derived = Mapping[str, Callable[[Any], Any]]
@@ -103,6 +107,18 @@ _LAYOUTS = {
     Comparison: Layout(renamed=_ON),
     CompiledReport: Layout(renamed={"places": "on"}),
     Plan: Layout(renamed=_ON, derived=_properties("fits")),
+    DiffSide: Layout(
+        renamed=_ON, objects=("breakdown",), derived=_properties("recompute_fraction")
+    ),
+    ValueDifference: Layout(derived=_properties("before_nbytes", "after_nbytes", "growth_nbytes")),
+    LineDifference: Layout(
+        derived=_properties("growth_nbytes", "host_growth_nbytes", "peak_growth_nbytes")
+    ),
+    Difference: Layout(
+        derived=_properties(
+            *("is_same", "kept_growth_nbytes", "peak_growth_nbytes", "recompute_growth_flops")
+        )
+    ),
 }
 # Every kind of origin has every key, so that readers need not ask for the kind first.
 _OF_OTHER_ORIGINS: dict[str, Any] = {

@@ -80,6 +80,26 @@ def reports_of(
       InputsError: a revision, an interpreter or a flag is none.
       JaxresidError: one of them cannot be made; the message begins with its label.
     """
+    found = []
+    for each in outcomes_of(requests, progress):
+        if isinstance(each, JaxresidError):
+            raise each
+        found.append(each)
+    return tuple(found)
+
+
+def outcomes_of(
+    requests: Sequence[ReportRequest], progress: Callable[[str], None] | None = None
+) -> tuple[Report | JaxresidError, ...]:
+    """Return for each request its report, or the error of one that cannot be made.
+
+    Args:
+      requests: what is to be made.
+      progress: called with a text that says what is being done.
+
+    Raises:
+      InputsError: a revision, an interpreter or a flag is none.
+    """
     here = Path(os.path.realpath(os.getcwd()))
     named = {each.revision: each.revision for each in requests if each.revision is not None}
     revisions = {name: revision(name, here) for name in named}
@@ -127,21 +147,20 @@ class _Running:
     result: Path
     log: Path
 
-    def report(self) -> Report:
-        """Return the report of a process that ended.
-
-        Raises:
-          JaxresidError: it made none.
-        """
+    def outcome(self) -> Report | JaxresidError:
+        """Return the report of a process that ended, or why it made none."""
         if self.process.returncode == 0:
             return load(self.result, Report)
         said = self.log.read_text(encoding="utf-8", errors="replace")
-        raise JaxresidError(f"{self.job.request.label}: {_reason(said, self.process.returncode)}")
+        reason = _reason(said, self.process.returncode)
+        return JaxresidError(f"{self.job.request.label}: {reason}")
 
 
-def _made(jobs: Sequence[tuple[_Job, Path, Path | None, Path]]) -> tuple[Report, ...]:
-    """Return the reports of jobs, each with its folder, the repository and the file it writes."""
-    found: list[Report | None] = [None] * len(jobs)
+def _made(
+    jobs: Sequence[tuple[_Job, Path, Path | None, Path]],
+) -> tuple[Report | JaxresidError, ...]:
+    """Return what becomes of jobs, each with its folder, the repository and the file it writes."""
+    found: list[Report | JaxresidError | None] = [None] * len(jobs)
     waiting = list(enumerate(jobs))
     running: dict[int, _Running] = {}
     most = max(os.cpu_count() or 1, 1)
@@ -153,13 +172,13 @@ def _made(jobs: Sequence[tuple[_Job, Path, Path | None, Path]]) -> tuple[Report,
             for i, each in list(running.items()):
                 if each.process.poll() is not None:
                     del running[i]
-                    found[i] = each.report()
+                    found[i] = each.outcome()
             time.sleep(_POLL_S)
     finally:
         for each in running.values():
             each.process.kill()
             each.process.wait()
-    return tuple(report for report in found if report is not None)
+    return tuple(each for each in found if each is not None)
 
 
 def _started(job: _Job, folder: Path, tree: Path | None, result: Path) -> _Running:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.checkpoint import Checkpoint, Finding
+from jaxresid.model.display import save, show, to_json
 from jaxresid.model.headline import count_text, headline, signed_bytes
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -109,8 +111,8 @@ class LineDifference(Shown):
     on both sides: what is followed is no difference.
 
     Attributes:
-      before: where the line was; None where it is new, or not in the user's code.
-      after: where it is now; None where it is gone, or not in the user's code.
+      before: where the line was; None where it had nothing, or is not in the user's code.
+      after: where it is now; None where it has nothing any more, or is not in the user's code.
       scope: the module path, repeated layers as one; '' where there is none.
       kept_before_nbytes: bytes of its computed residuals in device memory, earlier.
       kept_after_nbytes: the same now.
@@ -118,7 +120,7 @@ class LineDifference(Shown):
       host_after_nbytes: the same now.
       peak_before_nbytes: bytes of its values that were live at the estimated peak.
       peak_after_nbytes: the same now.
-      values: its residuals that differ, those that grow most first.
+      values: its residuals that differ, those that differ most first.
     """
 
     before: Location | None
@@ -193,7 +195,7 @@ class Difference(Shown):
       found: findings that are new.
       gone: findings that are no more.
       same_lines: how many lines keep the same.
-      notes: what else the sides differ in, so that figures may differ for that.
+      notes: what else the sides differ in, such as flags of JAX and what their reports warn of.
       tolerance: peaks and recomputations that differ by no more than this share of the larger are
         the same.
     """
@@ -275,6 +277,22 @@ class Difference(Shown):
             or self.found
             or self.gone
         )
+
+    def print(self, *, all: bool = False) -> None:
+        """Print the difference to stdout: a screen of it, or with `all` every line."""
+        show(self, all=all)
+
+    def to_json(self) -> str:
+        """Return the difference as JSON text; its schema is `jaxresid/schema/diff.schema.json`."""
+        return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the difference to a file as JSON, which `jaxresid.load` reads.
+
+        Raises:
+          JaxresidError: the file cannot be written.
+        """
+        save(self, path)
 
 
 def is_more_than(tolerance: float, before: int | None, after: int | None) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from jaxresid.model.comparison import Comparison
 from jaxresid.model.compiled import CompiledReport
+from jaxresid.model.difference import Difference
 from jaxresid.model.display import html_writer, printer
 from jaxresid.model.out_of_memory import OomReport
 from jaxresid.model.plan import Plan
@@ -63,6 +64,13 @@ def _(value: OomReport, *, verbose: bool = False) -> None:
     from jaxresid.render.oom.text import print_oom
 
     print_oom(value, verbose=verbose)
+
+
+@printer.register
+def _(value: Difference, *, all: bool = False) -> None:
+    from jaxresid.render.diff.text import print_difference
+
+    print_difference(value, all=all)
 
 
 @html_writer.register

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jaxresid.cli.main import run
+from tests.repositories import git, left_over, repository  # noqa: F401
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from jaxresid.elsewhere.git import (
     revision,
 )
 from jaxresid.errors import InputsError
-from tests.elsewhere.conftest import CHANGED, MODEL
+from tests.repositories import CHANGED, MODEL
 
 
 def test_a_checkout_has_the_files_of_the_revision(repository, left_over):

@@ -8,7 +8,7 @@ import jaxresid
 from jaxresid.elsewhere.interpreters import interpreter
 from jaxresid.elsewhere.reports import ReportRequest, report_at, reports_of
 from jaxresid.errors import InputsError, JaxresidError
-from tests.elsewhere.conftest import MODEL
+from tests.repositories import MODEL
 
 TARGET = "model.py:loss"
 

@@ -50,7 +50,7 @@ def diff(
         inputs=input_differences(before, after),
         found=found,
         gone=gone,
-        notes=tuple(_notes(*sides)),
+        notes=tuple(_notes(before, after, sides)),
         tolerance=tolerance,
     )
     least = tolerance * max(*(side.peak_nbytes or 0 for side in sides))
@@ -106,22 +106,21 @@ def _side(report: Report, label: str) -> DiffSide:
     )
 
 
-def _notes(before: DiffSide, after: DiffSide) -> Iterator[str]:
-    """Yield what else the sides differ in."""
-    if before.target.name != after.target.name:
-        yield f"of two targets: {before.target.name} and {after.target.name}"
+def _notes(before: Report, after: Report, sides: tuple[DiffSide, DiffSide]) -> Iterator[str]:
+    """Yield what else the sides differ in, so that their figures may."""
     if before.target.mode != after.target.mode:
         yield f"a {before.target.mode} and a {after.target.mode}"
-    if before.place.name != after.place.name:
-        yield f"for two places: {before.place.name} and {after.place.name}"
     if _axes(before.mesh) != _axes(after.mesh):
-        yield f"over two meshes: {_axes(before.mesh)} and {_axes(after.mesh)}"
-    if before.jax.version != after.jax.version:
-        yield f"traced by two versions of JAX: {before.jax.version} and {after.jax.version}"
+        yield f"over {_axes(before.mesh)} and {_axes(after.mesh)}"
     yield from _flag_notes(before.jax, after.jax)
-    if before.peak_by != after.peak_by:
-        words = {"estimate": "estimated", "xla": "XLA's", None: "not known"}
-        yield f"peaks are not compared: {words[before.peak_by]} and {words[after.peak_by]}"
+    was, now = (side.peak_by for side in sides)
+    if was != now:
+        words = {"estimate": "an estimate", "xla": "XLA's", None: "not known"}
+        yield f"peaks are not compared: one is {words[was]}, one is {words[now]}"
+    for side, report, other in ((sides[0], before, after), (sides[1], after, before)):
+        for warning in report.warnings:
+            if warning not in other.warnings:
+                yield f"{side.label}: {warning}"
 
 
 def _flag_notes(before: JaxInfo, after: JaxInfo) -> Iterator[str]:
@@ -137,4 +136,8 @@ def _set(value: bool) -> str:
 
 
 def _axes(mesh: Mesh | None) -> str:
-    return "one device" if mesh is None else ",".join(f"{name}={size}" for name, size in mesh.axes)
+    return (
+        "one device"
+        if mesh is None
+        else "the mesh " + ",".join(f"{name}={size}" for name, size in mesh.axes)
+    )

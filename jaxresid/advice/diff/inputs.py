@@ -33,7 +33,7 @@ def input_differences(before: Report, after: Report) -> tuple[ValueDifference, .
         ValueDifference("removed", count, None, None, each.path, each.aval, None)
         for each, count in (+earlier).items()
     ]
-    return tuple(sorted(found, key=lambda value: -value.growth_nbytes))
+    return tuple(sorted(found, key=lambda value: -abs(value.growth_nbytes)))
 
 
 def _inputs(report: Report) -> Counter[_Input]:

@@ -46,7 +46,7 @@ class _Row:
             host_after_nbytes=nbytes_of(self.now.items(), "host"),
             peak_before_nbytes=self.peak_before_nbytes,
             peak_after_nbytes=0 if self.after is None else self.after.peak_nbytes,
-            values=tuple(sorted(self.values, key=lambda value: -value.growth_nbytes)),
+            values=tuple(sorted(self.values, key=lambda value: -abs(value.growth_nbytes))),
         )
 
 

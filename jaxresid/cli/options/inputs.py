@@ -68,7 +68,12 @@ class TargetOptions:
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --mode, how the target is judged, the options of places and of `function_options`."""
-    command = option(
+    return function_options(place_options(mode_option(command)))
+
+
+def mode_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --mode."""
+    return option(
         "--mode",
         group=Group.INPUTS,
         type=click.Choice(get_args(Mode)),
@@ -78,13 +83,22 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         " itself, and those are reported. auto: step if TARGET takes gradients and returns"
         " something other than one real scalar, else function.",
     )(command)
-    return function_options(place_options(command))
 
 
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add TARGET and its options; the command receives them as one `TargetOptions`."""
 
-    @named_targets.target_argument
+    @functools.wraps(command)
+    def wrapped(**options: Any) -> Any:
+        chosen, others = own_options(click.get_current_context(), options)
+        return command(chosen, **others)
+
+    return named_targets.target_argument(input_options(wrapped))
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what TARGET is called with; the command receives each of them."""
+
     @option(
         "--arg",
         group=Group.INPUTS,
@@ -156,11 +170,10 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--has-aux", is_flag=True, group=Group.INPUTS, help="The function returns (output, aux)."
     )
     @functools.wraps(command)
-    def wrapped(**options: Any) -> Any:
-        chosen, others = own_options(click.get_current_context(), options)
-        return command(chosen, **others)
+    def added(**options: Any) -> Any:
+        return command(**options)
 
-    return wrapped
+    return added
 
 
 def own_options(

@@ -1,0 +1,1 @@
+"""Differences between two reports as text and as Markdown."""

@@ -1,0 +1,201 @@
+"""Differences as text, Markdown and JSON."""
+
+import io
+import json
+from dataclasses import replace
+from importlib import resources
+
+import jax
+import jax.numpy as jnp
+import jsonschema
+import pytest
+from rich.console import Console
+
+import jaxresid
+from jaxresid.model import CheckpointDifference, LineDifference, Location, ValueDifference
+from jaxresid.render.diff.markdown import code, render_markdown
+from jaxresid.render.diff.text import render_difference, render_differences
+from jaxresid.units import format_bytes
+from tests.small import f32
+
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+
+def wider(w, x):
+    x = x + jnp.cos(x)
+    return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+
+def checkpointed(w, x):
+    return jnp.sum(jax.checkpoint(lambda w, x: jnp.tanh(jnp.tanh(x @ w)))(w, x) ** 2)
+
+
+def reported(function):
+    found = jaxresid.inspect(function, on="gpu:h100")(f32(64, 64), f32(128, 64))
+    return replace(found, target=replace(found.target, name="model.py:loss"))
+
+
+SAME = jaxresid.diff(reported(loss), reported(loss), labels=("main", "working tree"))
+MORE = jaxresid.diff(reported(loss), reported(wider), labels=("main", "working tree"))
+LESS = jaxresid.diff(reported(wider), reported(checkpointed), labels=("main", "working tree"))
+
+
+def shown(difference, width=80, **options):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(render_difference(difference, **options))
+    return console.file.getvalue()
+
+
+def test_what_is_the_same_is_two_lines():
+    assert shown(SAME).splitlines() == [
+        f"No difference: keeps {format_bytes(SAME.after.totals.computed_nbytes)}, peak about"
+        f" {format_bytes(SAME.after.peak_nbytes)}.",
+        f"model.py:loss: main → working tree · on gpu:h100 · jax {jax.__version__}",
+    ]
+
+
+def test_the_first_sentence_says_what_changed_and_where():
+    text = shown(MORE)
+    line = wider.__code__.co_firstlineno + 1
+    first = " ".join(text.split()).partition(". ")[0]
+    assert first.startswith(f"Keeps {format_bytes(MORE.kept_growth_nbytes)} more (+")
+    assert f"at tests/render/test_render_diff.py:{line} in wider" in first
+    assert f"tests/render/test_render_diff.py:{line} wider" in text
+    assert "+ f32[128,64]" in text
+
+
+def test_what_is_less_has_a_minus():
+    text = shown(LESS)
+    assert text.startswith("Keeps ")
+    assert " less (−" in text
+    assert "1 checkpoint added" in text
+    assert "recompute" in text
+
+
+def many(count):
+    """A difference of so many lines of code and checkpoints, with long names."""
+    checkpoint = LESS.checkpoints[0].after
+    lines = [
+        LineDifference(
+            before=None,
+            after=Location("a/long/path/to/model.py", i, 0, "Transformer.block.attend", "x" * 200),
+            scope="trunk/layers/*/attention",
+            kept_before_nbytes=0,
+            kept_after_nbytes=(count - i) << 20,
+            peak_after_nbytes=5 << 20,
+            values=tuple(
+                ValueDifference("added", 12, p, None, None, None, SAME_AVAL)
+                for p in ("tanh", "sub", "mul", "exp")
+            ),
+        )
+        for i in range(count)
+    ]
+    checkpoints = [
+        CheckpointDifference(checkpoint, replace(checkpoint, policy="dots_saveable"), ("policy",))
+    ] * count
+    return replace(MORE, lines=tuple(lines), checkpoints=tuple(checkpoints))
+
+
+SAME_AVAL = reported(loss).residuals[0].aval
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("difference", [SAME, MORE, LESS, many(1), many(7), many(40)])
+def test_it_is_a_screen(difference, width):
+    rows = shown(difference, width).splitlines()
+    assert max(map(len, rows)) <= width
+    assert len(rows) <= 24
+
+
+def test_all_shows_all():
+    text = shown(many(40), all=True)
+    assert text.count("model.py:") >= 40
+    assert "--all" not in text
+    short = shown(many(40))
+    assert "--all shows them" in short
+    assert "model.py:39" not in short
+
+
+def test_several_are_one_below_the_other():
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render_differences([SAME, MORE]))
+    text = console.file.getvalue()
+    assert text.index("No difference") < text.index("\n\n") < text.index("Keeps")
+
+
+def schema():
+    file = resources.files("jaxresid") / "schema" / "diff.schema.json"
+    loaded = json.loads(file.read_text())
+    jsonschema.Draft202012Validator.check_schema(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize("difference", [SAME, MORE, LESS, many(2)])
+def test_json(difference, tmp_path):
+    value = json.loads(difference.to_json())
+    jsonschema.validate(value, schema())
+    difference.save(tmp_path / "diff.json")
+    assert jaxresid.load(tmp_path / "diff.json", jaxresid.Difference) == difference
+
+
+def test_every_key_is_required():
+    def objects(value):
+        if isinstance(value, dict):
+            if "properties" in value:
+                yield value
+            for each in value.values():
+                yield from objects(each)
+        elif isinstance(value, list):
+            for each in value:
+                yield from objects(each)
+
+    for each in objects(schema()):
+        assert each["required"] == list(each["properties"])
+        assert each["additionalProperties"] is False
+
+
+def test_markdown_has_a_heading_a_table_and_folded_details():
+    text = render_markdown([MORE, SAME])
+    first, second = text.split("\n\n### ")
+    assert first.startswith("### `model.py:loss`: keeps ")
+    assert "| kept | " in first
+    assert first.count("<details>") == first.count("</details>") >= 1
+    assert second.startswith("`model.py:loss`: no difference")
+    assert "<details>" not in second
+
+
+def test_markdown_of_a_table_has_as_many_cells_everywhere():
+    for table in render_markdown([many(60), LESS]).split("\n\n"):
+        rows = [row for row in table.splitlines() if row.startswith("|")]
+        cells = {row.replace("\\|", "").count("|") for row in rows}
+        assert len(cells) <= 1
+
+
+@pytest.mark.parametrize(
+    "bad", ["a | b", "`x`", "<img src=x>", "```", "@everyone", "[a](b)", "\n# H"]
+)
+def test_nothing_of_the_code_is_markup(bad):
+    line = replace(MORE.lines[0], after=replace(MORE.lines[0].after, code=bad), scope=bad)
+    side = replace(MORE.before, label=bad)
+    text = render_markdown([replace(MORE, lines=(line,), before=side, notes=(bad,))])
+    prose = "".join(part for i, part in enumerate(text.split("`")) if i % 2 == 0)
+    assert "<img" not in prose.replace("\\<", "")
+    assert "\n# H" not in text
+    assert "@everyone" not in prose
+    rows = [row for row in text.splitlines() if row.startswith("| +")]
+    assert all(row.replace("\\|", "").count("|") == 6 for row in rows)
+
+
+def test_inline_code():
+    assert code("x") == "`x`"
+    assert code("a`b") == "``a`b``"
+    assert code("`a`") == "`` `a` ``"
+    assert code("a|b") == "`a\\|b`"
+    assert code("") == ""
+
+
+def test_print(capsys):
+    SAME.print()
+    assert capsys.readouterr().out.startswith("No difference")

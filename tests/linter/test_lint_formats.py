@@ -125,6 +125,32 @@ SARIF = json.loads((DATA / "sarif-2.1.0.json").read_text())
 # People ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("message", "said", "why"),
+    [
+        ("it saves nothing: peak stays. It costs", "it saves nothing", "peak stays. It costs"),
+        ("3.50 GiB kept. They need not: widen", "3.50 GiB kept", "They need not: widen"),
+        ("nothing more", "nothing more", ""),
+    ],
+)
+def test_a_finding_of_a_trace_says_first_what_is_wrong(message, said, why):
+    figures = {"on": "gpu:h100", "profile": "gpu", "jax": "0.12.0", "peak_nbytes": 17}
+    v = dataclasses.replace(USELESS, message=message, why="", measured=figures)
+    lines = one("text", v, width=80).splitlines()
+    assert f" {said} (" in lines[0]
+    assert ([f"why: {why}"] if why else []) == [line for line in lines if line.startswith("why")]
+    assert "figures: estimated for gpu:h100, jax 0.12.0" in lines
+    assert "measured" not in one("text", v)
+    assert "17" not in one("text", v)  # the message has the figures that a reader needs
+    by_xla = one("text", dataclasses.replace(v, measured={**figures, "by": "xla"}), width=80)
+    assert "figures: XLA's for gpu:h100, jax 0.12.0" in by_xla
+    on_cpu = one("text", dataclasses.replace(v, measured={**figures, "on": "cpu", "profile": None}))
+    assert "figures: XLA's for cpu, jax 0.12.0" in on_cpu
+    late = {**figures, "by": "estimate", "unconfirmed": "no time"}
+    unconfirmed = one("text", dataclasses.replace(v, measured=late), width=120)
+    assert "estimated for gpu:h100, jax 0.12.0; unconfirmed by XLA: no time" in unconfirmed
+
+
 def test_text():
     assert (
         rendered("text", width=60)
@@ -151,7 +177,6 @@ warning: JXR101 [*] The checkpoint saves nothing: 100%, really (checkpointed-los
 why: What it recomputes was saved as well, so that the step
      only gets slower.
 help: checkpoint the layers instead
-measured: saved_bytes 0; share None; shapes [[2, 3]]
 note: src/train.py:9:1: differentiated here
 fix: Remove the checkpoint (safe)
 

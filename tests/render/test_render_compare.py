@@ -65,6 +65,13 @@ gpt.py:loss  jax 0.12.0
 on tpu:v5p  95.00 GiB per device; as asked
 differentiated: x, stacked (2 leaves)
 
+knee: E dots_with_no_batch_dims_saveable: peak 3.12 GiB instead of 14.12 GiB,
+  for 4.8% more FLOPs
+lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
+  more FLOPs
+B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
+  instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
+
 policies at scan-bodies  gpt.py:49 (layer) ×12 trips
 
        peak   kept    recompute   time
@@ -100,12 +107,6 @@ peak, GiB
         0.0%                                                 33.3%
 recompute, % of the FLOPs without checkpoints
 
-knee: E dots_with_no_batch_dims_saveable: peak 3.12 GiB instead of 14.12 GiB,
-  for 4.8% more FLOPs
-lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
-  more FLOPs
-B as written: E dots_with_no_batch_dims_saveable has a lower peak (3.12 GiB
-  instead of 7.90 GiB) and recomputes less (4.8% of the FLOPs instead of 17.0%)
 Peak, FLOPs and time are estimates, the time from the chip's published figures.
 The time was not checked for tpu:v5p.
 No interval: too few programs were compiled to say how far off this estimate is."""

@@ -263,8 +263,13 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     found = entries(comparison)
     parts: list[RenderableType] = [
         heading(comparison.target, comparison.jax, comparison.mesh, [comparison.place]),
-        *_where(comparison),
     ]
+    sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
+    sentences += compiled_takeaways(found)
+    if not found:
+        sentences.append("no policy gave figures")
+    parts += [BrokenNames(Text(s, "bold")) for s in sentences]
+    parts += [Text(), *_where(comparison)]
     if found:
         parts += [Text(), _Table(comparison, found, encoding)]
         parts.append(
@@ -280,11 +285,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     if plotted(points):
         title = "XLA's peak" if all(e.row.by == "xla" for e in found) else "peak"
         parts += [Text(), _Plot(points, _bytes_unit(found), encoding, title)]
-    sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
-    sentences += compiled_takeaways(found)
-    if not found:
-        sentences.append("no policy gave figures")
-    parts += [Text(), *(BrokenNames(Text(s, "bold")) for s in sentences)]
+    parts += [Text()]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in comparison.warnings]
     parts += [Text(remark, style="dim") for remark in remarks(comparison) if found]
     return Group(*parts)

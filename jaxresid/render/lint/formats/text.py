@@ -1,18 +1,19 @@
 """The `text` format, for a terminal.
 
-Each finding is shown with its source, why it matters, and what to do.
+Each finding is shown with its source, why it matters, and what to do. That of a trace says first
+what is wrong, and its figures and the reason below the source.
 """
 
 from __future__ import annotations
 
-import math
+import re
+from collections.abc import Mapping
 
 from jaxresid.render.lint.excerpt import excerpt, gutter_width
 from jaxresid.render.lint.layout import Paint, labelled, painter
-from jaxresid.render.lint.run import Run, label, plain, position
+from jaxresid.render.lint.run import Run, label, position
 from jaxresid.render.lint.summary import summary_lines
 from jaxresid.safe_text import one_line, visible
-from jaxresid.units import format_bytes, format_flops
 from jaxresid.violations import Fix, Violation
 
 
@@ -28,18 +29,18 @@ def render(run: Run) -> str:
 def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
     source = run.lines(v.path, v.cell)
     margin = " " * gutter_width(source, v.span)
+    said, why = _said(v)
     lines = [
-        _header(run, v, paint),
+        _header(run, v, said, paint),
         f"{margin}{paint('gutter', '-->')} {_position(run, v.path, v)}",
         *excerpt(source, v.span, run.width, paint, v.severity),
     ]
-    if v.why:
-        lines += labelled("why", v.why, run.width, paint)
+    if why:
+        lines += labelled("why", why, run.width, paint)
     if v.help:
         lines += labelled("help", v.help, run.width, paint)
-    if v.measured:
-        measured = "; ".join(_figure(key, value) for key, value in v.measured.items())
-        lines += labelled("measured", measured, run.width, paint)
+    if by := _by(v.measured):
+        lines += labelled("figures", by, run.width, paint)
     for related in v.related:
         where = visible(position(run.relative(related.path), related.cell, related.span))
         lines.append(f"{paint('label', 'note:')} {where}: {one_line(related.message)}")
@@ -52,11 +53,22 @@ def _position(run: Run, path: str, v: Violation) -> str:
     return visible(position(run.relative(path), v.cell, v.span))
 
 
-def _header(run: Run, v: Violation, paint: Paint) -> str:
+def _said(v: Violation) -> tuple[str, str]:
+    """Return what is wrong, and why.
+
+    The message of a finding of a trace says both, the reason after its first colon or sentence.
+    """
+    if v.why or not v.measured:
+        return v.message, v.why
+    parts = re.split(r"(?<!\d): |\. (?=[A-Z])", v.message, maxsplit=1)
+    return parts[0], "".join(parts[1:])
+
+
+def _header(run: Run, v: Violation, said: str, paint: Paint) -> str:
     parts = [paint(v.severity, f"{v.severity}:"), paint("bold", visible(label(v)))]
     if run.fixable(v):
         parts.append(f"[{paint('info', '*')}]")
-    parts.append(paint("bold", one_line(v.message)))
+    parts.append(paint("bold", one_line(said)))
     if v.code != v.name:
         parts.append(paint("dim", visible(f"({v.name})")))
     return " ".join(parts)
@@ -66,12 +78,17 @@ def _applicability(fix: Fix) -> str:
     return "safe" if fix.applicability == "safe" else "unsafe: --unsafe-fixes"
 
 
-def _figure(key: str, value: object) -> str:
-    """Return a measured value as text; its unit is in its key."""
-    if isinstance(value, int) and key.endswith("nbytes"):
-        return f"{key.removesuffix('_nbytes')} {format_bytes(value)}"
-    if isinstance(value, int) and key.endswith("flops"):
-        return f"{key.removesuffix('_flops')} {format_flops(value)}"
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{key} {value:.3g}"
-    return f"{key} {plain(value)}"
+def _by(measured: Mapping[str, object]) -> str:
+    """Return whose figures those in a message are: `estimated for gpu:h100, jax 0.12.0`.
+
+    The text is empty where the place is not known.
+    """
+    on = measured.get("on")
+    if on is None:
+        return ""
+    is_by_xla = measured.get("by") == "xla" or measured.get("profile") is None
+    text = f"XLA's for {on}" if is_by_xla else f"estimated for {on}"
+    if "jax" in measured:
+        text += f", jax {measured['jax']}"
+    unconfirmed = measured.get("unconfirmed")
+    return f"{text}; unconfirmed by XLA: {unconfirmed}" if unconfirmed else text

@@ -16,8 +16,8 @@ from jaxresid.units import parse_bytes
 NAME = "jaxresid.lock"
 _VERSION = 1
 _HEAD = """\
-# What the targets of pyproject.toml keep and take; `jaxresid check --update` writes this file.
-# Sizes are rounded up. Where one grows by more than max-growth, `jaxresid check` fails.
+# What targets keep and take, rounded up: `jaxresid check --update` writes it.
+# Where one grows by more than its max-growth, `jaxresid check` fails.
 """
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

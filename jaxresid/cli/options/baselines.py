@@ -110,9 +110,9 @@ def earlier_of(
                     f"{shown} has no `{each.name}`; `jaxresid check --update` writes it there"
                 )
         return {each.name: Earlier(shown, known[each.name]) for each in targets}
-    from jaxresid.elsewhere.git import is_revision, repository_of
+    from jaxresid.cli.options.sides import is_in_git
 
-    if repository_of(Path.cwd()) is None or not is_revision(text, Path.cwd()):
+    if not is_in_git(text):
         raise InputsError(
             f"--baseline {text}: there is no such file, and no such revision of git here"
         )

@@ -38,7 +38,8 @@ class EqnSite:
 
 
 _NONE = EqnSite()
-_Key = tuple[tuple[Frame, ...], str]
+# The id of an eqn's frames, see `Stack.frames`, and the name of its primitive.
+_Key = tuple[int, str]
 
 
 class CallSites:
@@ -69,12 +70,14 @@ class CallSites:
 
     def _match(self, primal: Jaxpr, forward: Jaxpr, above: tuple[Frame, ...]) -> dict[int, EqnSite]:
         twins: dict[_Key, list[EqnSite]] = defaultdict(list)
-        by_frames: dict[tuple[Frame, ...], list[EqnSite]] = defaultdict(list)
-        eqns = [(e, self._frames.of(e).frames, jax_compat.primitive_name(e)) for e in forward.eqns]
+        by_frames: dict[int, list[EqnSite]] = defaultdict(list)
+        eqns = [
+            (e, id(self._frames.of(e).frames), jax_compat.primitive_name(e)) for e in forward.eqns
+        ]
         # Of a checkpoint within a checkpoint, the inner one still stands in the forward jaxpr.
         unopened = {self._frames.of(e) for e, _, name in eqns if name == "remat"}
         for site in self._flat(primal, above, _NONE, unopened):
-            frames = self._frames.of(site.twin).frames
+            frames = id(self._frames.of(site.twin).frames)
             twins[frames, jax_compat.primitive_name(site.twin)].append(site)
             by_frames[frames].append(site)
         seen: dict[_Key, Iterator[EqnSite]] = {}
@@ -82,7 +85,7 @@ class CallSites:
         for _, frames, name in eqns:
             count[frames, name] += 1
         sites: dict[int, EqnSite] = {}
-        latest: dict[tuple[Frame, ...], EqnSite] = {}
+        latest: dict[int, EqnSite] = {}
         for eqn, frames, name in eqns:
             candidates = twins.get((frames, name), [])
             if len(candidates) == count[frames, name]:
@@ -91,7 +94,8 @@ class CallSites:
             elif candidates:
                 site = _common(candidates)
             else:  # made by a derivative rule: it stands beside the eqn that it differentiates
-                beside = latest.get(frames) if frames else None  # no frames tell nothing apart
+                # No frames tell nothing apart.
+                beside = latest.get(frames) if self._frames.of(eqn).frames else None
                 site = beside or _common(by_frames.get(frames, []))
                 site = replace(site, twin=None)
             if site != _NONE:

@@ -68,13 +68,17 @@ class Frame:
     lasti: int
     kind: str
 
+    def __hash__(self) -> int:
+        # Frames are looked up by the thousand, and the hash of a code object goes through it all.
+        return self.code.co_firstlineno << 16 ^ self.lasti
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     """The frames of one eqn.
 
     Attributes:
-      frames: the frames, outermost first.
+      frames: the frames, outermost first; one object for all equal ones that a reader returns.
       rooted: whether the traceback reaches our own call of the target; if not, JAX cut the frames
         above the innermost traced function (0.7.1 and later) or cached another caller's.
       whole: whether the traceback is uncut: it is rooted or goes down to the interpreter's start.
@@ -105,6 +109,7 @@ class Frames:
         self.own = tuple(os.path.join(os.path.abspath(path), "") for path in own)
         self.cwd = os.path.join(cwd or os.getcwd(), "")
         self.stack = functools.cache(self._stack)
+        self._shared: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
         self.kind = functools.cache(self._kind)
         self.location = functools.cache(self._location)
 
@@ -159,8 +164,12 @@ class Frames:
                 frames.append(Frame(code, lasti, kind))
         # An uncut traceback goes down to the interpreter's start.
         whole = rooted or (bool(codes) and codes[-1].co_name == "<module>")
+        made = tuple(reversed(frames))
         return Stack(
-            tuple(reversed(frames)), rooted, whole, tuple(dict.fromkeys(reversed(transforms)))
+            self._shared.setdefault(made, made),
+            rooted,
+            whole,
+            tuple(dict.fromkeys(reversed(transforms))),
         )
 
     def _kind(self, file: str, function: str) -> str:

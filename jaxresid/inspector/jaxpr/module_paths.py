@@ -119,8 +119,10 @@ class ModulePaths:
         return path[:-1] if self._is_list[key] else path
 
     def _has_methods(self, level: Level) -> bool:
-        stacks = {self._levels.frames.of(eqn) for eqn in level.jaxpr.eqns}
-        return any(is_module_method(frame) for stack in stacks for frame in stack.frames)
+        stacks = map(self._levels.frames.of, level.jaxpr.eqns)
+        each = {id(stack): stack.frames for stack in stacks}  # one object for one traceback
+        frames = {frame for found in each.values() for frame in found}
+        return any(map(is_module_method, frames))
 
     def _inputs(self, level: Level) -> dict[Var, Path]:
         """Return the parameters among a level's variables, in whatever form, with their paths."""

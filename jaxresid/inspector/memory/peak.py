@@ -235,16 +235,13 @@ def _kept(program: Program) -> dict[str, set[Value]]:
 
 
 def _add_kept(block: Block, residuals: set[Value], gradients: set[Value]) -> None:
-    makers = {v: op for op in block.ops for v in op.results}
+    ahead = {v for op in block.ops if op.phase == FORWARD for v in op.results}
+    behind = {v for op in block.ops if op.phase == BACKWARD for v in op.results}
     for op in block.ops:
-        for v in op.operands:
-            made = makers.get(v)
-            if made is None:
-                continue
-            if made.phase == FORWARD and op.phase in (RECOMPUTE, BACKWARD):
-                residuals.add(v)
-            elif made.phase == BACKWARD and op.phase == UPDATE:
-                gradients.add(v)
+        if op.phase in (RECOMPUTE, BACKWARD):
+            residuals.update(ahead.intersection(op.operands))
+        elif op.phase == UPDATE:
+            gradients.update(behind.intersection(op.operands))
         for body in op.bodies:
             _add_kept(body, residuals, gradients)
     # A buffer goes by the value that was first in it, before it was transposed or reshaped.

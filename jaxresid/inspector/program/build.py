@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.sharding import Sharding
@@ -75,7 +75,7 @@ def value_and_gradients(traced: Trace) -> Program:
     forward, backward = traced.forward, traced.backward
     sharding = traced.sharding
     record = None if sharding is None else _InlinedValues()
-    build = _Builder(record=record)
+    build = _Builder(_Reader(as_written=False), record)
     inputs = [_value(v) for v in [*forward.constvars, *forward.invars]]
     made = build.inline(forward, inputs, InlineContext(tags="jvp(", top=forward))
     primal, kept = made[: traced.num_outputs], made[traced.num_outputs :]
@@ -134,7 +134,7 @@ def program_of_jaxpr(
       sharding: how it is split over a mesh; None for one device.
     """
     record = None if sharding is None else _InlinedValues()
-    build = _Builder(as_written, record)
+    build = _Builder(_Reader(as_written), record)
     arguments = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
     made = build.inline(jaxpr, arguments, InlineContext(top=jaxpr))
     block = Block(tuple(arguments), tuple(build.ops), tuple(made))
@@ -186,51 +186,144 @@ class _InlinedValues:
     local: set[Op] = field(default_factory=set)
 
 
+@dataclass(slots=True, eq=False)
+class _Step:
+    """What is known of an eqn wherever its jaxpr is called.
+
+    Attributes:
+      eqn: the eqn.
+      name: its primitive.
+      operands: what it reads: variables, and the ids of literals.
+      number: what makes two plain eqns on equal operands equal; None if nothing does.
+      phase: the phase of a plain eqn; None for one that is no op of its own, or has bodies.
+      results: a value like each of its results, for a plain eqn.
+    """
+
+    eqn: Final[Eqn]
+    name: Final[str]
+    operands: Final[tuple[Var | int, ...]]
+    number: Final[int | None] = None
+    phase: Final[str | None] = None
+    results: Final[tuple[Value, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The eqns of a jaxpr, read once.
+
+    Attributes:
+      jaxpr: the jaxpr, which is kept: it is found by its id.
+      steps: its eqns in order.
+      literals: the literals that they read, by their ids.
+    """
+
+    jaxpr: Jaxpr
+    steps: tuple[_Step, ...]
+    literals: Mapping[Any, Value]
+
+
+class _Reader:
+    """A reader of jaxprs that looks at each once for all that call it: layers share theirs.
+
+    Args:
+      as_written: see `program_of_jaxpr`.
+    """
+
+    def __init__(self, as_written: bool) -> None:
+        self.as_written = as_written
+        self._steps: dict[tuple[int, str], _Steps] = {}
+        # By the id of an aval, which is kept: JAX gives one to many variables.
+        self._types: dict[int, tuple[Aval, Value]] = {}
+        self._numbers: dict[Hashable, int] = {}
+
+    def steps(self, jaxpr: Jaxpr, tags: str) -> _Steps:
+        """Return the eqns of a jaxpr that is called under these name stacks."""
+        found = self._steps.get((id(jaxpr), tags))
+        if found is None:
+            literals = {
+                id(v): _literal(v)
+                for eqn in jaxpr.eqns
+                for v in eqn.invars
+                if jax_compat.is_literal(v)
+            }
+            steps = tuple([self._step(eqn, tags) for eqn in jaxpr.eqns])
+            found = self._steps[id(jaxpr), tags] = _Steps(jaxpr, steps, literals)
+        return found
+
+    def _step(self, eqn: Eqn, tags: str) -> _Step:
+        name = jax_compat.primitive_name(eqn)
+        operands = tuple([id(v) if jax_compat.is_literal(v) else v for v in eqn.invars])
+        if not (name == "name" and self.as_written) and (
+            name in _SAME
+            or name == "optimization_barrier"
+            or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn))
+            or nests(eqn)
+        ):
+            return _Step(eqn, name, operands)
+        phase = phase_of(f"{tags}/{jax_compat.name_stack(eqn)}")
+        results = tuple([self._type(v) for v in eqn.outvars])
+        return _Step(eqn, name, operands, self._number(eqn, name), phase, results)
+
+    def _type(self, var: Var) -> Value:
+        aval = var.aval
+        known = self._types.get(id(aval))
+        if known is None:
+            known = self._types[id(aval)] = aval, _value(var)
+        return known[1]
+
+    def _number(self, eqn: Eqn, name: str) -> int | None:
+        if self.as_written or eqn.effects:
+            return None
+        # What a primitive makes follows from its operands and params, which it orders. A number
+        # has its hash at hand.
+        with contextlib.suppress(TypeError):
+            key = (name, *jax_compat.params(eqn).items())
+            return self._numbers.setdefault(key, len(self._numbers))
+        return None
+
+
 class _Builder:
     """A builder that inlines jaxprs into one list of ops."""
 
-    def __init__(
-        self,
-        as_written: bool = False,
-        record: _InlinedValues | None = None,
-    ) -> None:
+    def __init__(self, reader: _Reader, record: _InlinedValues | None = None) -> None:
         self.ops: list[Op] = []
+        self._reader = reader
         self._record = record
-        self._as_written = as_written
         self._known: dict[Hashable, tuple[Value, ...]] = {}
-        self._phases: dict[tuple[str, int], str] = {}
-        # By the id of an aval, which is kept: JAX gives one to many variables.
-        self._types: dict[int, tuple[Aval, Value]] = {}
-        self._keys: dict[int, int | None] = {}
-        self._numbers: dict[Hashable, int] = {}
 
     def inline(
         self, jaxpr: Jaxpr, arguments: Sequence[Value], context: InlineContext
     ) -> list[Value]:
         """Add the ops of a jaxpr called with `arguments` (constants first); return its results."""
-        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], arguments, strict=True))
-        for eqn in jaxpr.eqns:
-            operands = [_literal(v) if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
-            for var, made in zip(eqn.outvars, self._results(eqn, operands, context), strict=True):
+        read = self._reader.steps(jaxpr, context.tags)
+        env: dict[Any, Value] = dict(zip([*jaxpr.constvars, *jaxpr.invars], arguments, strict=True))
+        env.update(read.literals)
+        for step in read.steps:
+            operands = [env[v] for v in step.operands]
+            results: Sequence[Value]
+            if step.phase is None:
+                results = self._results(step.eqn, step.name, operands, context)
+            else:
+                results = self._add_plain(step, step.phase, operands, context)
+            for var, made in zip(step.eqn.outvars, results, strict=True):
                 env[var] = made
         if self._record is not None:
             for var, made in env.items():
-                self._record.values.setdefault(var, made)
+                if not isinstance(var, int):
+                    self._record.values.setdefault(var, made)
         return [_literal(v) if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
-    def _results(self, eqn: Eqn, operands: list[Value], context: InlineContext) -> Sequence[Value]:
-        name = jax_compat.primitive_name(eqn)
-        if name == "name" and self._as_written:
-            return self._add_plain(name, eqn, operands, context)
-        if name in _SAME or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn)):
-            if name == "sharding_constraint" and self._record is not None:
-                self._pin(operands[0], jax_compat.params(eqn)["sharding"])
-            return operands[:1]
+    def _results(
+        self, eqn: Eqn, name: str, operands: list[Value], context: InlineContext
+    ) -> Sequence[Value]:
+        """Return the results of an eqn that is no op of its own, or has bodies."""
         if name == "optimization_barrier":
             return self._barrier(eqn, operands, context, (True,) * len(operands))
         inner = nests(eqn)
         if not inner:
-            return self._add_plain(name, eqn, operands, context)
+            if name == "sharding_constraint" and self._record is not None:
+                self._pin(operands[0], jax_compat.params(eqn)["sharding"])
+            return operands[:1]
         if inner[0].kind == "call":
             return self._call(name, eqn, inner[0], operands, context)
         return self._bodies(name, eqn, inner, operands, context)
@@ -241,55 +334,23 @@ class _Builder:
             self._record.pins.setdefault(value, split)
 
     def _add_plain(
-        self, name: str, eqn: Eqn, operands: list[Value], context: InlineContext
+        self, step: _Step, phase: str, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
-        number = None if self._as_written else self._key(eqn, name)
         key: Hashable = None
-        if number is not None:
-            key = (number, *[v if v.literal is None else (v.literal, v.dtype) for v in operands])
+        if step.number is not None:
+            same = [v if v.literal is None else (v.literal, v.dtype) for v in operands]
+            key = (step.number, *same)
             known = self._known.get(key)
             if known is not None:
                 return known
-        results = tuple([self._value(v) for v in eqn.outvars])
-        op = Op(name, tuple(operands), results, eqn, context, self._phase(eqn, context))
-        if name in COLLECTIVES and (exchange := written(op)) is not None:
+        results = tuple([v.copy() for v in step.results])
+        op = Op(step.name, tuple(operands), results, step.eqn, context, phase)
+        if step.name in COLLECTIVES and (exchange := written(op)) is not None:
             op = replace(op, collectives=(exchange,))
         self._add(op)
         if key is not None:
             self._known[key] = results
         return results
-
-    def _value(self, var: Var) -> Value:
-        """Return a new value of the type of a variable."""
-        aval = var.aval
-        known = self._types.get(id(aval))
-        if known is not None:
-            return known[1].copy()
-        made = _value(var)
-        self._types[id(aval)] = aval, made
-        return made
-
-    def _phase(self, eqn: Eqn, context: InlineContext) -> str:
-        """Return the phase of an eqn, looked up once for all layers that share it."""
-        key = context.tags, id(eqn)
-        found = self._phases.get(key)
-        if found is None:
-            found = self._phases[key] = _phase(eqn, context)
-        return found
-
-    def _key(self, eqn: Eqn, name: str) -> int | None:
-        """Return what makes two eqns on equal operands equal; None if nothing does."""
-        found = self._keys.get(id(eqn), -1)
-        if found == -1:
-            found = None
-            if not eqn.effects:
-                # What a primitive makes follows from its operands and params, which it orders.
-                # A number has its hash at hand.
-                with contextlib.suppress(TypeError):
-                    key = (name, *jax_compat.params(eqn).items())
-                    found = self._numbers.setdefault(key, len(self._numbers))
-            self._keys[id(eqn)] = found
-        return found
 
     def _barrier(
         self, eqn: Eqn, operands: Sequence[Value], context: InlineContext, held: Sequence[bool]
@@ -396,7 +457,7 @@ class _Builder:
         self.ops.append(op)
 
     def _body(self, jaxpr: Jaxpr, context: InlineContext) -> Block:
-        return _body(_Builder(self._as_written, self._record), jaxpr, context)
+        return _body(_Builder(self._reader, self._record), jaxpr, context)
 
 
 def _body(build: _Builder, jaxpr: Jaxpr, context: InlineContext) -> Block:

@@ -105,8 +105,8 @@ class Fusions:
 
 def fusions(block: Block, profile: Profile) -> Fusions:
     """Return what is fused in a block, and what is materialised."""
-    block = _simplified(block, _readers(block), profile)
     readers = _readers(block)
+    block = _simplified(block, readers, profile)
     held = _always_materialized(block, profile)
     fusible = {op for op in block.ops if is_fusible(op)}
     post_dominators = _post_dominators(block, held, readers, fusible)
@@ -175,8 +175,10 @@ def _readers(block: Block) -> dict[Value, list[Op]]:
     return found
 
 
-def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]], profile: Profile) -> Block:
+def _simplified(block: Block, readers: dict[Value, list[Op]], profile: Profile) -> Block:
     """Return the block with ops marked that are elementwise, or a sum, though they do not look so.
+
+    Those are put into `readers`, too.
 
     Dots that sum over nothing are products, one-hot scatters are comparisons; and what is too
     expensive to be computed twice may be read once.
@@ -199,7 +201,13 @@ def _simplified(block: Block, readers: Mapping[Value, Sequence[Op]], profile: Pr
             reading = readers.get(op.results[0], ())
             is_single = len(reading) == 1 and reading[0].name in _READING
             kind = Elementwise if is_single else None
-        ops.append(op if kind is None else kind(*(getattr(op, f.name) for f in fields(op))))
+        if kind is None:
+            ops.append(op)
+            continue
+        marked = kind(*(getattr(op, f.name) for f in fields(op)))
+        for v in set(op.operands):
+            readers[v] = [marked if reader is op else reader for reader in readers[v]]
+        ops.append(marked)
     return replace(block, ops=tuple(ops))
 
 

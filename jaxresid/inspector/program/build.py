@@ -75,7 +75,7 @@ def value_and_gradients(traced: Trace) -> Program:
     forward, backward = traced.forward, traced.backward
     sharding = traced.sharding
     record = None if sharding is None else _InlinedValues()
-    build = _Builder(_Reader(as_written=False), record)
+    build = _Builder(JaxprReader(), record)
     inputs = [_value(v) for v in [*forward.constvars, *forward.invars]]
     made = build.inline(forward, inputs, InlineContext(tags="jvp(", top=forward))
     primal, kept = made[: traced.num_outputs], made[traced.num_outputs :]
@@ -123,6 +123,7 @@ def program_of_jaxpr(
     *,
     as_written: bool = False,
     sharding: Sharding | None = None,
+    reader: JaxprReader | None = None,
 ) -> Program:
     """Return the program of an open jaxpr as it stands.
 
@@ -132,9 +133,10 @@ def program_of_jaxpr(
       outputs: the roles of its outputs.
       as_written: leave checkpoint_names as ops, and what is computed twice.
       sharding: how it is split over a mesh; None for one device.
+      reader: what has read other programs, not `as_written`, that share eqns with this one.
     """
     record = None if sharding is None else _InlinedValues()
-    build = _Builder(_Reader(as_written), record)
+    build = _Builder(reader or JaxprReader(as_written=as_written), record)
     arguments = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
     made = build.inline(jaxpr, arguments, InlineContext(top=jaxpr))
     block = Block(tuple(arguments), tuple(build.ops), tuple(made))
@@ -222,16 +224,19 @@ class _Steps:
     literals: Mapping[Any, Value]
 
 
-class _Reader:
-    """A reader of jaxprs that looks at each once for all that call it: layers share theirs.
+class JaxprReader:
+    """A reader of jaxprs that looks at each jaxpr, and each eqn, once for all programs.
+
+    Layers share what they call, and variants of a step most of what is done with its gradients.
 
     Args:
-      as_written: see `program_of_jaxpr`.
+      as_written: whether to leave checkpoint_names as ops, and what is computed twice.
     """
 
-    def __init__(self, as_written: bool) -> None:
+    def __init__(self, *, as_written: bool = False) -> None:
         self.as_written = as_written
         self._steps: dict[tuple[int, str], _Steps] = {}
+        self._eqns: dict[tuple[int, str], _Step] = {}
         # By the id of an aval, which is kept: JAX gives one to many variables.
         self._types: dict[int, tuple[Aval, Value]] = {}
         self._numbers: dict[Hashable, int] = {}
@@ -246,11 +251,18 @@ class _Reader:
                 for v in eqn.invars
                 if jax_compat.is_literal(v)
             }
-            steps = tuple([self._step(eqn, tags) for eqn in jaxpr.eqns])
+            known = self._eqns
+            steps = tuple(
+                [known.get((id(eqn), tags)) or self._step(eqn, tags) for eqn in jaxpr.eqns]
+            )
             found = self._steps[id(jaxpr), tags] = _Steps(jaxpr, steps, literals)
         return found
 
     def _step(self, eqn: Eqn, tags: str) -> _Step:
+        step = self._eqns[id(eqn), tags] = self._read(eqn, tags)
+        return step
+
+    def _read(self, eqn: Eqn, tags: str) -> _Step:
         name = jax_compat.primitive_name(eqn)
         operands = tuple([id(v) if jax_compat.is_literal(v) else v for v in eqn.invars])
         if not (name == "name" and self.as_written) and (
@@ -285,7 +297,7 @@ class _Reader:
 class _Builder:
     """A builder that inlines jaxprs into one list of ops."""
 
-    def __init__(self, reader: _Reader, record: _InlinedValues | None = None) -> None:
+    def __init__(self, reader: JaxprReader, record: _InlinedValues | None = None) -> None:
         self.ops: list[Op] = []
         self._reader = reader
         self._record = record

@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
-from jaxresid.inspector.program.build import Program, program_of_jaxpr
+from jaxresid.inspector.program.build import JaxprReader, Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
 
 
-def step_program(step: StepTrace, known: Roles | None = None) -> Program:
+def step_program(
+    step: StepTrace, known: Roles | None = None, reader: JaxprReader | None = None
+) -> Program:
     """Return the program of a training step.
 
     Args:
       step: the trace of the step.
       known: its roles, where they are known of the step with other checkpoints: these change what
         is computed again, and not which values go where.
+      reader: what has read the programs of other variants of the step.
     """
     inputs, outputs = known or roles(step)
-    return infer_phases(program_of_jaxpr(step.jaxpr, inputs, outputs, sharding=step.sharding))
+    made = program_of_jaxpr(step.jaxpr, inputs, outputs, reader=reader, sharding=step.sharding)
+    return infer_phases(made)
 
 
 def infer_phases(program: Program) -> Program:

@@ -33,6 +33,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.program.build import JaxprReader
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.residuals.offloading import kept_of
@@ -249,7 +250,9 @@ class StepVariants:
         self._around: dict[int, list[int]] = {}
         self._alike: dict[Hashable, Jaxpr] = {}
         self._slotted: dict[Hashable, _Slotted | None] = {}
-        self._costs = Costs()  # variants share what checkpoints do not change
+        # Variants share what checkpoints do not change.
+        self._costs = Costs()
+        self._reader = JaxprReader()
         self._losses = Losses((), step.frames, self._is_written, self._name)
         self._trips: Mapping[int, int] = {}
 
@@ -634,7 +637,7 @@ class StepVariants:
 
     def measured(self, traced: StepTrace) -> Variant:
         """Return a trace with its figures."""
-        program = step_program(traced, self._roles_of(traced))
+        program = step_program(traced, self._roles_of(traced), self._reader)
         lowered = lower(program, self._profile)
 
         @functools.cache

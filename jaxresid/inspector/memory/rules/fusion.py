@@ -87,6 +87,7 @@ class Fusions:
       starts: what is materialised instead of a dot, and dots that finish themselves -> the dot that
         the kernel starts with.
       widths: reshapes that are copies -> bytes of each of their elements.
+      views: its ops that only view their operand; those of `widths` are not among them.
     """
 
     block: Block
@@ -97,6 +98,7 @@ class Fusions:
     fused: set[Value]
     starts: Mapping[Value, Op]
     widths: Mapping[Value, int]
+    views: set[Op]
 
     def is_array(self, op: Op) -> bool:
         """Return whether the op's results are materialised, whatever they are made of."""
@@ -122,7 +124,8 @@ def fusions(block: Block, profile: Profile) -> Fusions:
         return first not in fused and (op not in fusible or first in starts)
 
     arrays = {op for op in block.ops if is_array(op)}
-    made = Fusions(block, arrays, fusible, held, set(), fused, starts, widths)
+    views = {op for op in block.ops if is_view(op) and op.results[0] not in widths}
+    made = Fusions(block, arrays, fusible, held, set(), fused, starts, widths, views)
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers, fusible)
@@ -369,28 +372,25 @@ def _consumer_kernels(
     They are counted up to a few.
     """
     found: dict[Op, frozenset[Op]] = {}
+    # The kernels that compute what a reader computes.
+    computing: dict[Op, frozenset[Op]] = {}
     for op in reversed(block.ops):
         if op not in fusible:
+            computing[op] = frozenset((op,))
             continue
         reading = [reader for v in op.results for reader in readers.get(v, ())]
         if len(reading) == 1:
-            found[op] = _consumers(reading[0], arrays, found)
-            continue
-        consumers: set[Op] = set()
-        for reader in reading:
-            consumers |= _consumers(reader, arrays, found)
-            if len(consumers) >= _MAX_CONSUMERS:
-                break
-        found[op] = frozenset(consumers)
+            consumers = computing[reading[0]]
+        else:
+            each: set[Op] = set()
+            for reader in reading:
+                each |= computing[reader]
+                if len(each) >= _MAX_CONSUMERS:
+                    break
+            consumers = frozenset(each)
+        found[op] = consumers
+        computing[op] = consumers if arrays.isdisjoint(op.results) else frozenset((op,))
     return found
-
-
-def _consumers(reader: Op, arrays: set[Value], found: Mapping[Op, frozenset[Op]]) -> frozenset[Op]:
-    """Return the kernels that compute what a reader computes."""
-    known = found.get(reader)
-    if known is not None and arrays.isdisjoint(reader.results):
-        return known
-    return frozenset((reader,))
 
 
 def _materialized_to_save_traffic(
@@ -405,7 +405,7 @@ def _materialized_to_save_traffic(
     found: set[Value] = set()
     roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in fusions.block.inputs}
     for op in fusions.block.ops:
-        if op.name == "barrier" or (is_view(op) and op.results[0] not in fusions.widths):
+        if op.name == "barrier" or op in fusions.views:
             for a, b in zip(op.operands, op.results, strict=False):
                 roots[b] = roots.get(a, ())
             continue

@@ -22,7 +22,6 @@ from jaxresid.inspector.memory.rules.fusion import (
     fusions,
     is_elementwise,
     is_multiplied,
-    is_view,
 )
 from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
@@ -158,7 +157,7 @@ class _KernelWriter:
                 self._begun[op] = len(self._kernels)
             if op.name == "barrier":
                 self._barrier(op)
-            elif is_view(op) and op.results[0] not in self._fusions.widths:
+            elif op in self._fusions.views:
                 self._view(op)
             elif op.bodies:
                 self._loop(op)

@@ -123,7 +123,7 @@ class CallSites:
                     inner = EqnSite(around.labels + labels, frames, nest.jaxpr)
                     yield from self._flat(nest.jaxpr, above, inner, unopened)
             else:
-                yield replace(around, twin=eqn)
+                yield EqnSite(around.labels, around.frames, around.jaxpr, eqn)
 
 
 def _common(sites: list[EqnSite]) -> EqnSite:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from jaxresid.inspector.jaxpr.primitives import (
@@ -404,16 +404,18 @@ def _materialized_to_save_traffic(
     """
     found: set[Value] = set()
     roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in fusions.block.inputs}
+    arrays, views = fusions.arrays, fusions.views
     for op in fusions.block.ops:
-        if op.name == "barrier" or op in fusions.views:
+        if op in views or op.name == "barrier":
             for a, b in zip(op.operands, op.results, strict=False):
                 roots[b] = roots.get(a, ())
             continue
-        if op.bodies or op in fusions.arrays:
-            roots.update((v, (v,)) for v in op.results)
+        if op in arrays or op.bodies:
+            for v in op.results:
+                roots[v] = (v,)
             continue
         read = _merged([roots[a] for a in op.operands if a in roots])
-        consumers = consumer_kernels.get(op, frozenset())
+        consumers = consumer_kernels.get(op, ())
         if len(consumers) > 1 and is_elementwise(op) and op.results[0] not in fusions.fused:
             (v,) = op.results
             if "float" in v.dtype and _saves_traffic(v, read, consumers):
@@ -431,7 +433,7 @@ def _merged(each: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     return each[0] if each else ()
 
 
-def _saves_traffic(value: Value, read: Sequence[Value], consumers: frozenset[Op]) -> bool:
+def _saves_traffic(value: Value, read: Sequence[Value], consumers: Collection[Op]) -> bool:
     if not value.nbytes:
         return False
     large = [r for r in read if r.size >= value.size]

@@ -222,7 +222,8 @@ class _KernelWriter:
 
     def _alias(self, result: Value, operand: Value) -> None:
         self._roots[result] = () if operand.literal is not None else self._roots[operand]
-        self._multiplied[result] = self._multiplied.get(operand, frozenset())
+        if operand in self._multiplied:
+            self._multiplied[result] = self._multiplied[operand]
         if operand in self._arrays:
             self._arrays.add(result)
 
@@ -270,20 +271,23 @@ class _KernelWriter:
         aligned = self._read_in_place(op)
         for v in op.results:
             self._roots[v] = roots
-            self._multiplied[v] = within
             self._aligned[v] = aligned
+            if within:
+                self._multiplied[v] = within
 
     def _read_in_place(self, op: Op) -> frozenset[Value]:
         """Return the arrays that an elementwise op reads where it writes, and nowhere else."""
         if not is_elementwise(op):
             return frozenset()
+        arrays = [v for v in op.operands if v.literal is None]
+        if len(arrays) == 1:
+            return self._in_place(arrays[0])
         found: set[Value] = set()
         elsewhere: set[Value] = set()
-        for v in op.operands:
-            if v.literal is None:
-                in_place = self._in_place(v)
-                found |= in_place
-                elsewhere.update(root for root in self._roots[v] if root not in in_place)
+        for v in arrays:
+            in_place = self._in_place(v)
+            found |= in_place
+            elsewhere |= frozenset(self._roots[v]) - in_place
         return frozenset(found - elsewhere)
 
     def _kernel(self, op: Op) -> None:

@@ -3,6 +3,7 @@ same words in every row; checkpoints stand at what they are of."""
 
 import functools
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -484,3 +485,18 @@ def test_a_first_layer_without_a_number_is_one_of_its_layers():
     ]
     kept = [live for live in report.peak.live if live.kind == "residual"]
     assert [(live.count, live.source.scope) for live in kept] == [(2, "dense_*")]
+
+
+def test_equal_stacks_share_their_frames():
+    class Traceback:
+        def __init__(self, *codes):
+            self.codes = codes
+
+        def raw_frames(self):
+            return self.codes, (0,) * len(self.codes)
+
+    own, jaxs = Traceback.raw_frames.__code__, inspect.unwrap(jax.make_jaxpr).__code__
+    found = Frames()
+    one, other = found.stack(Traceback(own)), found.stack(Traceback(own, jaxs))
+    assert [frame.code for frame in one.frames] == [own]
+    assert one.frames is other.frames

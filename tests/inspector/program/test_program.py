@@ -10,10 +10,11 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import arguments
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.program import build
 from jaxresid.inspector.program.build import (
     ValueRole,
     all_ops,
@@ -59,6 +60,28 @@ def test_calls_are_inlined_and_equal_ops_merged():
     found = plain(lambda x: sine(x) + jnp.sin(x) * 2, X)
     assert names(found) == ["sin", "mul", "add"]
     assert names(plain(lambda x: sine(x) + jnp.sin(x) * 2, X, as_written=True)).count("sin") == 2
+
+
+def test_what_calls_and_programs_share_is_read_once(monkeypatch):
+    layer = jax.jit(lambda x: jnp.sin(x) * 2 + 1)
+
+    def fun(x):
+        return jnp.tanh(layer(layer(layer(x))))
+
+    read, literals, literal = [], [], build._literal
+    monkeypatch.setattr(build, "phase_of", lambda tags: read.append(tags) or phase_of(tags))
+    monkeypatch.setattr(build, "_literal", lambda v: literals.append(v) or literal(v))
+    jaxpr = jax_compat.open_jaxpr(jax.jit(fun).trace(X).jaxpr)
+    longer = jaxpr.replace(outvars=[*jaxpr.outvars, *jaxpr.eqns[0].outvars])
+    reader, wanted = build.JaxprReader(), ["sin", "mul", "add"] * 3 + ["tanh"]
+    roles = [ValueRole("argument")], [ValueRole("output")]
+    assert names(program_of_jaxpr(jaxpr, *roles, reader=reader)) == wanted
+    assert len(read) == 4  # each op of the layer, and the tanh
+    assert len(literals) == 2
+    # Another jaxpr with the same eqns, as a variant of a step has.
+    other = program_of_jaxpr(longer, roles[0], roles[1] * 2, reader=reader)
+    assert names(other) == wanted
+    assert (len(read), len(literals)) == (4, 2)
 
 
 def test_what_nobody_reads_is_dropped_in_loops_too():

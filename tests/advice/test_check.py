@@ -876,8 +876,9 @@ def test_text_shows_figures_with_their_units(lab):
     row = marked(MODEL, "JXR101")[0]
     assert f"--> {name}:{row}:12" in text
     assert "^" * len("jax.checkpoint(net)(ws, x)") in text
-    assert re.search(r"kept_without \d+\.\d\d MiB", " ".join(text.split()))
-    assert re.search(r"recompute \d+\.\d\d GFLOP", " ".join(text.split()))
+    assert re.search(r"The program keeps \d+\.\d\d MiB without it", " ".join(text.split()))
+    assert re.search(r"; \d+\.\d\d GFLOP are recomputed", " ".join(text.split()))
+    assert "figures: estimated for gpu:h100, jax " in text
 
 
 def test_explain_and_rules_know_the_codes(capsys):

@@ -357,7 +357,7 @@ class TestWhatIsShown:
         code, out, _ = call("report", "zebu:checkpointed", *SPEC3, "--view", view)
         assert code == 0
         assert out.startswith("zebu:checkpointed  on ")
-        assert ("live at the peak, " in out) == (view == "peak")
+        assert ("\nlive at the peak, at " in out) == (view == "peak")
         assert ("by module" in out) == (view == "modules")
         assert ("most at once" in out) == (view == "timeline")
         assert ("with → without each" in out) == (view == "checkpoints")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# Takes a text that says what is being done at the moment; one that is `Done` says what is done.
+# Takes a text that says what is being done at the moment; one that is `Stage` says what begins, one
+# that is `Done` what is done.
 Progress = Callable[[str], None]
 
 
@@ -14,4 +15,10 @@ class Done(str):
     __slots__ = ()
 
 
-__all__ = ["Done", "Progress"]
+class Stage(str):
+    """A text of what begins and may take long: where progress cannot be redrawn, a line too."""
+
+    __slots__ = ()
+
+
+__all__ = ["Done", "Progress", "Stage"]

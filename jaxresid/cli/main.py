@@ -17,7 +17,7 @@ import click
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
-from jaxresid.progress import Done, Progress
+from jaxresid.progress import Done, Progress, Stage
 from jaxresid.safe_text import inert, lines, visible
 from jaxresid.text_files import is_device, write_text
 
@@ -128,8 +128,9 @@ def _unexpected(error: BaseException) -> str:
 def showing_progress(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress on stderr during the context, and send what the user's code prints to stderr.
 
-    `what` is shown with the elapsed time after a second on a terminal; elsewhere what is done is a
-    line each. Libraries' output goes to stderr too, so that stdout holds only ours.
+    `what` is shown with the elapsed time after a second on a terminal; elsewhere what begins
+    and what is done is a line each. Libraries' output goes to stderr too, so that stdout holds only
+    ours.
 
     Args:
       what: The words that are shown at first.
@@ -174,12 +175,17 @@ def _nothing(what: str) -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def _line_by_line(what: str) -> Iterator[Progress]:
-    """Print what is done, each a line; what is being done would change too often."""
+    """Print what begins and what is done, each a line; all else would change too often."""
+    begun = ""
 
     def say(text: str) -> None:
-        if isinstance(text, Done):
+        nonlocal begun
+        if isinstance(text, Done) or (isinstance(text, Stage) and text != begun):
             tell(f"jaxresid: {visible(text)}")
+        if isinstance(text, Stage):
+            begun = text
 
+    say(Stage(what))
     yield say
 
 

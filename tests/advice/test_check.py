@@ -35,6 +35,7 @@ from jaxresid.linter.run.files import LintRun
 from jaxresid.model import Checkpoint, Finding, Location, Source, Verdict
 from jaxresid.render.lint import FORMATS
 from jaxresid.settings.config import Options, load
+from tests.stages import without_stages
 from tests.where import ROOT
 
 MIB = 1024**2
@@ -198,7 +199,7 @@ class Lab:
         code = run(["check", *argv])
         out, err = self._capture.readouterr()
         assert "Traceback" not in err
-        return code, out, err
+        return code, out, without_stages(err)
 
     def found(self, *argv):
         code, out, err = self(*argv, "-f", "json")
@@ -767,7 +768,7 @@ def test_exit_codes(lab):
         (["{}:whole", "--select", "useles-checkpoint"], "did you mean `useless-checkpoint`?"),
         (["{}:whole", "--select", ","], "--select selects no rules"),
         (["{}:whol"], "did you mean whole?"),
-        (["{}"], "write module:function"),
+        (["{}"], "names no function; there are"),
         (["nowhere.py:whole"], "no such file"),
         (["{}:whole", "--arg", "f32["], "--arg"),
         (["{}:whole", "--isolated", "--config", "x.toml"], "--isolated ignores all configuration"),

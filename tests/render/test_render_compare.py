@@ -818,7 +818,13 @@ def test_what_others_print_while_we_work_is_not_our_output():
         env=environment,
     )
     assert done.stdout == "before\nafter\n"
-    assert sorted(done.stderr.split("\n")) == ["", "from C", "from Python", "past both"]
+    assert sorted(done.stderr.split("\n")) == [
+        "",
+        "from C",
+        "from Python",
+        "jaxresid: nothing",
+        "past both",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.model import Comparison, ComparisonRow
 from jaxresid.option_types import Mode
-from jaxresid.progress import Progress
+from jaxresid.progress import Progress, Stage
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
@@ -182,6 +182,8 @@ def comparison(
             if at == SEGMENTS
             else policy_target(variants.places(), at, subject.residuals)
         )
+        if progress is not None:
+            progress(Stage("tracing with each policy"))
         table = ComparisonTable(subject, variants, target, progress or (lambda _: None))
         table.add(NONE, target.choices(None))
         table.add(WRITTEN, {})

@@ -41,7 +41,7 @@ from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.option_types import Mode
-from jaxresid.progress import Progress
+from jaxresid.progress import Progress, Stage
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import Place, why_unavailable
 from jaxresid.xla.processes.cache import key
@@ -290,7 +290,7 @@ class _SweepRun:
     def _jobs(self) -> Iterator[Job]:
         number = 0
         for batch in self._grid.batches or (None,):
-            self._progress("tracing" if batch is None else f"tracing at batch {batch}")
+            self._progress("tracing" if batch is None else Stage(f"tracing at batch {batch}"))
             try:
                 traced = self._trace(batch)
                 with gc_paused(), traced.tracing():

@@ -48,9 +48,9 @@ def message(command: str, place: str, path: Path, found: Sequence[Candidate]) ->
             f"{place} names no function, and {path} defines none with parameters; write"
             f" module:function, e.g. {place}:loss"
         )
-    width = max(len(each.name) for each in found[:_MOST]) + len(place) + 1
-    lines = [f"{place} names no function; these are in {path}, which was not run:"]
-    lines += [_row(place, each, width) for each in found[:_MOST]]
+    width = max(len(each.name) for each in found[:_MOST])
+    lines = [f"{place} names no function; there are (the file was read, not run):"]
+    lines += [_row(each, width) for each in found[:_MOST]]
     if len(found) > _MOST:
         lines.append(f"  and {len(found) - _MOST} more")
     lines += ["write, for example:", f"  jaxresid {command} {called(place, found[0])}"]
@@ -63,13 +63,14 @@ def message(command: str, place: str, path: Path, found: Sequence[Candidate]) ->
     return "\n".join(lines)
 
 
-def _row(place: str, candidate: Candidate, width: int) -> str:
+def _row(candidate: Candidate, width: int) -> str:
     what = candidate.signature
     if candidate.builds:
         what = "returns a function and its arguments: --build"
     elif candidate.inputs:
         what += f", inputs from {candidate.inputs}()"
-    return f"  {f'{place}:{candidate.name}':{width}}  {what}"[:_WIDTH]
+    row = f"  {candidate.name:{width}}  {what}"
+    return row if len(row) <= _WIDTH else f"{row[: _WIDTH - 3]}..."
 
 
 def called(place: str, candidate: Candidate) -> str:

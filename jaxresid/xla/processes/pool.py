@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.interrupts import reraising_interrupts
-from jaxresid.progress import Done, Progress
+from jaxresid.progress import Done, Progress, Stage
 from jaxresid.xla import autotuning
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes.cache import CompileCache, key
@@ -103,6 +103,8 @@ def compile_jobs(
                             n_done += 1
                             yield index, answer
                         continue
+                    if progress is not None:
+                        progress(_begun_text(total))
                     run.submit(name, _PendingJob(job, [asked], keeps))
                 for name, pending_job, found in run.completed(
                     0 if todo and run.has_room() else _TICK_S
@@ -326,6 +328,11 @@ def _result(future: Future[Compilation]) -> Compilation:
 
 def _on_this_machine(error: Exception) -> str:
     return f"compiled on this machine, as the executor failed ({one_line(error)})"
+
+
+def _begun_text(total: int) -> Stage:
+    """Return that programs are compiled from now on: `compiling up to 8 programs`."""
+    return Stage(f"compiling up to {total} programs" if total > 1 else "compiling")
 
 
 def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> str:

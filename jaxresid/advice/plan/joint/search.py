@@ -16,6 +16,7 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.model import Configuration
+from jaxresid.progress import Stage
 from jaxresid.units import format_bytes
 
 # Configurations that differ by less than this share are as good.
@@ -106,16 +107,17 @@ class JointSearch:
                 continue
             told = "" if is_single else f"{configuration}: "
             say = self.progress
-            say(f"{told}tracing")
+            say(f"{told}tracing" if is_single else Stage(f"{told}tracing"))
             try:
                 found = self.configurations.subject(configuration)
+                say(Stage(f"{told}looking for a plan"))
                 with gc_paused(), found.tracing():
                     planning = Planning(
                         found,
                         self.terms.budget_nbytes,
                         self.terms.chip,
                         self.offload,
-                        lambda text, told=told, say=say: say(told + text),  # type: ignore[misc]
+                        lambda text, told=told, say=say: say(type(text)(told + text)),  # type: ignore[misc]
                         self.terms.aim,
                     )
                     self.pending = configuration, planning

@@ -28,6 +28,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Timing
+from jaxresid.progress import Stage
 
 ROUNDS = 10
 _FEWEST_ROUNDS = 3
@@ -167,6 +168,7 @@ class _Session:
         with self._attempt(self._baseline):
             traced = _failing(self._funs[self._baseline].trace, self._specs)
             self._tolerance = tolerance(jax_compat.open_jaxpr(traced.jaxpr), platform)
+            self._progress(Stage(f"measuring {len(self._funs)} programs"))
             self._progress(f"{self._baseline}: compiling and running")
             self._run_reference()
         for label in self._left():

@@ -1,5 +1,6 @@
 """`jaxresid.diff`: what moved or was renamed is followed, and what is new is found at its line."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -214,9 +215,68 @@ def test_checkpoints_are_matched(tmp_path):
     assert (other.before.policy, other.after.policy) == (None, "dots_saveable")
 
 
-def test_peaks_have_a_tolerance(program):
-    from dataclasses import replace
+def finding(code, function, name="transposed-host-scan"):
+    location = jaxresid.Location("model.py", 3, 0, function, code)
+    return jaxresid.Finding(name, "It is so.", jaxresid.Source(location))
 
+
+@pytest.mark.parametrize(
+    ("before", "after", "new", "gone"),
+    [
+        (finding("y = f(x)", "a"), finding("z = f(w)", "b"), 0, 0),
+        (finding("y = f(x)", "a"), finding("return 1", "a"), 0, 0),
+        (finding("y = f(x)", "a"), finding("return 1", "b"), 1, 1),
+        (finding("y = f(x)", "a"), finding("y = f(x)", "a", "free-residual"), 1, 1),
+    ],
+)
+def test_findings_are_followed(before, after, new, gone, program):
+    found = jaxresid.diff(replace(program, findings=(before,)), replace(program, findings=(after,)))
+    assert (len(found.found), len(found.gone)) == (new, gone)
+    assert found.is_same == (new == 0)
+
+
+def test_warnings_and_flags_of_one_side_are_notes(program):
+    flags = {**program.jax.flags, "jax_scan3": True}
+    other = replace(
+        program,
+        warnings=(*program.warnings, "early"),
+        jax=replace(program.jax, flags=flags),
+    )
+    found = jaxresid.diff(program, other, labels=("main", "here"))
+    assert found.notes == ("jax_scan3: off → on", "here: early")
+    assert found.is_same
+
+
+def test_peaks_by_other_means_are_not_compared(program):
+    found = jaxresid.diff(program, replace(program, peak=None))
+    assert found.peak_growth_nbytes is None
+    assert not found.differs_in_peak
+    assert any("peaks are not compared" in note for note in found.notes)
+
+
+def test_modules_of_repeated_layers_are_one(tmp_path):
+    text = """
+import jax
+import jax.numpy as jnp
+
+def loss(x):
+    for i in range(3):
+        with jax.named_scope(f"layer_{i}"):
+            x = jnp.sin(x)
+    return jnp.sum(x ** 2)
+
+def loss_inputs():
+    return (jax.ShapeDtypeStruct((4, 4), jnp.float32),)
+"""
+    before = report_of(text, tmp_path / "a")
+    after = report_of(text.replace("jnp.sin(x)", "jnp.sin(jnp.cos(x))"), tmp_path / "b")
+    (line,) = (row for row in jaxresid.diff(before, after).lines if row.growth_nbytes > 0)
+    assert line.scope == "layer_*"
+    (value,) = (each for each in line.values if each.change == "added")
+    assert value.count == 3
+
+
+def test_peaks_have_a_tolerance(program):
     def peak(nbytes):
         return replace(program, peak=replace(program.peak, nbytes=nbytes))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from jaxresid.advice.diff.line_text import expression, likeness
-from jaxresid.model import Checkpoint, CheckpointDifference, Finding
+from jaxresid.advice.diff.line_text import likeness
+from jaxresid.model import Checkpoint, CheckpointDifference, Finding, Location
 from jaxresid.model.difference import is_more_than
 
 _TEXT, _FUNCTION, _POLICY, _ORDER = 2.0, 2.0, 0.5, 0.5
@@ -40,25 +39,44 @@ def checkpoint_differences(
 def finding_differences(
     before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Return the findings that are new, and those that are no more."""
-    return _without(after, before), _without(before, after)
+    """Return the findings that are new, and those that are no more.
+
+    A finding is the same as one of its rule at a line that was the same, or in the same function.
+    """
+    scored = []
+    for i, was in enumerate(before):
+        for j, now in enumerate(after):
+            text, is_function = _where(was.location, now.location)
+            if was.name == now.name and (text >= _ENOUGH_TEXT or is_function):
+                scored.append((-_TEXT * text - _FUNCTION * is_function, abs(i - j), i, j))
+    partner = _assigned(scored)
+    old = {*partner.values()}
+    return (
+        tuple(each for j, each in enumerate(after) if j not in partner),
+        tuple(each for i, each in enumerate(before) if i not in old),
+    )
 
 
-def _without(some: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:
-    left = Counter(map(_finding_key, others))
-    found = []
-    for each in some:
-        key = _finding_key(each)
-        if left[key] > 0:
-            left[key] -= 1
-        else:
-            found.append(each)
-    return tuple(found)
+def _where(one: Location | None, other: Location | None) -> tuple[float, bool]:
+    """Return how alike the code at two places is, and whether it is in functions of one name."""
+    if one is None or other is None:
+        return float(one is other), False
+    return likeness(one.code, other.code), one.function == other.function
 
 
-def _finding_key(finding: Finding) -> Hashable:
-    where = finding.location
-    return finding.name, "" if where is None else expression(where.code)
+def _assigned(scored: Iterable[tuple[float, int, int, int]]) -> dict[int, int]:
+    """Return pairs of indices, later -> earlier, each in one pair, those of least score first.
+
+    Args:
+      scored: the score of a pair, how far its indices are apart, the earlier and the later index.
+    """
+    found: dict[int, int] = {}
+    used: set[int] = set()
+    for _, _, i, j in sorted(scored):
+        if i not in used and j not in found:
+            used.add(i)
+            found[j] = i
+    return found
 
 
 def _paired(before: Sequence[Checkpoint], after: Sequence[Checkpoint]) -> dict[int, int]:
@@ -74,13 +92,7 @@ def _paired(before: Sequence[Checkpoint], after: Sequence[Checkpoint]) -> dict[i
             score += _POLICY * (_policy(was) == _policy(now))
             score += _ORDER * (1 - abs(i / len(before) - j / len(after)))
             scored.append((-score, abs(i - j), i, j))
-    found: dict[int, int] = {}
-    used: set[int] = set()
-    for _, _, i, j in sorted(scored):
-        if i not in used and j not in found:
-            used.add(i)
-            found[j] = i
-    return found
+    return _assigned(scored)
 
 
 def _code(checkpoint: Checkpoint) -> str:

@@ -128,7 +128,7 @@ def _flag_notes(before: JaxInfo, after: JaxInfo) -> Iterator[str]:
     for name in sorted({*before.flags, *after.flags}):
         was, now = before.flags.get(name, False), after.flags.get(name, False)
         if was != now:
-            yield f"{name} is {_set(was)} and {_set(now)}"
+            yield f"{name}: {_set(was)} → {_set(now)}"
 
 
 def _set(value: bool) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxresid.layer_paths import scope_key
+from jaxresid.layer_paths import folded_scopes, scope_key
 from jaxresid.model import Aval, Computed, LiveValue, Location, Report, Residual, Source
 
 
@@ -33,6 +33,7 @@ class Line:
       source: one of the sources of its values: all have the same location, or none and the same
         library's function and module.
       scope: their module path, equal for repeated layers.
+      modules: their module paths, repeated layers as one.
       roles: how many residuals of each role it keeps.
       live: its values that are live at the estimated peak.
       callers: the functions that call its own on the way from the target, and its own.
@@ -40,6 +41,7 @@ class Line:
 
     source: Source
     scope: str
+    modules: str
     roles: Counter[Role]
     live: tuple[LiveValue, ...]
     callers: frozenset[str]
@@ -61,17 +63,20 @@ def lines_of(report: Report) -> tuple[Line, ...]:
     roles: dict[object, Counter[Role]] = {}
     live: dict[object, list[LiveValue]] = {}
     callers: dict[object, set[str]] = {}
+    scopes: dict[object, dict[str, None]] = {}
 
     def at(source: Source) -> object:
         key = _key(source)
         if key not in sources:
             sources[key], roles[key], live[key], callers[key] = source, Counter(), [], set()
+            scopes[key] = {}
         return key
 
     for residual in report.residuals:
         if isinstance(residual.origin, Computed):
             key = at(residual.origin.source)
             roles[key][_role(residual, residual.origin)] += 1
+            scopes[key][residual.origin.scope] = None
             callers[key].update(frame.function for frame in residual.origin.stack)
     for value in report.peak.live if report.peak else ():
         if value.location is not None:
@@ -81,6 +86,7 @@ def lines_of(report: Report) -> tuple[Line, ...]:
         Line(
             sources[key],
             scope_key(sources[key].scope),
+            folded_scopes(scopes[key]) or sources[key].scope,  # that of what is live is folded
             roles[key],
             tuple(live[key]),
             frozenset((*callers[key], *_functions([sources[key].location]))),

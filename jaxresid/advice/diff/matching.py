@@ -39,7 +39,7 @@ class _Row:
         return LineDifference(
             before=None if self.before is None else self.before.location,
             after=None if self.after is None else self.after.location,
-            scope=either.source.scope,
+            scope=either.modules,
             kept_before_nbytes=nbytes_of(self.was.items(), "device"),
             kept_after_nbytes=nbytes_of(self.now.items(), "device"),
             host_before_nbytes=nbytes_of(self.was.items(), "host"),

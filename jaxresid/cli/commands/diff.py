@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from jaxresid.cli.completion import values
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options.inputs import input_options, mode_option
@@ -41,12 +42,13 @@ from jaxresid.errors import JaxresidError
         ("two functions", "jaxresid diff train.py:loss train.py:faster_loss"),
     )
 )
-@click.argument("a", required=False)
-@click.argument("b", required=False)
+@click.argument("a", required=False, shell_complete=values.targets)
+@click.argument("b", required=False, shell_complete=values.targets)
 @option(
     "--target",
     multiple=True,
     metavar="TARGET",
+    shell_complete=values.targets,
     help="What to trace on both sides: module:function, path/to/file.py:function or a name from"
     " pyproject.toml. Repeat for more.  [default: all targets of pyproject.toml]",
 )

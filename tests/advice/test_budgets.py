@@ -96,11 +96,11 @@ def test_sentences():
     )
     assert said(9) == (
         "the estimated peak of `loss` is 10.00 MiB (8.00 MiB to 15.00 MiB), 1.00 MiB over its"
-        " budget of 9.00 MiB, which is inside the range: --compile decides"
+        " budget of 9.00 MiB, which is inside the range (--compile decides)"
     )
     assert said(12) == (
         "the estimated peak of `loss` is 10.00 MiB (8.00 MiB to 15.00 MiB), below its budget of"
-        " 12.00 MiB, which the range reaches over: --compile decides"
+        " 12.00 MiB, which the range reaches over (--compile decides)"
     )
     assert said(7, by="xla") == (
         "XLA's peak of `loss` is 10.00 MiB, 3.00 MiB over its budget of 7.00 MiB"
@@ -155,6 +155,24 @@ def test_a_peak_that_is_not_known_is_not_passed_over(report):
     with pytest.raises(InputsError, match="too slow"):
         held(failed, Limits(peak_nbytes=MIB))
     assert held(unknown, Limits()) == ()
+
+
+def test_a_line_is_of_several_calls_into_libraries():
+    located = Location("model.py", 3, 4, "layer")
+    library = Location("linear.py", 7, 0, "Linear")
+    source = Source(located, library, None, "block/up")
+    row = Compiled(
+        "gpu:h100", peak_nbytes=9, buffers=(CompiledBuffer("temporary", 7, source=source),)
+    )
+    made = jaxresid.inspect(scanned)(f32(8, 256, 256), f32(8, 256))
+    (said,) = budget_findings(dataclasses.replace(made, compiled=(row,)), Limits(peak_nbytes=1))
+    assert said.finding.source == Source(located)
+
+
+def test_figures_of_a_trace_are_not_called_estimated(lab):
+    _, out, _ = lab("model.py:loss", "--max-kept", "1MiB", "--max-peak", "1MiB")
+    assert "figures: exact, of the trace for gpu:h100" in out
+    assert "figures: estimated for gpu:h100" in out
 
 
 def test_a_finding_names_lines_arguments_and_a_command(report):
@@ -345,7 +363,7 @@ def test_findings_of_several_targets():
     )
     assert [linted.path for linted in joined] == ["a.py", "b.py"]
     assert [(v.message, v.measured["targets"]) for v in joined[0].violations] == [
-        ("train, eval: it is useless", "train, eval"),
+        ("it is useless (targets train, eval)", "train, eval"),
         ("the peak of `train` is over", "train"),
     ]
     assert joined[0].lines == lines

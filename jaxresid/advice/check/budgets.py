@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.errors import InputsError
@@ -116,12 +116,12 @@ def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
     between = "" if held.interval is None else f" ({_range(held.interval)})"
     if held.holding == "may be over":
         return (
-            f"{estimate}{between}, below its budget of {limit}, which the range reaches over:"
-            f" {decides} decides"
+            f"{estimate}{between}, below its budget of {limit}, which the range reaches over"
+            f" ({decides} decides)"
         )
     said = f"{estimate}{between}, {over} over its budget of {limit}"
     if held.holding == "estimated over":
-        return f"{said}, which is inside the range: {decides} decides"
+        return f"{said}, which is inside the range ({decides} decides)"
     return said
 
 
@@ -226,9 +226,9 @@ def _kinds(group: Iterable[tuple[Source, int, str]]) -> tuple[str, ...]:
 
 
 def _finding(held: Held, name: str, remedy: str) -> Finding:
-    largest = held.lines[0].source if held.lines else NOWHERE
-    # A line in a loop is of several modules.
-    source = replace(largest, scope="") if held.lines else largest
+    source = held.lines[0].source if held.lines else NOWHERE
+    if source.location is not None:  # a line is of several modules, and of calls into libraries
+        source = Source(source.location)
     message = ". ".join([sentence(held, name), *_shares(held)])
     rule = PEAK_RULE if held.figure == "peak" else KEPT_RULE
     return Finding(rule, message, source, remedy, _measured(held))

@@ -117,6 +117,7 @@ def growth_finding(
         NOWHERE if where is None else Source(where),
         f"checkpoint what has grown, or {remedy}",
         {
+            "by": grown[-1].by,
             "baseline": earlier.label,
             "max_growth": most,
             **{f"{each.name}_before_nbytes": each.before_nbytes for each in figures},

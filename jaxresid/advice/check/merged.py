@@ -12,7 +12,7 @@ from jaxresid.violations import Linted, Violation
 def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...]:
     """Return the findings of several targets by file, sorted by path, each once.
 
-    A message that does not name its target itself begins with those that it holds for.
+    A message that does not name its target itself ends with those that it holds for.
 
     Args:
       results: The name of each target, and its findings by file.
@@ -40,7 +40,7 @@ def _key(violation: Violation) -> object:
 def _named(violation: Violation, names: list[str]) -> Violation:
     message, measured = violation.message, violation.measured
     if violation.code not in BUDGET_CODES:
-        message = f"{', '.join(names)}: {message}"
+        message = f"{message} (target{'s' * (len(names) > 1)} {', '.join(names)})"
     added: Mapping[str, object] = {**measured, "targets": ", ".join(names)}
     return replace(violation, message=message, measured=added)
 

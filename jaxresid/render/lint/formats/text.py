@@ -86,8 +86,12 @@ def _by(measured: Mapping[str, object]) -> str:
     on = measured.get("on")
     if on is None:
         return ""
-    is_by_xla = measured.get("by") == "xla" or measured.get("profile") is None
-    text = f"XLA's for {on}" if is_by_xla else f"estimated for {on}"
+    if measured.get("by") == "trace":
+        text = f"exact, of the trace for {on}"
+    elif measured.get("by") == "xla" or measured.get("profile") is None:
+        text = f"XLA's for {on}"
+    else:
+        text = f"estimated for {on}"
     if "jax" in measured:
         text += f", jax {measured['jax']}"
     unconfirmed = measured.get("unconfirmed")

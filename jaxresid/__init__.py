@@ -82,6 +82,9 @@ if TYPE_CHECKING:
     from jaxresid.model import Relief as Relief
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
+    from jaxresid.model import ResidualGroup as ResidualGroup
+    from jaxresid.model import ResidualGroups as ResidualGroups
+    from jaxresid.model import ResidualRow as ResidualRow
     from jaxresid.model import Selection as Selection
     from jaxresid.model import Source as Source
     from jaxresid.model import Sweep as Sweep
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
     from jaxresid.model import WayOut as WayOut
     from jaxresid.option_types import GroupBy as GroupBy
     from jaxresid.option_types import Mode as Mode
+    from jaxresid.option_types import ResidualKey as ResidualKey
     from jaxresid.settings.config import Config as Config
     from jaxresid.targets.inputs import Inputs as Inputs
     from jaxresid.violations import Applicability as Applicability
@@ -133,12 +137,12 @@ _PUBLIC = {
         "Consumer Cost DiffSide Difference EstimatedVerdict Expression Finding Floor FloorPart "
         "FrontRow Interval IntervalBasis JaxInfo LineDifference Literal LiveValue Location Mark "
         "Mesh Offloading OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases "
-        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue Relief Report Residual Selection "
-        "Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers TriedPlace "
-        "ValueDifference Verdict WayOut"
+        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue Relief Report Residual ResidualGroup "
+        "ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval "
+        "Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
-    "jaxresid.option_types": "GroupBy Mode",
+    "jaxresid.option_types": "GroupBy Mode ResidualKey",
     "jaxresid.xla.places": "Place parse_place",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

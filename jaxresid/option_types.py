@@ -8,6 +8,21 @@ Mode = Literal["auto", "function", "step"]
 Minimized = Literal["recompute", "time", "memory"]
 Aim = Literal["recompute", "time", "memory", "throughput"]
 MeshMode = Literal["auto", "explicit"]
+# What `Report.group_by` sums residuals by.
+ResidualKey = Literal[
+    "line",
+    "file",
+    "function",
+    "module",
+    "name",
+    "primitive",
+    "dtype",
+    "shape",
+    "memory",
+    "kind",
+    "argument",
+    "phase",
+]
 GroupBy = Literal["line", "function", "name", "primitive", "scope", "argument", "none"]
 OutputFormat = Literal[
     "text",

@@ -13,7 +13,7 @@ from jaxresid.urls import rule_page
 from tests.where import ROOT
 
 # Aliases of types, which docs/generate.py spells out.
-ALIASES = {"Applicability", "GroupBy", "Mode", "Origin", "Severity", "__version__"}
+ALIASES = {"Applicability", "GroupBy", "Mode", "ResidualKey", "Origin", "Severity", "__version__"}
 
 
 def described(doc, heading):

@@ -71,6 +71,9 @@ from jaxresid.model.plan import PlannedPart as PlannedPart
 from jaxresid.model.plan import PlannedSite as PlannedSite
 from jaxresid.model.plan import PlannedValue as PlannedValue
 from jaxresid.model.report import Report as Report
+from jaxresid.model.rows import ResidualGroup as ResidualGroup
+from jaxresid.model.rows import ResidualGroups as ResidualGroups
+from jaxresid.model.rows import ResidualRow as ResidualRow
 from jaxresid.model.sweep import Sweep as Sweep
 from jaxresid.model.sweep import SweepRow as SweepRow
 from jaxresid.model.target import JaxInfo as JaxInfo

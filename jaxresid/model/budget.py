@@ -29,8 +29,8 @@ class Limits(Shown):
     growth: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineLine:
+@dataclass(frozen=True, slots=True, repr=False)
+class BaselineLine(Shown):
     """A line of a baseline.
 
     Attributes:
@@ -42,8 +42,8 @@ class BaselineLine:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+@dataclass(frozen=True, slots=True, repr=False)
+class Baseline(Shown):
     """The figures of a program that its growth is held against.
 
     Attributes:

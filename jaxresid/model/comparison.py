@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
-from jaxresid.model.display import save, show, to_json
 from jaxresid.model.headline import count_text, headline
 from jaxresid.model.interval import (
     Interval,
@@ -17,6 +15,7 @@ from jaxresid.model.interval import (
     time_interval_between,
 )
 from jaxresid.model.offloading import Offloading
+from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.short_repr import Shown, printable
 from jaxresid.units import format_bytes
@@ -131,7 +130,7 @@ class ComparisonRow(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Shown):
+class Comparison(Result):
     """A function under several policies.
 
     Attributes:
@@ -175,22 +174,3 @@ class Comparison(Shown):
                 f"knee {printable(best.policy)}" if best else "",
             ],
         )
-
-    def print(self) -> None:
-        """Print the text of `jaxresid compare` to stdout."""
-        show(self)
-
-    def to_json(self) -> str:
-        """Return the comparison as JSON text.
-
-        Its schema is `jaxresid/schema/compare.schema.json`.
-        """
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the comparison to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.display import save, show, to_json
 from jaxresid.model.headline import headline, peak_text
+from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
 from jaxresid.short_repr import Shown
@@ -186,7 +185,7 @@ class Compiled(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CompiledReport(Shown):
+class CompiledReport(Result):
     """A target as XLA compiles it for several places.
 
     Attributes:
@@ -212,19 +211,3 @@ class CompiledReport(Shown):
             parts.append("error" if each.error else peak_text(each.peak_nbytes) + fits)
         places = [place.name for place in self.places]
         return headline("CompiledReport", self.target, places, parts)
-
-    def print(self) -> None:
-        """Print the text of `jaxresid compile` to stdout."""
-        show(self)
-
-    def to_json(self) -> str:
-        """Return the report as JSON text; its schema is `jaxresid/schema/compile.schema.json`."""
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)

@@ -9,13 +9,19 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import pandas
+
 
 # What registers them all when it is imported.
 _RENDERERS = "jaxresid.render.display"
 # What writes JSON documents.
 _ENCODING = "jaxresid.documents.encoding"
 _FILES = "jaxresid.documents.files"
+# What makes tables.
+_FRAMES = "jaxresid.frames.dataframe"
 
 
 def _unknown(value: object) -> NoReturn:
@@ -31,6 +37,12 @@ def printer(value: object, **options: Any) -> None:
 @functools.singledispatch
 def html_writer(value: object) -> str:
     """Return a value as HTML; renderers register for its type."""
+    _unknown(value)
+
+
+@functools.singledispatch
+def renderer(value: object, encoding: str) -> Any:
+    """Return a value as what rich prints, for a stream; renderers register for its type."""
     _unknown(value)
 
 
@@ -71,3 +83,36 @@ def to_html(value: object) -> str:
     """
     importlib.import_module(_RENDERERS)
     return html_writer(value)
+
+
+def render(value: object, encoding: str) -> Any:
+    """Return a value as what rich prints.
+
+    Args:
+      value: the value.
+      encoding: the encoding of the stream that it is printed to.
+
+    Raises:
+      TypeError: no renderer is registered for it.
+    """
+    importlib.import_module(_RENDERERS)
+    return renderer(value, encoding)
+
+
+def to_text(value: object, width: int) -> str:
+    """Return the text of a value, as wide as `width` columns.
+
+    Raises:
+      TypeError: no renderer is registered for it.
+    """
+    text: str = importlib.import_module(_RENDERERS).plain_text(value, width)
+    return text
+
+
+def to_dataframe(value: object) -> pandas.DataFrame:
+    """Return the rows of a value as a DataFrame.
+
+    Raises:
+      JaxresidError: pandas is not installed.
+    """
+    return importlib.import_module(_FRAMES).dataframe(value)

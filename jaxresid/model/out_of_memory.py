@@ -9,6 +9,7 @@ from typing import Literal as OneOf
 from jaxresid.model.display import save, show, to_json
 from jaxresid.model.target import Target
 from jaxresid.model.values import NOWHERE, Computed, Source
+from jaxresid.short_repr import Shown
 
 OomCause = OneOf[
     "padding",
@@ -45,8 +46,8 @@ WayOutKind = OneOf[
 OomRole = OneOf["forward", "backward", "recompute", ""]
 
 
-@dataclass(frozen=True, slots=True)
-class OomBuffer:
+@dataclass(frozen=True, slots=True, repr=False)
+class OomBuffer(Shown):
     """Equal buffers of a program that ran out of memory.
 
     Attributes:
@@ -78,8 +79,8 @@ class OomBuffer:
     origin: Computed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OomParts:
+@dataclass(frozen=True, slots=True, repr=False)
+class OomParts(Shown):
     """What the memory that a program needs is made of; None: it is not known.
 
     Attributes:
@@ -101,8 +102,8 @@ class OomParts:
     reserved_nbytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OomPool:
+@dataclass(frozen=True, slots=True, repr=False)
+class OomPool(Shown):
     """What an allocator said of the memory that it hands out; None: it did not say.
 
     Attributes:
@@ -124,8 +125,8 @@ class OomPool:
     used_fraction: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WayOut:
+@dataclass(frozen=True, slots=True, repr=False)
+class WayOut(Shown):
     """Something to try.
 
     Attributes:
@@ -143,8 +144,8 @@ class WayOut:
     nbytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OomOther:
+@dataclass(frozen=True, slots=True, repr=False)
+class OomOther(Shown):
     """A further lack of memory in the same log.
 
     Attributes:
@@ -160,8 +161,8 @@ class OomOther:
     processes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class OomReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class OomReport(Shown):
     """What a log or a dump says of a program that ran out of memory, and what to try.
 
     Attributes:

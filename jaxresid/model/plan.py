@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.display import save, show, to_json
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
@@ -18,6 +16,7 @@ from jaxresid.model.interval import (
     time_interval_between,
 )
 from jaxresid.model.joint import NO_SELECTION, Selection
+from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
 from jaxresid.short_repr import Shown
@@ -116,7 +115,7 @@ class PlannedSite(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Shown):
+class Plan(Result):
     """The cheapest way found to fit a function into a budget of memory.
 
     Attributes:
@@ -272,19 +271,3 @@ class Plan(Shown):
     def is_untraced(self) -> bool:
         """Return whether all of it can be written, but the code could not be traced."""
         return self.doubt is not None and not self.unwritten
-
-    def print(self) -> None:
-        """Print the text of `jaxresid plan` to stdout."""
-        show(self)
-
-    def to_json(self) -> str:
-        """Return the plan as JSON text; its schema is `jaxresid/schema/plan.schema.json`."""
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)

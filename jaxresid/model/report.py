@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
-from jaxresid.model.display import save, show, to_html, to_json
+from jaxresid.model.display import show
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.modules import ModuleMemory
 from jaxresid.model.next_step import NextStep
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.peak import KeptBeyondPeak, Peak
+from jaxresid.model.result import Result
+from jaxresid.model.rows import ResidualGroups, grouped
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
-from jaxresid.option_types import GroupBy, ReportView
-from jaxresid.short_repr import Shown
+from jaxresid.option_types import GroupBy, ReportView, ResidualKey
 from jaxresid.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Shown):
+class Report(Result):
     """The residuals that a function's backward pass keeps, their cost, and verdicts on checkpoints.
 
     Attributes:
@@ -84,6 +84,21 @@ class Report(Shown):
         """The bytes of the residuals by kind."""
         return totals_of(self.residuals)
 
+    def group_by(self, *by: ResidualKey, all: bool = False) -> ResidualGroups:
+        """Return the residuals summed by what they have in common, biggest first.
+
+        Repeated layers are one module and one argument: `layers/*/attn`.
+
+        Args:
+          by: one or more of `line`, `file`, `function`, `module`, `name`, `primitive`, `dtype`,
+            `shape`, `memory`, `kind`, `argument`, `phase`.
+          all: whether arguments, constants and literals count as well, which are in memory anyway.
+
+        Raises:
+          InputsError: there is no such key, or none at all.
+        """
+        return grouped(self, by, all=all)
+
     def print(
         self,
         *,
@@ -106,18 +121,3 @@ class Report(Shown):
           ValueError: there is no such view or grouping, or the residuals are not shown.
         """
         show(self, view=view, verbose=verbose, group_by=group_by, top=top, all=all)
-
-    def to_json(self) -> str:
-        """Return the report as JSON text; its schema is `jaxresid/schema/report.schema.json`."""
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)
-
-    def _repr_html_(self) -> str:
-        return to_html(self)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from jaxresid.model.compiled import Compiled
-from jaxresid.model.display import save, show, to_json
+from jaxresid.model.display import to_json
 from jaxresid.model.headline import count_text, headline
+from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.short_repr import Shown
 
@@ -60,7 +60,7 @@ class SweepRow(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Sweep(Shown):
+class Sweep(Result):
     """A function compiled under several policies, at several batch sizes, for several places.
 
     Attributes:
@@ -101,19 +101,3 @@ class Sweep(Shown):
                 f"{failed} could not be compiled" if failed else "",
             ],
         )
-
-    def print(self) -> None:
-        """Print the text of `jaxresid sweep` to stdout."""
-        show(self)
-
-    def to_json(self) -> str:
-        """Return the sweep as JSON text; its schema is `jaxresid/schema/sweep.schema.json`."""
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sweep to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)

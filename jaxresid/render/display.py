@@ -5,15 +5,23 @@ Renderers are imported when they are called, so that HTML does not import rich.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from jaxresid.model.comparison import Comparison
 from jaxresid.model.compiled import CompiledReport
 from jaxresid.model.difference import Difference
-from jaxresid.model.display import html_writer, printer
+from jaxresid.model.display import html_writer, printer, renderer
 from jaxresid.model.out_of_memory import OomReport
 from jaxresid.model.plan import Plan
 from jaxresid.model.report import Report
+from jaxresid.model.rows import ResidualGroups
 from jaxresid.model.sweep import Sweep
 from jaxresid.option_types import GroupBy, ReportView
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_HTML_WIDTH = 100  # columns of a notebook's output
 
 
 @printer.register
@@ -71,6 +79,79 @@ def _(value: Difference, *, all: bool = False) -> None:
     from jaxresid.render.diff.text import print_difference
 
     print_difference(value, all=all)
+
+
+@renderer.register
+def _(value: Report, encoding: str) -> Any:
+    from jaxresid.render.report.rows import View
+    from jaxresid.render.report.text import render_report
+
+    return render_report(value, View(), encoding)
+
+
+@renderer.register
+def _(value: Comparison, encoding: str) -> Any:
+    from jaxresid.render.tables.compare import render_comparison
+
+    return render_comparison(value, encoding)
+
+
+@renderer.register
+def _(value: CompiledReport, encoding: str) -> Any:
+    from jaxresid.render.report.compiled import render_compiled
+
+    return render_compiled(value)
+
+
+@renderer.register
+def _(value: Plan, encoding: str) -> Any:
+    from jaxresid.render.tables.plan import render_plan
+
+    return render_plan(value, encoding)
+
+
+@renderer.register
+def _(value: Sweep, encoding: str) -> Any:
+    from jaxresid.render.tables.sweep import render_sweep
+
+    return render_sweep(value)
+
+
+@renderer.register
+def _(value: ResidualGroups, encoding: str) -> Any:
+    from jaxresid.render.tables.groups import render_groups
+
+    return render_groups(value)
+
+
+@printer.register
+def _(value: ResidualGroups) -> None:
+    from jaxresid.render.tables.groups import print_groups
+
+    print_groups(value)
+
+
+def plain_text(value: object, width: int) -> str:
+    """Return the text of a value without colours, as wide as `width` columns."""
+    return _recorded(value, width).export_text().rstrip("\n")
+
+
+@html_writer.register
+def _(value: Comparison | CompiledReport | Plan | Sweep | ResidualGroups) -> str:
+    console = _recorded(value, _HTML_WIDTH)
+    code = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
+    return console.export_html(code_format=code, inline_styles=True)
+
+
+def _recorded(value: object, width: int) -> Console:
+    """Return a console that a value was printed to."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), record=True, highlight=False, width=width)
+    console.print(renderer(value, "utf-8"), crop=False)
+    return console
 
 
 @html_writer.register

@@ -218,3 +218,72 @@ def test_a_log_loads_no_jax():
         "assert not {'jax', 'jaxlib', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+DUMPS = where.DATA / "dumps"
+
+
+def traced():
+    from tests.data.dumps import model
+
+    return jaxresid.inspect(model.loss, on="tpu:v5e")(*model.loss_inputs())
+
+
+def test_a_dump_of_a_tpu():
+    found = jaxresid.oom(DUMPS / "tpu")
+    assert (found.cause, found.is_certain) == ("temporaries", True)
+    assert (found.source, found.on, found.phase) == ("dump", "tpu:v5e", "compile")
+    assert found.ways[0].command == "jaxresid plan TARGET --on tpu:v5e --budget 15.75GiB"
+
+
+def test_a_program_that_fits_is_not_called_too_large():
+    found = jaxresid.oom(DUMPS / "gpu")
+    assert (found.cause, found.is_certain) == ("held", False)
+    assert found.required_nbytes < found.capacity_nbytes
+
+
+def test_a_folder_without_a_dump(tmp_path):
+    with pytest.raises(JaxresidError, match="has no buffer assignment of XLA's"):
+        jaxresid.oom(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tpu", "gpu"])
+def test_residuals_of_the_target(name):
+    """The log is of another machine: the file has another path there."""
+    found = jaxresid.oom(DUMPS / name, traced())
+    names = {buffer.residual for buffer in found.buffers if buffer.origin is not None}
+    assert names == {"sin", "cos"}
+    assert {b.residual for b in found.buffers[:2]} == {"sin", "cos"}
+    assert found.buffers[0].source.location.line == 9
+    assert found.matched_nbytes >= 0.85 * found.required_nbytes
+    assert found.target.name == "loss"
+
+
+def test_residuals_of_a_log():
+    """A log lists buffers as a dump has them."""
+    text = """RESOURCE_EXHAUSTED: Out of memory while trying to allocate 28051574320 bytes.
+Peak buffers:
+        Buffer 1:
+                Size: 12.00GiB
+                Operator: op_name="jit(loss)/jvp()/while/body/eval_jaxpr/cos" AT
+                XLA Label: fusion
+                Shape: f32[12,65536,4096]
+                ==========================
+
+        Buffer 2:
+                Size: 1.00GiB
+                Entry Parameter Subshape: f32[65536,4096]
+                ==========================
+""".replace("AT", 'source_file="/elsewhere/model.py" source_line=9')
+    found = jaxresid.oom(text, traced())
+    assert [buffer.residual for buffer in found.buffers] == ["cos", None]
+    assert found.matched_nbytes == 13 * GIB
+    assert jaxresid.oom(text).matched_nbytes is None
+
+
+def test_a_log_without_buffers_tells_what_the_target_keeps():
+    text = "Ran out of memory in memory space hbm. Used 23.88G of 15.75G hbm."
+    report = traced()
+    (note,) = jaxresid.oom(text, report).notes
+    kept = f"{report.totals.computed_nbytes / GIB:.2f} GiB"
+    assert f"by its trace loss keeps {kept} for its backward pass" in note

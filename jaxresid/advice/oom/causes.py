@@ -51,7 +51,8 @@ def cause_of(failure: Failure, parts: Parts, buffers: Sequence[OomBuffer]) -> tu
     if asked is not None and _is_in_pieces(failure, asked):
         return "fragmentation", True
     if ceiling is not None:
-        return ("held", True) if failure.phase == "run" else (size, False)
+        is_told = failure.phase in ("", "run")
+        return ("held", failure.phase == "run") if is_told else (size, False)
     return _without_ceiling(failure, largest, size)
 
 

@@ -14,6 +14,8 @@ from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.ways import Names, ways_out
 from jaxresid.errors import JaxresidError
 from jaxresid.model import OomBuffer, OomOther, OomParts, OomPool, OomReport, Report, WayOut
+from jaxresid.units import format_bytes
+from jaxresid.xla.logs.dumps import read_dump
 from jaxresid.xla.logs.failure import Failure, Log, Parts
 from jaxresid.xla.logs.reading import read_log
 from jaxresid.xla.logs.where import place_of
@@ -53,9 +55,30 @@ def oom_of_path(path: Path, report: Report | None = None, names: Names | None = 
       JaxresidError: As `oom`.
     """
     if path.is_dir():
-        raise JaxresidError(f"{path} is a folder; give a log, such as train.log")
+        return _of_dump(path, report, names)
     with contextlib.closing(lines_of(path)) as lines:
         return oom_of_lines(lines, report, names)
+
+
+def _of_dump(folder: Path, report: Report | None, names: Names | None) -> OomReport:
+    """Return what a dump says of the program in it that needs most.
+
+    Raises:
+      JaxresidError: As `oom`.
+    """
+    try:
+        failure, count = read_dump(folder)
+    except OSError as e:
+        raise JaxresidError(f"cannot read {folder}: {e.strerror or e}") from e
+    if failure is None:
+        raise JaxresidError(
+            f"{folder} has no buffer assignment of XLA's; make a dump with"
+            f" XLA_FLAGS=--xla_dump_to={folder}, or give a log"
+        )
+    notes = []
+    if count > 1:
+        notes.append(f"of {count} programs in the dump this is the one that needs most")
+    return reported(failure, report, names, from_dump=True, notes=notes)
 
 
 def oom_of_lines(
@@ -125,7 +148,18 @@ def reported(
             OomOther(o.said, o.required_nbytes, o.requested_nbytes, o.processes) for o in others
         ),
         target=None if report is None else report.target,
-        notes=tuple(notes),
+        notes=(*notes, *_kept(report, buffers)),
+    )
+
+
+def _kept(report: Report | None, buffers: Sequence[OomBuffer]) -> tuple[str, ...]:
+    """Return what the target keeps, where the log lists no buffers to match to that."""
+    if report is None or buffers:
+        return ()
+    kept = format_bytes(report.totals.computed_nbytes)
+    return (
+        f"the log lists no buffers; by its trace {report.target.name} keeps {kept} for its backward"
+        " pass (jaxresid report lists it by line)",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,9 +67,33 @@ def _names(options: TargetOptions | None) -> Names:
     """Return what commands are written with, as far as the command line says."""
     from jaxresid.advice.oom.ways import Names
 
-    given = click.get_current_context().params.get("on") or ()
-    target = Names().target if options is None else options.reference
-    return Names(target, given[0] if given else Names().place)
+    places = click.get_current_context().params.get("on") or ()
+    target = Names().target if options is None else " ".join(_as_typed(options))
+    return Names(target, places[0] if places else Names().place)
+
+
+def _as_typed(options: TargetOptions) -> Iterator[str]:
+    """Yield the words of a command line that name the target and its inputs."""
+    yield options.reference
+    if options.name is not None:  # its table has the rest
+        return
+    given = [
+        *(("--arg", spec) for spec in options.arg),
+        *(("--kwarg", spec) for spec in options.kwarg),
+        *(("--inputs", name) for name in (options.inputs,) if name),
+        *(("--mode", mode) for mode in (options.mode,) if mode != "auto"),
+        *(("--argnums", ",".join(map(str, n))) for n in (options.argnums,) if n is not None),
+    ]
+    yield from (shlex.join(pair) for pair in given)
+    yield from (
+        flag
+        for flag, is_set in (
+            ("--build", options.build),
+            ("--has-aux", options.has_aux),
+            ("--concrete-inputs", options.concrete_inputs),
+        )
+        if is_set
+    )
 
 
 def _result(log: str | None, report: Report | None, names: Names) -> OomReport:

@@ -122,7 +122,7 @@ def _way(number: int, way: WayOut) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(f"  {number}."), Text(f"{way_text(way)}{nbytes}"))
-    return Group(table, Text(f"     {way.command}", style="bold"))
+    return Group(table, Text(f"     {way.command}", style="bold", no_wrap=True, overflow="ignore"))
 
 
 def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:

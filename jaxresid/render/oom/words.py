@@ -109,6 +109,7 @@ def _taken(report: OomReport) -> str:
     need = report.required_nbytes
     small = (
         f"the program needs only {format_bytes(need)}"
+        + (f" of {format_bytes(report.capacity_nbytes)}" if report.capacity_nbytes else "")
         if need is not None
         else f"{format_bytes(asked)} was asked for"
         if asked is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxresid.xla.hlo import module as hlo
-from jaxresid.xla.hlo.wire import Message
+from jaxresid.xla.hlo.assignment import Allocation, Assignment, assignment_of_proto
 from jaxresid.xla.job import PeakBuffer
 
 MAX_BUFFERS = 512
@@ -69,19 +69,29 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> LiveBuffers:
     if not assignment:
         return LiveBuffers(notes=("this compiler does not report its buffers",))
     try:
-        return _live(hlo.module(module), Message.read(assignment), _DEVICE[platform])
+        return live_buffers(hlo.module(module), assignment_of_proto(assignment), platform)
     except (ValueError, IndexError, KeyError, StopIteration, RecursionError):
         return LiveBuffers(notes=("the buffers of this compiler could not be read",))
 
 
-def _live(read: hlo.HloModule, assignment: Message, device: tuple[int, ...]) -> LiveBuffers:
+def live_buffers(read: hlo.HloModule, assignment: Assignment, platform: str) -> LiveBuffers:
+    """Return the buffers that are live at the peak.
+
+    Args:
+      read: the module, optimized and scheduled.
+      assignment: which memory its values have.
+      platform: `cpu`, `cuda`, `tpu`.
+
+    Raises:
+      ValueError: the two do not belong together.
+      IndexError: as `ValueError`.
+      KeyError: as `ValueError`.
+      StopIteration: as `ValueError`.
+    """
+    device = _DEVICE[platform]
     memories = {**dict.fromkeys(device, "device"), _HOST: "host"}
     values = _values(read, assignment, memories)
-    allocated = sum(
-        allocation.integer(2)
-        for allocation in assignment.messages(3)
-        if allocation.integer(8) in device and not allocation.integer(3)
-    )
+    allocated = sum(each.nbytes for each in device_allocations(assignment, platform))
     if not values:
         return LiveBuffers()
     live = _held_at(values, _peak(values))
@@ -89,6 +99,15 @@ def _live(read: hlo.HloModule, assignment: Message, device: tuple[int, ...]) -> 
     found = tuple(_buffer(read, makers, value) for value in live if value.nbytes)
     nbytes = sum(value.nbytes for value in live if value.memory == "device")
     return LiveBuffers(found[:MAX_BUFFERS], nbytes, allocated)
+
+
+def device_allocations(assignment: Assignment, platform: str) -> tuple[Allocation, ...]:
+    """Return the pieces of device memory of a program; those of single threads are none."""
+    return tuple(
+        each
+        for each in assignment.allocations
+        if each.color in _DEVICE[platform] and not each.is_thread_local
+    )
 
 
 def _held_at(values: list[_LogicalBuffer], now: int) -> list[_LogicalBuffer]:
@@ -113,18 +132,16 @@ def _held_at(values: list[_LogicalBuffer], now: int) -> list[_LogicalBuffer]:
 
 
 def _values(
-    read: hlo.HloModule, assignment: Message, memories: Mapping[int, str]
+    read: hlo.HloModule, assignment: Assignment, memories: Mapping[int, str]
 ) -> list[_LogicalBuffer]:
     """Return the arrays of an assignment that are in one of the memories."""
     places = _places(assignment, memories)
-    made = {}
-    for logical in assignment.messages(1):
-        location = logical.message(3)
-        made[location.integer(4), location.integers(3)] = logical
-    lifetimes = _Lifetimes(read, frozenset(made))
+    defined = frozenset((value.instruction, value.index) for value in assignment.values.values())
+    lifetimes = _Lifetimes(read, defined)
     found = []
-    for (at, index), logical in made.items():
-        place = places.get(logical.integer(1))
+    for number, value in assignment.values.items():
+        at, index = value.instruction, value.index
+        place = places.get(number)
         if place is None or at not in lifetimes.made:
             continue
         if not read.instructions[at].shape.at(index).dtype:
@@ -133,30 +150,20 @@ def _values(
         start, end = lifetimes.made[at], lifetimes.last[at, index]
         if kind in ("argument", "constant"):
             start, end = 0, lifetimes.end
-        found.append(_LogicalBuffer(slot, logical.integer(2), start, end, kind, memory, at, index))
+        found.append(_LogicalBuffer(slot, value.nbytes, start, end, kind, memory, at, index))
     return found
 
 
 def _places(
-    assignment: Message, memories: Mapping[int, str]
+    assignment: Assignment, memories: Mapping[int, str]
 ) -> dict[int, tuple[tuple[int, int], str, str]]:
     """Map each logical buffer to its allocation with its offset there, its kind, and its memory."""
-    found = {}
-    for allocation in assignment.messages(3):
-        color = allocation.integer(8)
-        if allocation.integer(3) or color not in memories:
-            continue
-        kind = "temporary"
-        if allocation.integer(5):
-            kind = "argument"
-        elif allocation.integer(12):
-            kind = "constant"
-        elif allocation.integer(7):
-            kind = "output"
-        for part in allocation.messages(9):
-            slot = allocation.integer(1), part.integer(2)
-            found[part.integer(1)] = slot, kind, memories[color]
-    return found
+    return {
+        number: ((each.index, offset), each.kind, memories[each.color])
+        for each in assignment.allocations
+        if not each.is_thread_local and each.color in memories
+        for number, offset in each.offsets.items()
+    }
 
 
 class _Lifetimes:

@@ -62,7 +62,7 @@ _BASE = re.compile(
     r"byte size of input/output arguments \((\d{1,20})\) exceeds the base limit \((\d{1,20})\)"
 )
 _PROGRAMS = (
-    re.compile(r"HLO module: ([\w.-]+)"),
+    re.compile(r"HLO module: ([\w.-]*\w)"),
     re.compile(r"Error loading program '([^']+)'"),
     re.compile(r"executable_name='([^']+)'"),
 )

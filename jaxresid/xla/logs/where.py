@@ -17,6 +17,8 @@ def place_of(failure: Failure) -> str:
     """
     if failure.platform == "cpu":
         return "cpu"
+    if failure.device.startswith(("gpu:", "tpu:")):  # of a dump
+        return failure.device
     if failure.platform == "gpu":
         named = (gpu.name for gpu in GPUS if failure.device and failure.device in gpu.target_config)
         return next((f"gpu:{name}" for name in named), "")

@@ -1,0 +1,270 @@
+"""Read HLO modules from their text, as `xla_dump_to` writes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jaxresid.xla.hlo.module import BITS, HloModule, Instruction, Shape
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+)(?: \(.*)? \{$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = ")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|branch_computations|true_computation|false_computation"
+    r"|called_computations|select|scatter)=(\{[^{}]*\}|%?[\w.-]+)"
+)
+_ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
+_MEMORY = re.compile(r"S\((\d{1,3})\)")
+_WIDTH = re.compile(r"E\((\d{1,3})\)")
+_NAME = re.compile(r"%?([\w.-]+)(?:#(\d{1,9}))?$")
+_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
+_FILE = re.compile(r'\bsource_file="([^"]*)"')
+_LINE = re.compile(r"\bsource_line=(\d{1,9})")
+_FRAME = re.compile(r"\bstack_frame_id=(\d{1,9})")
+_INDEX = re.compile(r"\bindex=(\d{1,9})")
+_DIRECTION = re.compile(r"\bdirection=(\w+)")
+_ROW = re.compile(r'(\d{1,9}) (?:"(.*)"|\{(.*)\})$')
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_DEEPEST = 50  # of tuples in tuples
+
+
+@dataclass(slots=True)
+class _Computation:
+    name: str
+    instructions: list[int] = field(default_factory=list)
+    root: int = 0
+
+
+def module_of_text(text: str) -> HloModule:
+    """Read a module from its text.
+
+    Raises:
+      ValueError: It is none, or is not whole.
+    """
+    return _Reader().read(text)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._computations: dict[str, _Computation] = {}
+        self._instructions: list[Instruction] = []
+        self._operands: list[tuple[str, ...]] = []
+        self._called: list[tuple[str, ...]] = []
+        self._ids: dict[str, int] = {}
+        self._tables: dict[str, dict[int, str]] = {name: {} for name in _TABLES}
+
+    def read(self, text: str) -> HloModule:
+        lines = iter(text.splitlines())
+        if not next(lines, "").startswith("HloModule"):
+            raise ValueError("no HLO module")
+        entry, current, table = "", None, None
+        for line in lines:
+            if current is None and line in _TABLES:
+                table = self._tables[line]
+            elif current is None and table is not None and (row := _ROW.match(line)):
+                table[int(row[1])] = row[2] if row[2] is not None else row[3]
+            elif found := _COMPUTATION.match(line):
+                current = self._computations.setdefault(found[2], _Computation(found[2]))
+                entry = found[2] if found[1] else entry
+            elif line == "}":
+                current = None
+            elif current is not None and (found := _INSTRUCTION.match(line)):
+                self._take(current, found[2], line[found.end() :], is_root=bool(found[1]))
+        if entry not in self._computations:
+            raise ValueError("no entry computation")
+        return self._module(entry)
+
+    def _take(self, computation: _Computation, name: str, text: str, *, is_root: bool) -> None:
+        """Take in an instruction, given its text after the name."""
+        shape, at = _shape(text, 0, 0)
+        opcode, _, rest = text[at:].lstrip().partition("(")
+        end = _closing(rest)
+        inside, after = rest[:end], rest[end + 1 :]
+        operands = () if opcode in ("parameter", "constant") else _operands(inside)
+        index = _INDEX.search(after)
+        direction = _DIRECTION.search(after)
+        file, line = self._place(after)
+        found = Instruction(
+            id=0,
+            opcode=opcode,
+            shape=shape,
+            index=int(inside) if opcode == "parameter" and inside.isdigit() else _int(index),
+            op_name=_first(_OP_NAME, after),
+            file=file,
+            line=line,
+            literal=_literal(opcode, inside),
+            direction="" if direction is None else direction[1],
+            name=name,
+        )
+        for operand in operands:
+            self._element(computation, operand)
+        called = tuple(
+            _bare(each)
+            for group in _CALLED.findall(after)
+            for each in group.strip("{}").split(",")
+            if each.strip()
+        )
+        self._add(computation, found, operands, called)
+        if is_root:
+            computation.root = self._ids[name]
+
+    def _element(self, computation: _Computation, operand: str) -> None:
+        """Add the get-tuple-element that `%loop#4` stands for, unless it is there."""
+        name, _, index = operand.partition("#")
+        if not index or operand in self._ids or name not in self._ids:
+            return
+        of = self._instructions[self._ids[name]]
+        found = Instruction(
+            0, "get-tuple-element", of.shape.at((int(index),)), index=int(index), name=operand
+        )
+        self._add(computation, found, (name,), ())
+
+    def _add(
+        self,
+        computation: _Computation,
+        found: Instruction,
+        operands: tuple[str, ...],
+        called: tuple[str, ...],
+    ) -> None:
+        self._ids[found.name] = len(self._instructions)
+        computation.instructions.append(len(self._instructions))
+        self._instructions.append(found)
+        self._operands.append(operands)
+        self._called.append(called)
+
+    def _place(self, text: str) -> tuple[str, int]:
+        """Return the file and line in an instruction's metadata, by the table of frames or not."""
+        file = _first(_FILE, text)
+        if file:
+            return file, _int(_LINE.search(text))
+        frame = self._tables["StackFrames"].get(_int(_FRAME.search(text)), "")
+        location = self._tables["FileLocations"].get(_value(frame, "file_location_id"), "")
+        name = self._tables["FileNames"].get(_value(location, "file_name_id"), "")
+        return name, _value(location, "line") if name else 0
+
+    def _module(self, entry: str) -> HloModule:
+        numbers = {name: n for n, name in enumerate(self._computations)}
+        made = [
+            Instruction(
+                n,
+                i.opcode,
+                i.shape,
+                tuple(self._ids[name] for name in operands if name in self._ids),
+                tuple(numbers[name] for name in called if name in numbers),
+                i.index,
+                i.op_name,
+                i.file,
+                i.line,
+                literal=i.literal,
+                direction=i.direction,
+                name=i.name,
+            )
+            for n, (i, operands, called) in enumerate(
+                zip(self._instructions, self._operands, self._called, strict=True)
+            )
+        ]
+        return HloModule(
+            {
+                numbers[name]: tuple(made[n] for n in each.instructions)
+                for name, each in self._computations.items()
+            },
+            {numbers[name]: each.root for name, each in self._computations.items()},
+            numbers[entry],
+        )
+
+
+def _shape(text: str, at: int, depth: int) -> tuple[Shape, int]:
+    """Return the shape at a place of a text, and where it ends.
+
+    Raises:
+      ValueError: There is none.
+    """
+    if depth > _DEEPEST:
+        raise ValueError("a tuple that is too deep")
+    if text.startswith("(", at):
+        elements = []
+        at = _skip(text, at + 1)
+        while at < len(text) and text[at] != ")":
+            element, at = _shape(text, at, depth + 1)
+            elements.append(element)
+            at = _skip(text, at)
+        return Shape(elements=tuple(elements)), at + 1
+    found = _ARRAY.match(text, at)
+    if found is None:
+        raise ValueError("no shape")
+    at, layout = found.end(), ""
+    if text.startswith("{", at):
+        end = text.index("}", at)
+        layout, at = text[at:end], end + 1
+    if found[1] not in BITS:  # a token
+        return Shape(), at
+    memory, width = _MEMORY.search(layout), _WIDTH.search(layout)
+    return Shape(
+        dtype=found[1],
+        dims=tuple(int(n.strip("<= ")) for n in found[2].split(",") if n.strip("<= ")),
+        bits=_int(width) or BITS[found[1]],
+        memory=_int(memory),
+    ), at
+
+
+def _skip(text: str, at: int) -> int:
+    """Return the place after commas, spaces and comments."""
+    while at < len(text):
+        if text[at] in ", ":
+            at += 1
+        elif text.startswith("/*", at):
+            at = text.index("*/", at) + 2
+        else:
+            break
+    return at
+
+
+def _closing(text: str) -> int:
+    """Return where the parenthesis closes that was opened before a text."""
+    depth = 1
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return at
+    raise ValueError("a parenthesis that does not close")
+
+
+def _operands(text: str) -> tuple[str, ...]:
+    """Return the names of operands, which may have their shapes before them."""
+    return tuple(name for part in _parts(text) if (name := _bare(part)))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield the parts of a text between commas that are in no brackets."""
+    depth, start = 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+def _bare(text: str) -> str:
+    """Return the name that ends a text, `loop#4` for `f32[4]{0} %loop#4`; '' for none."""
+    found = _NAME.search(text.strip())
+    return "" if found is None else found[0].lstrip("%")
+
+
+def _literal(opcode: str, text: str) -> int | None:
+    return int(text) if opcode == "constant" and re.fullmatch(r"-?\d{1,18}", text) else None
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return "" if found is None else found[1]
+
+
+def _int(found: re.Match[str] | None) -> int:
+    return 0 if found is None else int(found[1])
+
+
+def _value(row: str, name: str) -> int:
+    """Return the number of a name in a row of a table, `{file_name_id=1 line=6}`."""
+    return _int(re.search(rf"(?<![a-z_]){name}=(\d{{1,9}})", row))

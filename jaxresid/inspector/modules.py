@@ -19,9 +19,8 @@ from jaxresid.model import Computed, LiveValue, ModuleMemory, Report
 Names = tuple[str, ...]
 
 _NUMBER = re.compile(r"\d+\.\.\d+|\d+")
-# What Flax puts around the parameters of modules, and around the arrays.
+# What Flax puts around the parameters of modules.
 _COLLECTIONS = frozenset({"params"})
-_ARRAYS = frozenset({"value", "raw_value"})
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ class _Modules:
 
     def holder(self, path: str) -> Names:
         """Return the module that holds a parameter."""
-        names = _without_array(_names([path]))
+        names = _names_of(path)
         first = 0 if names[0].endswith("]") else 1
         inner = names[first:-1]
         for i, name in enumerate(inner):
@@ -61,7 +60,7 @@ class _Modules:
 
     def of(self, path: str) -> Names:
         """Return the module of an argument or output by the parameter that its path ends with."""
-        names = _without_array(_names([path]))
+        names = _names_of(path)
         for i in range(len(names)):
             if names[i:] in self.parameters:
                 return self.parameters[names[i:]]
@@ -109,7 +108,7 @@ def modules(
         if is_step and role.kind != PARAMETERS:
             continue
         holder = found.holder(role.path)
-        names = _without_array(_names([role.path]))
+        names = _names_of(role.path)
         found.parameters[names] = holder
         if len(names) > 1:
             found.parameters[names[1:]] = holder
@@ -171,5 +170,6 @@ def _names(parts: Iterable[str]) -> Names:
     return tuple(names)
 
 
-def _without_array(names: Names) -> Names:
-    return names[:-1] if len(names) > 1 and names[-1] in _ARRAYS else names
+def _names_of(path: str) -> Names:
+    """Return the names in a parameter's path, without what some of Flax's end with."""
+    return _names([path.removesuffix(".raw_value").removesuffix(".value")])

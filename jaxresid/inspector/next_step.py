@@ -26,10 +26,20 @@ _SAYS = {
     Verdict.OVERRIDDEN: "has a policy without effect",
     Verdict.MATCHED_NOTHING: "has a policy that matches nothing",
 }
+_PLURALS = {
+    "argument": "arguments",
+    "constant": "constants",
+    "gradient": "gradients",
+    "output": "outputs",
+    "residual": "residuals",
+    "temporary": "temporaries",
+}
 # Less of the peak, and no checkpoint changes much.
 _LITTLE = 0.05
 # Of the FLOPs; less is not worth changing a program that fits.
 _WORTH_SAVING = 0.02
+# Less would be shown as nothing.
+_SHOWN = 0.001
 
 
 def next_step(
@@ -66,6 +76,8 @@ def _chosen(report: Report, is_dead: bool, why_uncompiled: Callable[[], str | No
         return _check(max(bad, key=lambda c: c.recompute_flops or 0), len(bad))
     if not _kept(report):
         return NextStep("none", "nothing: no residual is kept, so no checkpoint lowers the peak")
+    if (most := _instead_of_residuals(report)) is not None:
+        return NextStep("none", f"nothing: no checkpoint lowers the peak much, as {most}")
     if fits == "fits" and (spare := _dispensable(report)) is not None:
         return spare
     return NextStep("compare", _culprit(report), _kept(report))
@@ -124,7 +136,7 @@ def _check(checkpoint: Checkpoint, count: int) -> NextStep:
     where = checkpoint.location
     place = f" at {where.file}:{where.line}" if where else ""
     costs = ""
-    if checkpoint.recompute_fraction is not None and checkpoint.recompute_fraction > 0:
+    if checkpoint.recompute_fraction is not None and checkpoint.recompute_fraction >= _SHOWN:
         costs = f" for {checkpoint.recompute_fraction:.1%} more FLOPs"
     others = f", as {count - 1} more" if count > 1 else ""
     message = (
@@ -144,11 +156,9 @@ def _culprit(report: Report) -> str:
 
     Where residuals are little of the peak it says what is most of it instead.
     """
-    peak, kept = report.peak, report.totals.computed_nbytes
-    if peak is not None and peak.breakdown and kept < _LITTLE * peak.nbytes:
-        kind, nbytes = peak.breakdown[0]
-        what = kind.replace("-", " ")
-        return f"{format_bytes(nbytes)} of {format_bytes(peak.nbytes)} are of kind {what}"
+    if (most := _instead_of_residuals(report)) is not None:
+        return most
+    kept = report.totals.computed_nbytes
     by_function: dict[str, int] = {}
     for residual in report.residuals:
         if residual.origin.kind == "computed" and residual.aval.memory == "device":
@@ -158,6 +168,16 @@ def _culprit(report: Report) -> str:
     if not name:
         return f"{format_bytes(kept)} are kept"
     return f"{name} keeps {format_bytes(by_function[name])} of {format_bytes(kept)}"
+
+
+def _instead_of_residuals(report: Report) -> str | None:
+    """Return what is most of the peak, where residuals are little of it: `... are arguments`."""
+    peak = report.peak
+    if peak is None or not peak.breakdown or _kept(report) >= _LITTLE * peak.nbytes:
+        return None
+    kind, nbytes = peak.breakdown[0]
+    what = _PLURALS.get(kind, kind.replace("-", " "))
+    return f"{format_bytes(nbytes)} of {format_bytes(peak.nbytes)} are {what}"
 
 
 def _function(residual: Residual) -> str:

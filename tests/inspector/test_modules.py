@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.modules import _Modules
 from jaxresid.inspector.report import inspection
 
 F32 = jnp.float32
@@ -44,6 +45,32 @@ def test_parameters_by_their_paths_alone():
     assert found["head",].parameters_nbytes == 16 * 4
     assert found["x",].parameters_nbytes == 4 * 8 * 4
     assert found["x",].optimizer_nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("model.blocks[3].mlp.up.kernel", ("blocks[*]", "mlp", "up")),
+        ("model['blocks'][3]['up']['kernel'].value", ("blocks[*]", "up")),
+        ("params['attention']['value']", ("attention",)),
+        ("params['params']['dense_1']['bias']", ("dense_*",)),
+        ("layers[2]['w']", ("layers[*]",)),
+        ("stacked['w']", ("stacked",)),
+        ("x", ("x",)),
+    ],
+)
+def test_the_module_that_holds_a_parameter(path, module):
+    assert _Modules(frozenset()).holder(path) == module
+
+
+def test_what_is_around_a_model_is_no_module():
+    found = _Modules(frozenset({"encoder"}))
+    assert found.holder("state.model.variables['encoder']['up']['kernel']") == ("encoder", "up")
+    found.parameters[("encoder", "up", "kernel")] = ("encoder", "up")
+    assert found.of("opt_state[0].mu['encoder']['up']['kernel']") == ("encoder", "up")
+    assert found.of("opt_state[0].count") == ()
+    assert found.method(("Model", "encoder", "up")) == ("encoder", "up")
+    assert found.method(("Loss",)) == ("Loss",)
 
 
 @pytest.mark.parametrize("library", ["equinox", "linen", "nnx"])

@@ -57,7 +57,10 @@ def test_where_residuals_are_little_it_says_what_is_much():
     breakdown = (("optimizer-state", 900 * MIB), ("residual", 100 * MIB))
     high = {"low_nbytes": 900 * MIB, "high_nbytes": 1100 * MIB}
     step = of(500, nbytes=1000 * MIB, breakdown=breakdown, **high)
-    assert step.message == "make it fit; 900.00 MiB of 1000.00 MiB are of kind optimizer state"
+    assert step.message == "make it fit; 900.00 MiB of 1000.00 MiB are optimizer state"
+    step = of(5000, nbytes=1000 * MIB, breakdown=(("argument", 900 * MIB),), **high)
+    assert (step.action, step.command) == ("none", ())
+    assert step.message.endswith("as 900.00 MiB of 1000.00 MiB are arguments")
 
 
 def test_xla_knows_better():

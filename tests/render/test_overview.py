@@ -268,6 +268,12 @@ def test_the_peak_is_at_the_top_of_a_chart(rows, width):
     assert chart_lines([7, 7], 7, 3, 2, ".#") == ["###", "###"]
 
 
+def test_a_curve_without_a_shape_is_one_line():
+    flat = dataclasses.replace(SHORT.peak, curve=(5 * MIB,) * 10)
+    shown = short(dataclasses.replace(SHORT, peak=flat)).splitlines()
+    assert [line[:12] for line in shown if "┤" in line or "│██" in line] == ["5.00 MiB ┤██"]
+
+
 def test_passes_stand_under_their_columns():
     spans = (
         PhaseSpan("forward", 0, 50, 1),
@@ -294,6 +300,8 @@ def test_equal_checkpoints_are_one():
     assert places_text(second) == "model.py:49, 50, 51, 52 and 1 more"
     assert saved_text(second) == "each saves 697.00 MiB to 750.00 MiB for 4.8% more FLOPs"
     assert saved_text(first) == "the peak stays for 33.3% more FLOPs"
+    (cheap,) = grouped((dataclasses.replace(EARNING, recompute_fraction=1e-5),))
+    assert saved_text(cheap) == "saves 750.00 MiB for <0.1% more FLOPs"
     policy = dataclasses.replace(EARNING, policy="nothing_saveable")
     assert len(grouped((EARNING, policy))) == 2
 

@@ -46,7 +46,8 @@ class Chart:
         top, low = format_bytes(max(peak.curve)), format_bytes(bottom)
         margin = max(len(top), len(low))
         width = max(options.max_width - margin - 2, 1)
-        lines = chart_lines(peak.curve, bottom, width, self.rows, levels)
+        rows = self.rows if max(peak.curve) > bottom else 1
+        lines = chart_lines(peak.curve, bottom, width, rows, levels)
         for i, line in enumerate(lines):
             label = top if i == 0 else low if i == len(lines) - 1 else ""
             edge = tick if label else axis

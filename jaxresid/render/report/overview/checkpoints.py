@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.model import Checkpoint, Verdict
 from jaxresid.render.report.checkpoints import STYLES
-from jaxresid.render.style.words import short_path, verdict_text
+from jaxresid.render.style.words import percent, short_path, verdict_text
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.units import format_bytes
 
@@ -77,7 +77,7 @@ def saved_text(group: CheckpointGroup) -> str:
     fractions = [c.recompute_fraction for c in group.checkpoints if c.recompute_fraction]
     cost = ""
     if fractions:
-        shares = [f"{share:.1%}" for share in (min(fractions), max(fractions))]
+        shares = [percent(share, 1) for share in (min(fractions), max(fractions))]
         cost = f" for {' to '.join(dict.fromkeys(shares))} more FLOPs"
     return f"{each}{word} {figures}{cost}" if low or high else f"the peak stays{cost}"
 

@@ -10,6 +10,7 @@ from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.display import save, show, to_json
 from jaxresid.model.headline import count_text, headline, signed_bytes
 from jaxresid.model.interval import Interval, interval_between
+from jaxresid.model.result import Displayed
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Aval, Location, Totals
 from jaxresid.short_repr import Shown, printable
@@ -179,7 +180,7 @@ class CheckpointDifference(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Difference(Shown):
+class Difference(Displayed):
     """What two reports say differently.
 
     Kept bytes are compared exactly; peaks and recomputed FLOPs with a tolerance, as an estimate

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.display import save, show, to_json
+from jaxresid.model.result import Displayed
 from jaxresid.model.target import Target
 from jaxresid.model.values import NOWHERE, Computed, Source
 from jaxresid.short_repr import Shown
@@ -162,7 +163,7 @@ class OomOther(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OomReport(Shown):
+class OomReport(Displayed):
     """What a log or a dump says of a program that ran out of memory, and what to try.
 
     Attributes:

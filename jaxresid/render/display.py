@@ -118,6 +118,20 @@ def _(value: Sweep, encoding: str) -> Any:
 
 
 @renderer.register
+def _(value: Difference, encoding: str) -> Any:
+    from jaxresid.render.diff.text import render_difference
+
+    return render_difference(value)
+
+
+@renderer.register
+def _(value: OomReport, encoding: str) -> Any:
+    from jaxresid.render.oom.text import render_oom
+
+    return render_oom(value)
+
+
+@renderer.register
 def _(value: ResidualGroups, encoding: str) -> Any:
     from jaxresid.render.tables.groups import render_groups
 
@@ -137,7 +151,9 @@ def plain_text(value: object, width: int) -> str:
 
 
 @html_writer.register
-def _(value: Comparison | CompiledReport | Plan | Sweep | ResidualGroups) -> str:
+def _(
+    value: Comparison | CompiledReport | Difference | OomReport | Plan | Sweep | ResidualGroups,
+) -> str:
     console = _recorded(value, _HTML_WIDTH)
     code = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
     return console.export_html(code_format=code, inline_styles=True)

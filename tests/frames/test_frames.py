@@ -242,7 +242,8 @@ class Printer:
 
 SWEEP = Sweep(PLAN.target, PLAN.jax, "whole", (), ("none",), (), (PLAN.place,), ())
 COMPILED = CompiledReport(PLAN.target, PLAN.jax, (PLAN.place,), (Compiled("tpu:v5p"),))
-SHOWN = [REPORT, COMPARISON, PLAN, SWEEP, COMPILED, REPORT.group_by("line")]
+DIFFERENCE = jaxresid.diff(REPORT, report(*REPORT.residuals[2:]))
+SHOWN = [REPORT, COMPARISON, PLAN, SWEEP, COMPILED, DIFFERENCE, REPORT.group_by("line")]
 
 
 @pytest.mark.parametrize("value", SHOWN, ids=lambda value: type(value).__name__)

@@ -262,7 +262,7 @@ def test_update_and_hold(lab):
     assert "there is no jaxresid.lock to hold growth against: `jaxresid check --update`" in err
     code, out, err = lab("--update")
     assert (code, out) == (0, "All checks passed!\n")
-    assert err.startswith("jaxresid: jaxresid.lock: wrote train\n")
+    assert "jaxresid: jaxresid.lock: wrote train\n" in err
     text = (lab.path / "jaxresid.lock").read_text()
     assert '[targets.train]\nplace = "gpu:h100"\n' in text
     assert f"{file} layer: return jnp.tanh(x @ w)" in text

@@ -47,7 +47,7 @@ from jaxresid.cli.show_findings import (
 )
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.files import LintRun
-from jaxresid.progress import Progress
+from jaxresid.progress import Progress, Stage
 from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
 
@@ -151,14 +151,14 @@ def check(
     done: list[CheckedTarget] = []
     failed = False
     earlier: Mapping[str, Earlier] = {}
-    with showing_progress(f"tracing {asked[0].options.target}", quiet=request.quiet) as say:
+    with showing_progress(f"tracing {asked[0].options.reference}", quiet=request.quiet) as say:
         if growing and not growth.update:
             named = {each.options.reference for each in growing}
             held = [each.growing for each in asked if each.options.reference in named]
             earlier = earlier_of(growth, lock, held, compile_, say)
         for each in asked:
             name = each.options.reference
-            say(f"tracing {name}")
+            say(Stage(f"tracing {name}"))
             try:
                 held_against = earlier.get(name)
                 done.append(_checked(each, held_against, lock, run, compile_, compiling, say))

@@ -107,7 +107,7 @@ def test_saved_reports(saved):
 )
 def test_refused(given, message, saved, call):
     Path("other.json").write_text("{}")
-    code, out, err = call("diff", *given)
+    code, out, err = call("diff", "-q", *given)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert re.search(message, line), line
@@ -182,7 +182,7 @@ def test_an_interrupt_leaves_nothing(
     )
     (repository / "model.py").write_text(slow + "time.sleep(60)\n")
     process = subprocess.Popen(
-        [sys.executable, "-m", "jaxresid", "diff", "main", "--target", "model.py:loss"],
+        [sys.executable, "-m", "jaxresid", "diff", "-q", "main", "--target", "model.py:loss"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

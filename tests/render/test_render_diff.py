@@ -67,7 +67,7 @@ def test_the_first_sentence_says_what_changed_and_where():
 
 
 def test_what_is_less_has_a_minus():
-    text = shown(LESS)
+    text = " ".join(shown(LESS).split())
     assert text.startswith("Keeps ")
     assert " less (−" in text
     assert "1 checkpoint added" in text

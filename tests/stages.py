@@ -3,7 +3,7 @@
 import re
 
 _STAGE = re.compile(
-    r"^jaxresid: (?:tracing|looking for a plan|compiling|measuring)\b.*\n", re.MULTILINE
+    r"^jaxresid: (?:tracing|comparing|looking for a plan|compiling|measuring)\b.*\n", re.MULTILINE
 )
 
 

@@ -176,14 +176,13 @@ def _nothing(what: str) -> Iterator[Progress]:
 @contextlib.contextmanager
 def _line_by_line(what: str) -> Iterator[Progress]:
     """Print what begins and what is done, each a line; all else would change too often."""
-    begun = ""
+    begun = set()
 
     def say(text: str) -> None:
-        nonlocal begun
-        if isinstance(text, Done) or (isinstance(text, Stage) and text != begun):
+        if isinstance(text, Done) or (isinstance(text, Stage) and text not in begun):
             tell(f"jaxresid: {visible(text)}")
         if isinstance(text, Stage):
-            begun = text
+            begun.add(text)
 
     say(Stage(what))
     yield say

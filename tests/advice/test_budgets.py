@@ -16,6 +16,7 @@ from jaxresid.cli.main import run
 from jaxresid.errors import InputsError
 from jaxresid.model import Compiled, CompiledBuffer, Held, Interval, Limits, Location, Source
 from jaxresid.violations import Linted, Span, Violation
+from tests.stages import without_stages
 
 MIB = 2**20
 SOURCE = Path(__file__).read_text().splitlines()
@@ -219,7 +220,7 @@ def lab(tmp_path, monkeypatch, capsys):
         code = run(["check", *argv])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
-        return code, out, err
+        return code, out, without_stages(err)
 
     return call
 

@@ -247,7 +247,8 @@ def test_what_is_done_is_a_line_where_there_is_no_terminal(capsys):
     with showing_progress("tracing") as say:
         say("compiling none, 0 of 2 done, 1 s")
         say(Done("compiled none, 1 of 2 done, 1 s"))
-    assert capsys.readouterr().err == "jaxresid: compiled none, 1 of 2 done, 1 s\n"
+    said = "jaxresid: tracing\njaxresid: compiled none, 1 of 2 done, 1 s\n"
+    assert capsys.readouterr().err == said
     with showing_progress("tracing", quiet=True) as say:
         say(Done("compiled none, 1 of 2 done, 1 s"))
     assert capsys.readouterr() == ("", "")

@@ -21,6 +21,7 @@ from jaxresid.cli.main import run
 from jaxresid.errors import InputsError
 from jaxresid.model import Baseline, BaselineLine, Compiled
 from jaxresid.units import parse_bytes, parse_growth
+from tests.stages import without_stages
 from tests.where import ROOT
 
 MIB = 2**20
@@ -70,7 +71,7 @@ def lab(tmp_path, monkeypatch, capsys):
             code = run(["check", *argv])
             out, err = capsys.readouterr()
             assert "Traceback" not in err
-            return code, out, err
+            return code, out, without_stages(err)
 
         def found(self, *argv):
             code, out, err = self(*argv, "-f", "json")

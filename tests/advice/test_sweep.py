@@ -29,6 +29,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.model import Collective, Compiled, CompilerWarning, Location, Source, SweepRow
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cluster import cluster
+from tests.stages import without_stages
 from tests.where import TESTS
 
 SCHEMA = json.loads((TESTS.parent / "jaxresid/schema/sweep-row.schema.json").read_text())
@@ -558,7 +559,8 @@ def wait_for(question, timeout_s=30):
 
 def besides_compiles(err):
     """What is on stderr besides a line for each compile that has ended."""
-    kept = [x for x in err.splitlines(keepends=True) if not x.startswith("jaxresid: compiled ")]
+    shown = without_stages(err).splitlines(keepends=True)
+    kept = [x for x in shown if not x.startswith("jaxresid: compiled ")]
     return "".join(kept)
 
 
@@ -689,7 +691,7 @@ memory at XLA's peak · x does not fit · none 1.0
             "m.py:loss", *arguments, "--on", "cpu", "--batch", "2,4", *NONE, "--results", "r"
         )
         assert code == 0
-        assert {line.partition(",")[0] for line in err.splitlines()} == {
+        assert {line.partition(",")[0] for line in without_stages(err).splitlines()} == {
             f"jaxresid: compiled none at batch {n} for cpu" for n in (2, 4)
         }
         found = {line["batch"]: line for line in lines("r")}
@@ -729,7 +731,7 @@ memory at XLA's peak · x does not fit · none 1.0
         compiler("refuses")
         code, out, err = run("m.py:loss", "--inputs", "fixed_inputs", "--on", "cpu", *NONE)
         assert code == 2
-        progress, error = err.splitlines()
+        progress, error = without_stages(err).splitlines()
         assert progress.startswith("jaxresid: could not compile none for cpu, 1 of 1 done")
         assert error == "jaxresid: error: 1 of 1 could not be compiled"
         assert "\nnot compiled\ncpu; no checkpoint: INVALID_ARGUMENT: no\n" in out

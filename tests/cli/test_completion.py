@@ -82,6 +82,8 @@ def offered(folder, monkeypatch):
         (("report", "small", "--color", "a"), ["always", "auto"]),
         (("explain", "jxr20"), [f"JXR20{n}" for n in range(1, 10)]),
         (("explain", "called"), ["called-policy"]),
+        (("diff", "model.py:l"), ["model.py:loss"]),
+        (("diff", "--target", "sm"), ["small"]),
         (("lint", "--select", "JXR101,JXR20"), [f"JXR101,JXR20{n}" for n in range(1, 10)]),
     ],
 )
@@ -94,7 +96,13 @@ def test_words(offered, words, expected):
 
 @pytest.mark.parametrize(
     "words",
-    [("lint", ""), ("report", "small", "-o", ""), ("check", "small", "--config", "p")],
+    [
+        ("lint", ""),
+        ("diff", "a.json", "b"),
+        ("oom", "t"),
+        ("report", "small", "-o", ""),
+        ("check", "small", "--config", "p"),
+    ],
 )
 def test_files_are_the_shells(offered, words):
     assert offered(*words) == ("files", [])

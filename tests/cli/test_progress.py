@@ -13,6 +13,7 @@ def test_stages_and_what_is_done_are_lines(capsys):
         say("compiling dots, 1 of 2 done")
         say(Done("compiled dots"))
         say(Stage("compiling"))  # still the same stage
+        say(Stage("tracing f"))  # it was said
         say(Stage("measuring 2 programs\x1b"))
     out, err = capsys.readouterr()
     assert out == ""

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from jaxresid.cli.main import run
+from tests.stages import without_stages
 from tests.where import TESTS
 
 PROGRAM = """
@@ -91,7 +92,7 @@ def program(tmp_path, monkeypatch):
 def test_one_line(given, said, capsys):
     target, *options = given.split()
     assert run(["report", f"faulty.py:{target}", *options]) == 2
-    err = capsys.readouterr().err
+    err = without_stages(capsys.readouterr().err)
     assert said in err
     assert err.startswith("jaxresid: error: ")
     assert "internal" not in err

@@ -42,8 +42,8 @@ from jaxresid.errors import JaxresidError
         ("two functions", "jaxresid diff train.py:loss train.py:faster_loss"),
     )
 )
-@click.argument("a", required=False, shell_complete=values.targets)
-@click.argument("b", required=False, shell_complete=values.targets)
+@click.argument("a", required=False, shell_complete=values.sides)
+@click.argument("b", required=False, shell_complete=values.sides)
 @option(
     "--target",
     multiple=True,
@@ -60,6 +60,7 @@ from jaxresid.errors import JaxresidError
 )
 @option(
     "--python",
+    type=click.Path(),
     metavar="PATH",
     help="The interpreter that traces the second side, or the folder of its environment. It needs"
     " JAX, not jaxresid.",

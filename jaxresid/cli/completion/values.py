@@ -32,6 +32,15 @@ def targets(
     return [*_beginning(named, incomplete), *_files(incomplete)]
 
 
+def sides(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return what `diff` compares: files, of saved reports too, and functions after a colon."""
+    if ":" in incomplete:
+        return targets(context, parameter, incomplete)
+    return [CompletionItem(incomplete, type="file")]
+
+
 def references(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:

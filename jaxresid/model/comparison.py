@@ -161,7 +161,7 @@ class Comparison(Result):
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         peaks = [row.compared_nbytes for row in self.rows if row.compared_nbytes is not None]
         best = next((row for row in self.rows if row.knee), None)
         return headline(

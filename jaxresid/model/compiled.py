@@ -204,7 +204,7 @@ class CompiledReport(Result):
     mesh: Mesh | None = None
     warnings: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         parts = []
         for each in self.compiled:
             fits = {True: " fits", False: " does not fit", None: ""}[each.fits]

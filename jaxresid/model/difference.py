@@ -212,7 +212,7 @@ class Difference(Displayed):
     notes: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         before, after = printable(self.before.label, 40), printable(self.after.label, 40)
         peak = self.peak_growth_nbytes
         return headline(

@@ -223,7 +223,7 @@ class Plan(Result):
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         by = " by XLA" if self.confirmed else ""
         return headline(
             "Plan",

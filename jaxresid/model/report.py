@@ -60,7 +60,7 @@ class Report(Result):
     modules: tuple[ModuleMemory, ...] = ()
     beyond_peak: KeptBeyondPeak | None = None
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         peak = peak_text(None)
         if self.peak is not None:
             peak = peak_text(self.peak.nbytes, self.peak.interval)

@@ -30,6 +30,13 @@ class Displayed(Shown):
 
     __slots__ = ()
 
+    # Here and in no child: IPython takes the first of `__repr__` and `_repr_pretty_` that it meets.
+    def __repr__(self) -> str:
+        return self._headline()
+
+    def _headline(self) -> str:
+        return Shown.__repr__(self)
+
     def print(self) -> None:
         """Print the text to stdout."""
         show(self)

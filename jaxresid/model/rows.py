@@ -105,7 +105,7 @@ class ResidualGroups(Displayed):
     by: tuple[ResidualKey, ...]
     rows: tuple[ResidualGroup, ...]
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         kept = f"{format_bytes(self.nbytes)} in {count_text(len(self.rows), 'group')}"
         by = f"by {' and '.join(self.by)}"
         return headline("ResidualGroups", self.target, [self.place.name], [kept, by])

@@ -87,7 +87,7 @@ class Sweep(Result):
     warnings: tuple[str, ...] = ()
     mesh: Mesh | None = None
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         fitting = sum(row.compiled is not None and bool(row.compiled.fits) for row in self.rows)
         failed = sum(row.error is not None for row in self.rows)
         return headline(

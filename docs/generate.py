@@ -17,6 +17,7 @@ from jaxresid.cli import cli
 from jaxresid.cli.help import ExplainedCommand, grouped
 from jaxresid.linter.rule import Documented, Example
 from jaxresid.linter.rules import all_rules
+from jaxresid.short_repr import Shown
 
 # How many bad and good examples of a rule its page has.
 _EXAMPLES = 3
@@ -218,7 +219,8 @@ def _documented(name: str) -> str:
     if inspect.isclass(value) and issubclass(value, Exception):
         return f".. autoexception:: {full}"
     if inspect.isclass(value):
-        return f".. autoclass:: {full}\n   :members:"
+        inherited = "\n   :inherited-members: Shown" if issubclass(value, Shown) else ""
+        return f".. autoclass:: {full}\n   :members:{inherited}"
     if inspect.isfunction(value):
         return f".. autofunction:: {full}"
     if isinstance(value, str):

@@ -1,5 +1,6 @@
 """`jaxresid.diff`: what moved or was renamed is followed, and what is new is found at its line."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.diff.line_text import RENAMED, RESHAPED, SAME, likeness
+from jaxresid.advice.diff.lines import Line, Role
+from jaxresid.advice.diff.pairing import paired
 from tests import edited_files
 from tests.edited_files import line_of, planted, report_of
 from tests.small import f32
@@ -332,3 +335,17 @@ def test_other_lines_are_less_alike():
 def test_no_line_is_too_odd(text):
     assert 0 <= likeness(text, "x = f(y)") <= 1
     assert likeness(text, text) == SAME
+
+
+def test_a_part_of_a_statement_is_like_the_whole():
+    whole = "qkv = jnp.dot(x, wqkv).reshape(batch, sequence, 3, HEADS, width // HEADS)"
+    assert likeness("jnp.dot(x, wqkv)", whole) > 0.6
+
+
+def test_lines_with_nothing_in_common_are_no_pair():
+    def line(code, function):
+        where = jaxresid.Location("model.py", 1, 0, function, code)
+        return Line(jaxresid.Source(where), "", "", Counter({role: 1}), (), frozenset({function}))
+
+    role = Role("sin", None, jaxresid.Aval("float32", (4,), 4))
+    assert paired([line("raise ValueError('no')", "f")], [line("x = y @ z", "g")]) == ()

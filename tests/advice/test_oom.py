@@ -7,7 +7,9 @@ import sys
 import pytest
 
 import jaxresid
+from jaxresid.advice.oom.buffers import as_here
 from jaxresid.errors import JaxresidError
+from jaxresid.xla.job import PeakBuffer
 from tests import where
 
 LOGS = where.DATA / "logs"
@@ -287,3 +289,11 @@ def test_a_log_without_buffers_tells_what_the_target_keeps():
     (note,) = jaxresid.oom(text, report).notes
     kept = f"{report.totals.computed_nbytes / GIB:.2f} GiB"
     assert f"by its trace loss keeps {kept} for its backward pass" in note
+
+
+def test_a_line_of_another_machine_is_found_by_the_end_of_its_path():
+    buffer = PeakBuffer("temporary", 1, file="/elsewhere/dumps/model.py", line=9)
+    here = str(where.DATA / "dumps" / "model.py")
+    assert as_here(buffer, frozenset({here, "/other/model.py"})).file == here
+    assert as_here(buffer, frozenset({"/a/model.py", "/b/model.py"})) == buffer
+    assert as_here(buffer, frozenset({"/a/train.py"})) == buffer

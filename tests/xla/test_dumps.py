@@ -123,3 +123,20 @@ ENTRY %main (a: (f32[4], s32[])) -> f32[4] {
     assert (a.shape.elements[0].memory, a.index) == (5, 0)
     assert (element.opcode, element.index, element.operands) == ("get-tuple-element", 0, (a.id,))
     assert (b.operands, b.op_name, b.file, b.line) == ((element.id,), "jit(f)/neg", "m.py", 7)
+
+
+def test_of_several_programs_it_is_the_one_that_needs_most(tmp_path):
+    for name in ("tpu", "gpu"):
+        shutil.copytree(DUMPS / name, tmp_path, dirs_exist_ok=True)
+    found, count = read_dump(tmp_path)
+    assert count == 2
+    assert found.platform == "gpu"
+    (largest,) = tmp_path.glob("*gpu*-buffer-assignment.txt")
+    larger = tmp_path.joinpath(largest.name.replace("module_0001", "module_0002"))
+    larger.write_text(largest.read_text().replace("size 1073741824, page", "size 1024, page"))
+    (module,) = tmp_path.glob("*gpu_after_optimizations.txt")
+    beside = tmp_path.joinpath(module.name.replace("module_0001", "module_0002"))
+    beside.write_text(module.read_text())
+    again, count = read_dump(tmp_path)
+    assert count == 3
+    assert again.required_nbytes == found.required_nbytes

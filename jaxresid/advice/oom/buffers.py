@@ -35,7 +35,7 @@ def oom_buffers(
         nothing is matched.
     """
     residuals = report.residuals if report is not None else ()
-    here = [_as_here(buffer, _files(residuals)) for buffer in buffers]
+    here = [as_here(buffer, _files(residuals)) for buffer in buffers]
     rows = rows_of(here, residuals)
     groups: dict[tuple[OomRole, bool], list[CompiledBuffer]] = defaultdict(list)
     for buffer, row in zip(here, rows, strict=True):
@@ -89,7 +89,7 @@ def _files(residuals: Iterable[Residual]) -> frozenset[str]:
     return frozenset(os.path.abspath(place.file) for place in places if place is not None)
 
 
-def _as_here(buffer: PeakBuffer, files: frozenset[str]) -> PeakBuffer:
+def as_here(buffer: PeakBuffer, files: frozenset[str]) -> PeakBuffer:
     """Return a buffer with its file as this machine has it, where the log is of another.
 
     That is the one that agrees in most of the last parts of the path, if there is only one.

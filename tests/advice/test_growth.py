@@ -128,7 +128,10 @@ def test_a_planted_residual_is_found_at_its_line(tmp_path, kind):
     grown = after.totals.computed_nbytes - before.totals.computed_nbytes
     share = grown / before.totals.computed_nbytes
     assert f"{100 * share:.1f}% more than" in found.message
-    assert growth_finding(after, earlier, 9.0, "train", tmp_path) is None
+    base = earlier.baseline
+    top = max(after.totals.computed_nbytes / base.kept_nbytes, after.peak.nbytes / base.peak_nbytes)
+    assert growth_finding(after, earlier, 0.99 * (top - 1), "train", tmp_path) is not None
+    assert growth_finding(after, earlier, 1.01 * (top - 1), "train", tmp_path) is None
 
 
 @pytest.mark.parametrize("kind", ["lock", "report"])

@@ -96,14 +96,15 @@ def _title(report: Report) -> Iterator[str | tuple[str, str]]:
 
 
 def beyond_peak_text(why: KeptBeyondPeak) -> str:
-    """Return why more is kept than the peak."""
+    """Return why more is kept than the peak, without what is less than 1 % of that."""
     reasons = (
         (why.duplicate_nbytes, "are values that are kept twice"),
         (why.free_nbytes, "are made anew from constants"),
         (why.unread_nbytes, "are never read"),
         (why.other_nbytes, "are computed where they are read, or freed before the peak"),
     )
-    each = [f"{format_bytes(nbytes)} {what}" for nbytes, what in reasons if nbytes]
+    least = sum(nbytes for nbytes, _ in reasons) / 100
+    each = [f"{format_bytes(nbytes)} {what}" for nbytes, what in reasons if nbytes > least]
     return f"more than the peak: {', '.join(each)}"
 
 

@@ -58,6 +58,9 @@ def small(program: corpus.Program, found: Any, args: Sequence[Any]) -> list[Any]
     assert len(leaves) == len(call.leaves), program.name
     key, made = jax.random.key(0), []
     for i, leaf in enumerate(leaves):
+        if not hasattr(leaf, "shape"):  # a number
+            made.append(leaf)
+            continue
         shape = leaf.shape
         if batch is not None and i in batch.leaves:
             shape = (min(ROWS, batch.size), *shape[1:])
@@ -86,7 +89,11 @@ def results(fun: Callable[..., Any], program: corpus.Program, args: Sequence[Any
     if program.options.get("mode") == "step":
         return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(jax.jit(fun)(*args))]
     leaves, tree = jax.tree.flatten(tuple(args))
-    floats = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    floats = [
+        i
+        for i, leaf in enumerate(leaves)
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
 
     def of_floats(given: Sequence[Any], others: Sequence[Any]) -> Any:
         every = list(others)
@@ -105,7 +112,7 @@ def nudged(args: Sequence[Any]) -> list[Any]:
     import jax.numpy as jnp
 
     def nudge(leaf: Any) -> Any:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if not hasattr(leaf, "dtype") or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         return jnp.nextafter(leaf, jnp.full_like(leaf, jnp.inf))
 

@@ -18,7 +18,7 @@ from jaxresid.model import (
     interval_between,
 )
 from jaxresid.render.report.estimates import about_text, interval_remarks
-from jaxresid.render.report.heading import heading
+from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
 from jaxresid.safe_text import safe_value
@@ -124,11 +124,12 @@ def compiled_lines(compiled: Compiled) -> Iterator[RenderableType]:
 def render_compiled(report: CompiledReport) -> RenderableType:
     """Return the whole text of `jaxresid compile`."""
     report = safe_value(report)
-    parts: list[RenderableType] = [heading(report.target, report.jax, report.mesh, report.places)]
+    parts: list[RenderableType] = [target_line(report.target, report.places, report.mesh)]
     for i, compiled in enumerate(report.compiled):
         parts += [Text()] * bool(i) + [*compiled_lines(compiled)]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
+    parts += about(report.target, report.jax, report.places, report.mesh)
     told = remarks(report.compiled)
     told += interval_remarks(report.places) if told else ()
     parts += [Text(remark, style="dim") for remark in told]
@@ -251,7 +252,7 @@ def _figures(compiled: Compiled) -> Iterator[RenderableType]:
         yield FlowingParts(figures, indent=2)
     elif compiled.fits is False:
         yield Text("XLA reports no other figures for a program that does not fit", style="dim")
-    host = _parts(compiled, _HOST_FIGURES[: 4 if compiled.host_alias_nbytes else 3])
+    host = _parts(compiled, _HOST_FIGURES)
     if host:
         yield FlowingParts([f"host {host[0]}", *host[1:]], indent=2)
     if compiled.collectives:
@@ -269,7 +270,7 @@ def _figures(compiled: Compiled) -> Iterator[RenderableType]:
 
 def _parts(compiled: Compiled, figures: Sequence[tuple[str, str]]) -> list[str]:
     found = ((word, getattr(compiled, name)) for name, word in figures)
-    return [f"{word} {format_bytes(n)}" for word, n in found if n is not None]
+    return [f"{word} {format_bytes(n)}" for word, n in found if n]
 
 
 def _buffers(compiled: Compiled) -> Table:

@@ -1,16 +1,17 @@
-"""The first lines of every text: what was inspected, and by which JAX."""
+"""What every text says of its figures: the target and the place above them, the rest below."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from jaxresid.model import JaxInfo, Mesh, PlaceInfo, Target
+from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.units import format_bytes
 
-STEP = "training step: its own gradients are reported"
 _SOURCES = {
     "types": "split as the types specify",
     "compiler": "residuals split as XLA splits the compiled forward pass",
@@ -19,34 +20,38 @@ _SOURCES = {
 _DEFAULT_ON = "jax_use_direct_linearize"
 
 
-def heading(
-    target: Target, jax: JaxInfo, mesh: Mesh | None = None, places: Sequence[PlaceInfo] = ()
-) -> Text:
-    """Return the first lines of a text, which end in a line break.
-
-    They name the target, the version of JAX and those of its flags that are not at their default,
-    the places that the figures are for, what was differentiated, and the mesh.
-    """
-    text = Text()
-    text.append(target.name, style="bold")
-    text.append(f"  {jax_text(jax)}\n", style="dim")
-    for place in places:
-        text.append("on ", style="dim")
-        text.append(f"{place.name}  ")
-        text.append(f"{place_remark(place)}\n", style="dim")
+def target_line(target: Target, places: Sequence[PlaceInfo], mesh: Mesh | None) -> FlowingParts:
+    """Return the first line of a text: the target, the places of the figures, and the mesh."""
+    parts = [Text(target.name, style="bold"), Text(f"on {', '.join(p.name for p in places)}")]
     if target.mode == "step":
-        text.append(f"{STEP}\n", style="bold")
-    if target.differentiated:
-        text.append("differentiated: ", style="dim")
-        text.append(f"{_differentiated(target.differentiated)}\n")
+        parts.append(Text("training step"))
     if mesh is not None:
-        text.append("mesh: ", style="dim")
-        axes = ",".join(f"{name}={size}" for name, size in mesh.axes)
-        text.append(f"{axes} ({mesh.mode})")
-        text.append(f"  {_SOURCES[mesh.source]}\n", style="dim")
+        parts.append(Text(f"mesh {_axes(mesh)}"))
         if mesh.size > 1:
-            text.append(f"Bytes are those of one device, FLOPs those of all {mesh.size}.\n")
-    return text
+            parts.append(Text(f"bytes of one of {mesh.size} devices"))
+    return FlowingParts(parts, separator="  ", indent=2)
+
+
+def about(
+    target: Target, jax: JaxInfo, places: Sequence[PlaceInfo], mesh: Mesh | None = None
+) -> Iterator[RenderableType]:
+    """Yield what the figures of a text are for, to stand below them.
+
+    That is the version of JAX with those of its flags that are not at their default, the memory of
+    each place and who chose it, what was differentiated, and where splits over a mesh are from.
+    """
+    remarks = [f"{place.name}: {place_remark(place)}" for place in places]
+    yield FlowingParts([jax_text(jax), *remarks], style="dim", indent=2)
+    if target.differentiated:
+        yield Text(f"differentiated: {_differentiated(target.differentiated)}", style="dim")
+    if mesh is not None:
+        text = f"mesh: {_axes(mesh)} ({mesh.mode})  {_SOURCES[mesh.source]}"
+        each = f"; FLOPs are those of all {mesh.size} devices" if mesh.size > 1 else ""
+        yield Text(f"{text}{each}", style="dim")
+
+
+def _axes(mesh: Mesh) -> str:
+    return ",".join(f"{name}={size}" for name, size in mesh.axes)
 
 
 def jax_text(jax: JaxInfo) -> str:

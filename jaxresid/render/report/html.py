@@ -16,7 +16,7 @@ from jaxresid.render.report.checkpoints import (
 from jaxresid.render.report.compiled import buffer_text
 from jaxresid.render.report.compiled import verdict_text as fits_text
 from jaxresid.render.report.cost import cost_remarks, cost_rows
-from jaxresid.render.report.heading import STEP, place_remark
+from jaxresid.render.report.heading import place_remark
 from jaxresid.render.report.peak import (
     breakdown_parts,
     curve_lines,
@@ -67,7 +67,7 @@ def _heading(report: Report) -> Iterable[str]:
     )
     yield _paragraph(f"on {report.place.name} · {place_remark(report.place)}")
     if report.target.mode == "step":
-        yield _paragraph(STEP)
+        yield _paragraph("training step: its own gradients are reported")
 
 
 def _cost(report: Report) -> Iterable[str]:

@@ -13,7 +13,7 @@ from jaxresid.option_types import GroupBy, ReportView
 from jaxresid.render.report.checkpoints import render_checkpoints
 from jaxresid.render.report.compiled import compiled_lines
 from jaxresid.render.report.cost import render_cost
-from jaxresid.render.report.heading import heading
+from jaxresid.render.report.heading import about
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.render.report.overview.chart import Chart
 from jaxresid.render.report.overview.findings import finding_lines, render_findings
@@ -89,7 +89,8 @@ def print_report(
 def _everything(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
     yield from lead(report)
     yield Text()
-    yield heading(report.target, report.jax, report.mesh, [report.place])
+    yield from about(report.target, report.jax, [report.place], report.mesh)
+    yield Text()
     yield render_totals(report)
     yield Text()
     yield from render_cost(report)

@@ -21,7 +21,7 @@ from jaxresid.model import (
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import interval_remarks
-from jaxresid.render.report.heading import heading
+from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.offloading import render_rows
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.report.sparkline import can_encode
@@ -262,7 +262,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     comparison = safe_value(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
-        heading(comparison.target, comparison.jax, comparison.mesh, [comparison.place]),
+        target_line(comparison.target, [comparison.place], comparison.mesh),
     ]
     sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
     sentences += compiled_takeaways(found)
@@ -287,6 +287,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
         parts += [Text(), _Plot(points, _bytes_unit(found), encoding, title)]
     parts += [Text()]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in comparison.warnings]
+    parts += about(comparison.target, comparison.jax, [comparison.place], comparison.mesh)
     parts += [Text(remark, style="dim") for remark in remarks(comparison) if found]
     return Group(*parts)
 

@@ -15,7 +15,7 @@ from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedVa
 from jaxresid.render.report.compiled import differs
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import STYLES, about_text, interval_remarks
-from jaxresid.render.report.heading import heading
+from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
@@ -231,7 +231,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     times = "×" if can_encode("×", encoding) else "x"
     verdict = BrokenNames(verdict_text(plan), style=STYLES[plan.answer])
     parts: list[RenderableType] = [
-        heading(plan.target, plan.jax, places=[plan.place]),
+        target_line(plan.target, [plan.place], None),
         verdict,
         _peaks(plan),
     ]
@@ -251,6 +251,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         parts += [Text(each) for each in plan.unwritten]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
+    parts += about(plan.target, plan.jax, [plan.place])
     parts += [Text(remark, style="dim") for remark in _remarks(plan)]
     return Group(*parts)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.model import Compiled, Sweep, SweepRow
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, warned_texts
-from jaxresid.render.report.heading import heading
+from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
@@ -29,7 +29,7 @@ Table = Mapping[tuple[str, int | None], SweepRow]
 def render_sweep(sweep: Sweep) -> RenderableType:
     """Return the whole text of a sweep."""
     sweep = safe_value(sweep)
-    parts: list[RenderableType] = [heading(sweep.target, sweep.jax, places=sweep.on), _where(sweep)]
+    parts: list[RenderableType] = [target_line(sweep.target, sweep.on, None), _where(sweep)]
     for on in (place.name for place in sweep.on):
         table = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
         if any(_peak(row) is not None for row in table.values()):
@@ -39,6 +39,7 @@ def render_sweep(sweep: Sweep) -> RenderableType:
         parts += [Text(), Text("not compiled", style="bold"), *_failed(failed)]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in sweep.warnings]
+    parts += about(sweep.target, sweep.jax, sweep.on)
     parts.append(Text(_counts(sweep), style="dim"))
     return Group(*parts)
 

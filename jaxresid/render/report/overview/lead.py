@@ -10,6 +10,7 @@ from rich.text import Text
 from jaxresid.model import Report
 from jaxresid.render.report.compiled import verdict_text
 from jaxresid.render.report.estimates import about_text
+from jaxresid.render.report.heading import target_line
 from jaxresid.render.report.peak import peak_text, room_text
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.wrapping import FlowingParts
@@ -17,7 +18,7 @@ from jaxresid.render.style.wrapping import FlowingParts
 
 def lead(report: Report) -> Iterator[RenderableType]:
     """Yield the target with its place, the peak with the answer, and the next step."""
-    yield FlowingParts(list(_target(report)), separator="  ", indent=2)
+    yield target_line(report.target, [report.place], report.mesh)
     yield FlowingParts(list(_peak(report)), indent=2)
     step = report.next_step
     if step is None:
@@ -29,19 +30,6 @@ def lead(report: Report) -> Iterator[RenderableType]:
         yield before
     else:
         yield Text.assemble(before, f": jaxresid.{step.action}")
-
-
-def _target(report: Report) -> Iterator[Text]:
-    yield Text(report.target.name, style="bold")
-    yield Text(f"on {report.place.name}")
-    if report.target.mode == "step":
-        yield Text("training step")
-    mesh = report.mesh
-    if mesh is not None:
-        axes = ",".join(f"{name}={size}" for name, size in mesh.axes)
-        yield Text(f"mesh {axes}")
-        if mesh.size > 1:
-            yield Text(f"bytes of one of {mesh.size} devices")
 
 
 def _peak(report: Report) -> Iterator[Text]:

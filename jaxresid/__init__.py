@@ -59,12 +59,15 @@ if TYPE_CHECKING:
     from jaxresid.model import Interval as Interval
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
+    from jaxresid.model import KeptBeyondPeak as KeptBeyondPeak
     from jaxresid.model import LineDifference as LineDifference
     from jaxresid.model import Literal as Literal
     from jaxresid.model import LiveValue as LiveValue
     from jaxresid.model import Location as Location
     from jaxresid.model import Mark as Mark
     from jaxresid.model import Mesh as Mesh
+    from jaxresid.model import ModuleMemory as ModuleMemory
+    from jaxresid.model import NextStep as NextStep
     from jaxresid.model import Offloading as Offloading
     from jaxresid.model import OomBuffer as OomBuffer
     from jaxresid.model import OomOther as OomOther
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Origin as Origin
     from jaxresid.model import Peak as Peak
     from jaxresid.model import Phases as Phases
+    from jaxresid.model import PhaseSpan as PhaseSpan
     from jaxresid.model import PlaceInfo as PlaceInfo
     from jaxresid.model import Plan as Plan
     from jaxresid.model import PlannedPart as PlannedPart
@@ -135,11 +139,12 @@ _PUBLIC = {
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison ComparisonRow "
         "Compiled CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant "
         "Consumer Cost DiffSide Difference EstimatedVerdict Expression Finding Floor FloorPart "
-        "FrontRow Interval IntervalBasis JaxInfo LineDifference Literal LiveValue Location Mark "
-        "Mesh Offloading OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases "
-        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue Relief Report Residual ResidualGroup "
-        "ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval "
-        "Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
+        "FrontRow Interval IntervalBasis JaxInfo KeptBeyondPeak LineDifference Literal LiveValue "
+        "Location Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
+        "OomReport Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "
+        "PlannedValue Relief Report Residual ResidualGroup ResidualGroups ResidualRow Selection "
+        "Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers TriedPlace "
+        "ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

@@ -639,7 +639,7 @@ def test_what_the_compiler_does_not_say(limit, pool, environment, capsys):
     said = "no such instruction" if limit is None else "took longer than 0.001 s"
     assert run(["report", TARGET, "--on", "cpu", *more]) == 2
     out, err = capsys.readouterr()
-    assert f"peak, by XLA\ncpu  could not be compiled\n  {said}" in out
+    assert out.splitlines()[1] == "could not be compiled"
     assert f"jaxresid: error: cpu: {said}" in err
     assert run(["report", TARGET, "--on", "cpu", "-f", "json", *more]) == 2
     value = json_of(capsys)
@@ -698,14 +698,15 @@ def test_a_section_of_the_report(pool, environment, capsys):
     pool(lambda job: FITS)
     assert run(["report", TARGET, "--on", "cpu", "--compile"]) == 0
     text = capsys.readouterr().out
-    assert "peak, by XLA\ncpu  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare\n" in text
-    assert "what XLA says" not in text
+    fits = "fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare · by XLA"
+    assert text.splitlines()[1] == fits
     assert run(["report", TARGET, "--on", TPU, "--compile"]) == 0
-    assert f"what XLA says\n{TPU}  fits: " in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith(" · by XLA") and lines[2].startswith("  estimate about ")
     # Exits 1 for `compile` alone: a report is not about whether it fits.
     pool(lambda job: EXHAUSTED)
     assert run(["report", TARGET, "--on", "cpu", "--compile"]) == 0
-    assert "cpu  does not fit: needs 53.00 GiB of 16.00 GiB" in capsys.readouterr().out
+    assert "\ndoes not fit: needs 53.00 GiB of 16.00 GiB" in capsys.readouterr().out
     assert run(["compile", TARGET, "--on", "cpu"]) == 1
 
 
@@ -947,15 +948,11 @@ REPORT = CompiledReport(
     warnings=("the cache cannot be written: no space left on device",),
 )
 TEXT = """\
-decoder.py:loss  jax 0.10.2
-on tpu:v5e:2x4  16.00 GiB per device; as asked
-differentiated: params, x
-
+decoder.py:loss  on tpu:v5e:2x4
 tpu:v5e:2x4  fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare
   peak 12.00 GiB on each of 8 devices · estimate about 11.0 GiB (10.0 to 13.2)
-  temp 10.00 GiB · argument 1.00 GiB · output 1.00 GiB · alias 0 B
+  temp 10.00 GiB · argument 1.00 GiB · output 1.00 GiB
     generated code 26.00 MiB
-  host temp 0 B · argument 0 B · output 0 B
   collectives all-gather ×64 3.00 GiB · all-reduce at least 2.00 KiB
   largest buffers at XLA's peak; 75.0% of 12.00 GiB matched to residuals,
   arguments and outputs
@@ -975,6 +972,8 @@ gpu  could not be compiled
   jax finds no GPU on this machine
 
 warning: the cache cannot be written: no space left on device
+jax 0.10.2 · tpu:v5e:2x4: 16.00 GiB per device; as asked
+differentiated: params, x
 Compiled, not run: figures are XLA's, for each device; the estimate is from the
 trace.
 The peak is argument + output + temp - alias.

@@ -393,8 +393,6 @@ class TestModes:
         target = ("zebu:train_step", *SPEC3, *SPEC3, *options)
         assert report(*target)["target"]["mode"] == "step"
         assert call("report", *target)[1].splitlines()[0].endswith("training step")
-        everything = call("report", *target, "-v")[1]
-        assert "\ntraining step: its own gradients are reported\n" in everything
 
     def test_a_step_as_a_function(self, report):
         found = report("zebu:train_step", *SPEC3, *SPEC3, "--mode", "function")
@@ -586,6 +584,7 @@ class TestProcess:
     @pytest.mark.integration
     def test_interrupt(self, interruptible):
         process = interruptible("report", "zebu:slow", "--arg", "f32[3]")
+        assert process.stderr.readline() == "jaxresid: tracing zebu:slow\n"
         assert process.stderr.readline() == "imported\n"
         time.sleep(1)
         process.send_signal(signal.SIGINT)
@@ -597,7 +596,7 @@ class TestProcess:
         """As in a callback of the garbage collector, of which JAX has one."""
         process = interruptible("report", "zebu:interrupted", "--arg", "f32[3]")
         out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, err.strip()) == (130, "", "imported")
+        assert (process.returncode, out, without_stages(err)) == (130, "", "imported\n")
 
     def test_without_jax(self, project):
         hidden = project / "hidden"

@@ -61,10 +61,7 @@ def test_a_comparison():
     text = printed(render_comparison(COMPARISON))
     assert text.startswith(
         """\
-gpt.py:loss  jax 0.12.0
-on tpu:v5p  95.00 GiB per device; as asked
-differentiated: x, stacked (2 leaves)
-
+gpt.py:loss  on tpu:v5p
 knee: E dots_with_no_batch_dims_saveable: peak 3.12 GiB instead of 14.12 GiB,
   for 4.8% more FLOPs
 lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
@@ -107,6 +104,8 @@ peak, GiB
         0.0%                                                 33.3%
 recompute, % of the FLOPs without checkpoints
 
+jax 0.12.0 · tpu:v5p: 95.00 GiB per device; as asked
+differentiated: x, stacked (2 leaves)
 Peak, FLOPs and time are estimates, the time from the chip's published figures.
 The time was not checked for tpu:v5p.
 No interval: too few programs were compiled to say how far off this estimate is."""

@@ -165,7 +165,8 @@ def test_jobs_that_cannot_be_made_end_the_others(tmp_path):
 def test_progress():
     said = []
     list(run([job(b"a", "dots"), job(b"b", "none")], "naps", workers=2, progress=said.append))
-    assert re.fullmatch("1 to compile, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[0])
+    assert said[0] == "compiling up to 2 programs"
+    assert re.fullmatch("1 to compile, 0 of 2 done, 0 s|compiling dots, 0 of 2 done, 0 s", said[1])
     both = r"compiling (dots|none) and 1 more, 0 of 2 done, 1 s"
     assert any(re.fullmatch(both, line) for line in said)
     # Each that has ended is said once, as a text that stays.

@@ -93,7 +93,7 @@ def _lock(descriptor: int, path: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise JaxresidError(
-            f"another sweep is writing {path}; wait for it, or choose another file with -o"
+            f"another sweep is writing {path}; wait for it, or choose another file with --results"
         ) from None
     except OSError:  # a file system without locks
         return
@@ -104,14 +104,15 @@ def _read(descriptor: int, path: str) -> tuple[dict[str, SweepRow], tuple[str, .
         *lines, tail = file.read().split(b"\n")
     kept = sum(len(line) + 1 for line in lines)
     if is_torn := bool(tail) and not _is_json(tail):
-        is_ours = tail.startswith(_START) or _START.startswith(tail)
+        compact = tail.replace(b" ", b"")
+        is_ours = compact.startswith(_START) or _START.startswith(compact)
     else:
         is_ours, lines = not tail, [*lines, tail]
     found = {number: row_of(line) for number, line in enumerate(lines, 1) if line.strip()}
     if not any(found.values()) and (found or not is_ours):
         raise JaxresidError(
             f"{path} contains something other than the results of a sweep, and was left as it is;"
-            " choose another file with -o"
+            " choose another file with --results"
         )
     warnings = []
     unread = [str(number) for number, row in found.items() if row is None]

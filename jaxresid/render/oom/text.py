@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from jaxresid.model import OomReport, Source, WayOut
 from jaxresid.render.oom.words import buffer_text, facts, part_texts, verdict_text, way_text
+from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
 from jaxresid.safe_text import safe_value
@@ -122,7 +124,14 @@ def _way(number: int, way: WayOut) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(f"  {number}."), Text(f"{way_text(way)}{nbytes}"))
-    return Group(table, Text(f"     {way.command}", style="bold", no_wrap=True, overflow="ignore"))
+    return Group(table, _command(way.command))
+
+
+def _command(command: str) -> RenderableType:
+    """Return a command: ours broken where it is too wide, another as it is."""
+    if command.startswith("jaxresid "):
+        return ShellCommand(shlex.split(command), indent=5)
+    return Text(f"     {command}", style="bold", no_wrap=True, overflow="ignore")
 
 
 def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:

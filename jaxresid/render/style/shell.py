@@ -18,23 +18,26 @@ class ShellCommand:
 
     Attributes:
       words: its words, quoted where a shell would take them for something else.
-      before: the text before it, in the same line where both fit.
-      indent: how many spaces its lines start with where they do not.
+      before: the text before it, in the same line where both fit; None: there is none.
+      indent: how many spaces its lines start with where it has lines of its own.
+      style: the style of the command.
     """
 
     words: Sequence[str]
-    before: Text
+    before: Text | None = None
     indent: int = 2
+    style: str = "bold"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        command = " ".join(map(shlex.quote, self.words))
-        beside = Text.assemble(self.before, " ", (command, "bold"))
-        if beside.cell_len <= options.max_width:
-            yield beside
-            return
-        yield self.before
+        if self.before is not None:
+            command = " ".join(map(shlex.quote, self.words))
+            beside = Text.assemble(self.before, " ", (command, self.style))
+            if beside.cell_len <= options.max_width:
+                yield beside
+                return
+            yield self.before
         for line in _lines(self.words, options.max_width, self.indent):
-            yield Text(line, style="bold", no_wrap=True, overflow="ignore")
+            yield Text(line, style=self.style, no_wrap=True, overflow="ignore")
 
 
 def _lines(words: Sequence[str], width: int, indent: int) -> list[str]:

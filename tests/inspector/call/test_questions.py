@@ -292,7 +292,7 @@ PUBLIC_ALIASES = [getattr(jaxresid, n) for n in ("Mode", "GroupBy", "Severity")]
 
 def parts(value):
     """What the annotations of a function, of a value's fields and of its methods mention."""
-    namespace = {}
+    namespace = {"pandas": types.SimpleNamespace(DataFrame=object)}  # may not be installed
     if inspect.isfunction(value):
         hooks = [inspect.unwrap(value)]
     else:

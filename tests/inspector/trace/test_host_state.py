@@ -71,7 +71,7 @@ def test_only_the_state_leaves_the_device(jax_version):
 
 
 def test_the_text(jax_version, capsys):
-    report_of("host_state_step", 7168, jax_version).print()
+    report_of("host_state_step", 7168, jax_version).print(verbose=True)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.split("\n")]
     assert "1.53 GiB optimizer state that lives in host memory" in lines
     assert "1.53 GiB moved to the host in each step" in lines

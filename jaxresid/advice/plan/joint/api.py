@@ -85,7 +85,10 @@ def plan(
         because nothing can be compiled for that place here.
     """
     question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
-    nbytes = budget_nbytes(budget) if isinstance(budget, str) else budget
+    try:
+        nbytes = budget_nbytes(budget) if isinstance(budget, str) else budget
+    except InputsError as e:
+        raise InputsError(f"budget: {e}") from None
     counts = (microbatches,) if isinstance(microbatches, int) else tuple(microbatches)
     if mesh is not None and meshes is not None:
         raise InputsError("mesh and meshes cannot be combined: give one of them")

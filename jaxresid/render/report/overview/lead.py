@@ -36,7 +36,8 @@ def _peak(report: Report) -> Iterator[Text]:
     for compiled in report.compiled:
         style = {True: "bold green", False: "bold red", None: "bold yellow"}[compiled.fits]
         yield Text(verdict_text(compiled), style=style)
-        yield Text("by XLA")
+        if compiled.peak_nbytes is not None:
+            yield Text("by XLA")
         if report.peak is not None:
             yield Text(f"estimate {about_text(report.peak.nbytes, report.peak.interval)}")
     if report.compiled:

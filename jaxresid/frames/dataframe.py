@@ -18,8 +18,12 @@ from jaxresid.model import (
     Compiled,
     CompiledReport,
     Configuration,
+    Difference,
     FrontRow,
+    LineDifference,
     Offloading,
+    OomBuffer,
+    OomReport,
     Plan,
     Report,
     ResidualGroup,
@@ -36,8 +40,8 @@ if TYPE_CHECKING:
 
 # The dtypes of columns; those of the first two know what is missing without becoming floats.
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
-# What stands for the field in the names of the columns of its value.
-_PREFIXES = {
+# What stands for the field in the names of the columns of its value; else its own name does.
+_PREFIXES: dict[Any, str] = {
     Timing: "measured_",
     Compiled: "xla_",
     Configuration: "",
@@ -77,6 +81,10 @@ def _rows(value: Any) -> tuple[Any, Sequence[Any]]:
             return Compiled, value.compiled
         case Plan():
             return FrontRow, value.selection.front
+        case Difference():
+            return LineDifference, value.lines
+        case OomReport():
+            return OomBuffer, value.buffers
     raise TypeError(f"a value of type {type(value).__name__} has no rows")
 
 
@@ -121,17 +129,16 @@ def _columns(kind: Any) -> Iterator[_Column]:
         held, hint = attrgetter(each.name), _without_none(hints[each.name])
         arguments = typing.get_args(hint)
         if dataclasses.is_dataclass(hint):
-            yield from _inner(hint, held)
+            yield from _inner(hint, held, _PREFIXES.get(hint, f"{each.name}_"))
         elif hint == tuple[str, ...]:
             yield _Column(each.name, "object", functools.partial(_joined, held))
         elif arguments and arguments[0] is Compiled:
-            yield from _inner(Compiled, functools.partial(_first, held))
+            yield from _inner(Compiled, functools.partial(_first, held), _PREFIXES[Compiled])
         elif typing.get_origin(hint) is not tuple or hint == tuple[int, ...]:
             yield _Column(each.name, _DTYPES.get(hint, "object"), held)
 
 
-def _inner(kind: Any, held: Callable[[Any], Any]) -> Iterator[_Column]:
-    prefix = _PREFIXES[kind]
+def _inner(kind: Any, held: Callable[[Any], Any], prefix: str) -> Iterator[_Column]:
     for column in columns_of(kind):
         name = column.name if column.name.startswith(prefix) else prefix + column.name
         yield _Column(name, column.dtype, functools.partial(_of_held, column.get, held))

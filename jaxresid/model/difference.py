@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.checkpoint import Checkpoint, Finding
-from jaxresid.model.display import save, show, to_json
+from jaxresid.model.display import show
 from jaxresid.model.headline import count_text, headline, signed_bytes
 from jaxresid.model.interval import Interval, interval_between
-from jaxresid.model.result import Displayed
+from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Aval, Location, Totals
 from jaxresid.short_repr import Shown, printable
@@ -180,7 +179,7 @@ class CheckpointDifference(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Difference(Displayed):
+class Difference(Result):
     """What two reports say differently.
 
     Kept bytes are compared exactly; peaks and recomputed FLOPs with a tolerance, as an estimate
@@ -282,18 +281,6 @@ class Difference(Displayed):
     def print(self, *, all: bool = False) -> None:
         """Print the difference to stdout: a screen of it, or with `all` every line."""
         show(self, all=all)
-
-    def to_json(self) -> str:
-        """Return the difference as JSON text; its schema is `jaxresid/schema/diff.schema.json`."""
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the difference to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)
 
 
 def is_more_than(tolerance: float, before: int | None, after: int | None) -> bool:

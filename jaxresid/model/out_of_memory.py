@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from jaxresid.model.display import save, show, to_json
-from jaxresid.model.result import Displayed
+from jaxresid.model.display import show
+from jaxresid.model.result import Result
 from jaxresid.model.target import Target
 from jaxresid.model.values import NOWHERE, Computed, Source
 from jaxresid.short_repr import Shown
@@ -163,7 +162,7 @@ class OomOther(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OomReport(Displayed):
+class OomReport(Result):
     """What a log or a dump says of a program that ran out of memory, and what to try.
 
     Attributes:
@@ -223,15 +222,3 @@ class OomReport(Displayed):
     def print(self, *, verbose: bool = False) -> None:
         """Print the text of `jaxresid oom` to stdout, with every buffer if it is to be verbose."""
         show(self, verbose=verbose)
-
-    def to_json(self) -> str:
-        """Return the report as JSON text; its schema is `jaxresid/schema/oom.schema.json`."""
-        return to_json(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file as JSON, which `jaxresid.load` reads.
-
-        Raises:
-          JaxresidError: the file cannot be written.
-        """
-        save(self, path)

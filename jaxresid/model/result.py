@@ -73,8 +73,9 @@ class Result(Displayed):
         """Return the rows of the result as a DataFrame.
 
         That is a row for each residual of a report, policy of a comparison, program of a sweep or
-        of a compiled report, and plan that no other beats, in a plan. Columns are the fields of the
-        rows; those that end in `nbytes` are bytes.
+        of a compiled report, line of a difference, buffer of an out-of-memory report, and plan that
+        no other beats, in a plan. Columns are the fields of the rows; those that end in `nbytes`
+        are bytes.
 
         Raises:
           JaxresidError: pandas is not installed.

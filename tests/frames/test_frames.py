@@ -19,6 +19,8 @@ from jaxresid.model import (
     Constant,
     FrontRow,
     Location,
+    OomBuffer,
+    OomReport,
     Residual,
     Selection,
     Source,
@@ -161,6 +163,23 @@ class TestDataFrames:
         frame = report().to_dataframe()
         assert frame.shape == (0, len(dataclasses.fields(jaxresid.ResidualRow)))
         assert frame.nbytes.dtype == "Int64"
+
+    def test_a_difference_has_a_row_for_each_line(self):
+        more = dataclasses.replace(REPORT, residuals=(*REPORT.residuals, layer(0)))
+        difference = jaxresid.diff(REPORT, more)
+        frame = difference.to_dataframe()
+        assert len(frame) == len(difference.lines) > 0
+        grown = frame.kept_after_nbytes.sum() - frame.kept_before_nbytes.sum()
+        assert grown == difference.kept_growth_nbytes == MIB
+        (line,) = frame[frame.kept_after_nbytes > frame.kept_before_nbytes].after_line
+        assert line == 7
+
+    def test_an_out_of_memory_report_has_a_row_for_each_buffer(self):
+        source = Source(Location("m.py", 7, 4, "f", "x @ w"))
+        buffers = (OomBuffer("temporary", 3 * MIB, source=source), OomBuffer("argument", MIB))
+        frame = OomReport("too-large", buffers=buffers).to_dataframe()
+        assert list(frame.nbytes) == [3 * MIB, MIB]
+        assert list(frame.source_location_code) == ["x @ w", None]
 
     def test_a_comparison_has_a_row_for_each_policy(self):
         timing = Timing(0.5, 1.5, 1.4, 1.6, 5, 1e-7, 1e-6)

@@ -41,7 +41,7 @@ def once(mark):
 SHOWN, COMPILED, ON_GPUS = once(None), once("tpu"), once("gpu")
 
 # What the outputs were made with; other versions give other residuals.
-MADE_WITH = re.search(r"jax (\d+\.\d+\.\d+)$", TEXT, re.MULTILINE)[1]
+MADE_WITH = re.search(r"^jax (\d+\.\d+\.\d+)\b", TEXT, re.MULTILINE)[1]
 COMPILED_WITH = re.search(
     r"libtpu\s+(\d+\.\d+\.\d+)$", "".join(block.output for block in COMPILED), re.MULTILINE
 )[1]

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import re
 import sys
 
 import pytest
@@ -24,13 +25,13 @@ PROGRAMS = sorted((TESTS / "zoo" / "programs").glob("*.py"))
 
 def module_of(path):
     """A module from its file; the test is skipped where a library of it is not installed."""
+    for name in re.findall(r"^ *(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"not installed: {name}")
     spec = importlib.util.spec_from_file_location(f"shown_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as e:
-        pytest.skip(f"not installed: {e.name}")
+    spec.loader.exec_module(module)
     return module
 
 

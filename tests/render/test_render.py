@@ -318,9 +318,7 @@ residuals
       12 B         i32[3]  constant that the function closes over
 
 warning: held static: rate [0.5]
-jax 0.10.2 jax_remat3 · tpu:v5p: as asked
 No interval: too few programs were compiled to say how far off this estimate is.
--v shows all; --view peak, residuals, checkpoints, modules or timeline
 Residual bytes are what autodiff keeps; the program's peak memory is above."""
     )
 

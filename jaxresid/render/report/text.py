@@ -108,7 +108,7 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
     yield from _spaced(render_residuals(report, view))
     yield from _spaced(_compiled(report))
     yield from _spaced(_findings(report))
-    yield from _last(report)
+    yield from _last(report, is_short=False)
     yield Text(_NOT_PEAK, style="dim")
 
 
@@ -167,7 +167,7 @@ def _spaced(block: Iterator[RenderableType]) -> Iterator[RenderableType]:
     yield from [Text()] * bool(lines)
 
 
-def _last(report: Report) -> Iterator[RenderableType]:
+def _last(report: Report, *, is_short: bool = True) -> Iterator[RenderableType]:
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
-    yield from notes(report)
+    yield from notes(report, is_short=is_short)

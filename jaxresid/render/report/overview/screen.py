@@ -103,14 +103,16 @@ def _below(report: Report) -> Iterator[RenderableType]:
     yield from notes(report)
 
 
-def notes(report: Report) -> Iterator[RenderableType]:
-    """Yield what the figures are, and how to see more."""
-    place = report.place
-    about = [jax_text(report.jax), f"{place.name}: {place.origin}"]
-    yield FlowingParts([Text(text) for text in about], style="dim")
+def notes(report: Report, *, is_short: bool = True) -> Iterator[RenderableType]:
+    """Yield what the figures are, and, below a text that is short, what else there is to know."""
+    if is_short:
+        place = report.place
+        about = [jax_text(report.jax), f"{place.name}: {place.origin}"]
+        yield FlowingParts([Text(text) for text in about], style="dim")
     told = (*remarks(report.compiled), *_interval_remarks(report))
     yield from (Text(remark, style="dim") for remark in told)
-    yield Text(_MORE, style="dim")
+    if is_short:
+        yield Text(_MORE, style="dim")
 
 
 def _interval_remarks(report: Report) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxresid.model import OomBuffer, OomCause
-from jaxresid.xla.logs.failure import Failure, Parts
+from jaxresid.model import OomBuffer, OomCause, OomParts
+from jaxresid.xla.logs.failure import Failure
 
 # A program that needs less than the first does not fill an accelerator; one that needs less than
 # the second is not likely to. No device has as much as the third.
@@ -22,7 +22,9 @@ _EMPTY_FRACTION, _FULL_FRACTION = 0.1, 0.5
 _PADDED, _MOSTLY_PADDED = 0.2, 0.5
 
 
-def cause_of(failure: Failure, parts: Parts, buffers: Sequence[OomBuffer]) -> tuple[OomCause, bool]:
+def cause_of(
+    failure: Failure, parts: OomParts, buffers: Sequence[OomBuffer]
+) -> tuple[OomCause, bool]:
     """Return what filled the memory, and whether the figures leave no other cause.
 
     Args:
@@ -89,7 +91,7 @@ def _without_ceiling(failure: Failure, largest: int, size: OomCause) -> tuple[Oo
     return ("held" if largest < _MODEST_NBYTES else size), False
 
 
-def _of_size(failure: Failure, parts: Parts, buffers: Sequence[OomBuffer]) -> OomCause:
+def _of_size(failure: Failure, parts: OomParts, buffers: Sequence[OomBuffer]) -> OomCause:
     """Return what a program that is too large is made of."""
     need, ceiling = failure.required_nbytes, failure.capacity_nbytes or failure.pool.limit_nbytes
     whole = need or sum(buffer.nbytes for buffer in buffers) or parts.temp_nbytes or 0
@@ -115,7 +117,7 @@ def _of_size(failure: Failure, parts: Parts, buffers: Sequence[OomBuffer]) -> Oo
     return max(shares, key=lambda name: shares[name])
 
 
-def padding_of(parts: Parts, buffers: Sequence[OomBuffer]) -> int:
+def padding_of(parts: OomParts, buffers: Sequence[OomBuffer]) -> int:
     """Return how many bytes of a program are padding, as far as it is known."""
     if parts.padding_nbytes is not None:
         return parts.padding_nbytes

@@ -6,17 +6,16 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxresid.advice.oom.buffers import oom_buffers
 from jaxresid.advice.oom.causes import cause_of, padding_of
 from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.ways import Names, ways_out
 from jaxresid.errors import JaxresidError
-from jaxresid.model import OomBuffer, OomOther, OomParts, OomPool, OomReport, Report, WayOut
+from jaxresid.model import OomBuffer, OomOther, OomParts, OomReport, Report, WayOut
 from jaxresid.units import format_bytes
 from jaxresid.xla.logs.dumps import read_dump
-from jaxresid.xla.logs.failure import Failure, Log, Parts
+from jaxresid.xla.logs.failure import Failure, Log
 from jaxresid.xla.logs.reading import read_log
 from jaxresid.xla.logs.where import place_of
 
@@ -137,8 +136,8 @@ def reported(
         required_nbytes=failure.required_nbytes,
         capacity_nbytes=failure.capacity_nbytes,
         requested_nbytes=failure.requested_nbytes,
-        parts=OomParts(**{**_fields(parts), "padding_nbytes": _padding(parts, buffers)}),
-        pool=OomPool(**_fields(failure.pool)),
+        parts=dataclasses.replace(parts, padding_nbytes=_padding(parts, buffers)),
+        pool=failure.pool,
         buffers=buffers,
         matched_nbytes=matched_nbytes,
         ways=ways_out(cause, failure, parts, buffers, names, from_dump=from_dump),
@@ -163,7 +162,7 @@ def _kept(report: Report | None, buffers: Sequence[OomBuffer]) -> tuple[str, ...
     )
 
 
-def _padding(parts: Parts, buffers: Sequence[OomBuffer]) -> int | None:
+def _padding(parts: OomParts, buffers: Sequence[OomBuffer]) -> int | None:
     known = parts.padding_nbytes is not None or any(b.shape for b in buffers)
     return padding_of(parts, buffers) if known else None
 
@@ -179,7 +178,3 @@ def _unknown(log: Log) -> OomReport:
     return OomReport(
         cause="unknown", ways=(_DUMP,) if log.hints else (), hints=log.hints, notes=tuple(notes)
     )
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

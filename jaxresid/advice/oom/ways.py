@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.model import OomBuffer, OomCause, WayOut
-from jaxresid.xla.logs.failure import Failure, Parts
+from jaxresid.model import OomBuffer, OomCause, OomParts, WayOut
+from jaxresid.xla.logs.failure import Failure
 
 _GIB = 2**30
 # Outputs that take this share of what a program needs could take over donated arguments.
@@ -35,7 +35,7 @@ class Names:
 def ways_out(
     cause: OomCause,
     failure: Failure,
-    parts: Parts,
+    parts: OomParts,
     buffers: Sequence[OomBuffer],
     names: Names,
     *,
@@ -58,7 +58,7 @@ class _Ways:
     def __init__(
         self,
         failure: Failure,
-        parts: Parts,
+        parts: OomParts,
         buffers: Sequence[OomBuffer],
         names: Names,
         from_dump: bool,

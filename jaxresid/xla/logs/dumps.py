@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxresid.model import OomParts
 from jaxresid.xla import places
 from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.hlo import module as hlo
@@ -14,7 +15,7 @@ from jaxresid.xla.hlo.assignment import Assignment, assignment_of_proto, assignm
 from jaxresid.xla.hlo.buffers import LiveBuffers, device_allocations, live_buffers
 from jaxresid.xla.hlo.text import module_of_text
 from jaxresid.xla.hlo.wire import Message
-from jaxresid.xla.logs.failure import Failure, Parts
+from jaxresid.xla.logs.failure import Failure
 
 _ASSIGNMENT = "-buffer-assignment.txt"
 _LARGEST_FILE = 512 * 2**20
@@ -132,11 +133,11 @@ def _failure(program: _Program, folder: Path) -> Failure:
     )
 
 
-def _parts(program: _Program) -> Parts:
+def _parts(program: _Program) -> OomParts:
     nbytes = dict.fromkeys(("argument", "output", "temporary", "constant"), 0)
     for each in device_allocations(program.assignment, program.platform):
         nbytes[each.kind] += each.nbytes
-    return Parts(
+    return OomParts(
         argument_nbytes=nbytes["argument"],
         output_nbytes=nbytes["output"],
         temp_nbytes=nbytes["temporary"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from jaxresid.model import OomParts, OomPool
 from jaxresid.xla.job import PeakBuffer
 
 # When memory ran out: as the program was compiled, as it was loaded onto the device, as it ran (a
@@ -12,52 +13,6 @@ from jaxresid.xla.job import PeakBuffer
 Phase = OneOf["compile", "load", "run", "transfer", "start", ""]
 # Which memory: the device's, the small one on a TPU's core, the host's.
 Memory = OneOf["device", "on-chip", "host"]
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """What an allocator says of the memory that it hands out; None: it does not say.
-
-    Attributes:
-      limit_nbytes: the bytes that it may take of the device.
-      in_use_nbytes: the bytes that it had handed out.
-      free_nbytes: the bytes that it could have handed out, in however many pieces.
-      largest_free_nbytes: the largest piece of them.
-      device_nbytes: the bytes of the whole device.
-      device_free_nbytes: the bytes of the device that nobody has.
-      used_fraction: the share in use by the bar that BFC draws, where there is one.
-    """
-
-    limit_nbytes: int | None = None
-    in_use_nbytes: int | None = None
-    free_nbytes: int | None = None
-    largest_free_nbytes: int | None = None
-    device_nbytes: int | None = None
-    device_free_nbytes: int | None = None
-    used_fraction: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the memory that a program needs is made of; None: the log does not say.
-
-    Attributes:
-      argument_nbytes: the bytes of arguments.
-      output_nbytes: the bytes of outputs that share none with arguments.
-      temp_nbytes: the bytes of temporaries.
-      constant_nbytes: the bytes of constants.
-      padding_nbytes: the bytes that are padding, of temporaries.
-      fragmentation_nbytes: the bytes between the program's own buffers.
-      reserved_nbytes: the bytes that the device keeps for itself.
-    """
-
-    argument_nbytes: int | None = None
-    output_nbytes: int | None = None
-    temp_nbytes: int | None = None
-    constant_nbytes: int | None = None
-    padding_nbytes: int | None = None
-    fragmentation_nbytes: int | None = None
-    reserved_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +46,8 @@ class Failure:
     required_nbytes: int | None = None
     capacity_nbytes: int | None = None
     requested_nbytes: int | None = None
-    pool: Pool = field(default_factory=Pool)
-    parts: Parts = field(default_factory=Parts)
+    pool: OomPool = field(default_factory=OomPool)
+    parts: OomParts = field(default_factory=OomParts)
     buffers: tuple[PeakBuffer, ...] = ()
     processes: int = 1
     count: int = 1

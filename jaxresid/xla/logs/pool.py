@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from jaxresid.model import OomPool
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
-from jaxresid.xla.logs.failure import Pool
 
 # What BFC lists of its chunks, up to millions of lines.
 LISTING = re.compile(
@@ -59,7 +59,7 @@ class PoolReader:
                 self._known["device_nbytes"] = nbytes(numbers[2], numbers[3])
         return False
 
-    def pool(self) -> Pool:
+    def pool(self) -> OomPool:
         """Return what is known now, and begin the listing of chunks anew."""
         known = dict(self._known)
         limit, in_use = known.get("limit_nbytes"), known.get("in_use_nbytes")
@@ -69,4 +69,4 @@ class PoolReader:
             known["largest_free_nbytes"] = self._free[1]
             known.setdefault("free_nbytes", self._free[0])
         self._free, self._listed = [0, 0], False
-        return Pool(**known)  # type: ignore[arg-type]
+        return OomPool(**known)  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from jaxresid.xla.logs.failure import Failure, Log, Parts, Pool
+from jaxresid.model import OomParts, OomPool
+from jaxresid.xla.logs.failure import Failure, Log
 from jaxresid.xla.logs.lines import Line, read_line
 from jaxresid.xla.logs.pool import PoolReader
 from jaxresid.xla.logs.sentences import OPENS, needed, parse_failure, requested
@@ -252,7 +253,7 @@ def _filled(one: Failure, other: Failure) -> Failure:
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(Failure):
         mine, theirs = getattr(first, field.name), getattr(second, field.name)
-        if isinstance(mine, Pool | Parts):
+        if isinstance(mine, OomPool | OomParts):
             changes[field.name] = _with_values(mine, theirs)
         elif mine in (None, "", ()):
             changes[field.name] = theirs
@@ -270,7 +271,7 @@ def _with_values(one: Any, other: Any) -> Any:
 
 def _says(failure: Failure) -> int:
     """Return how much a failure says: a program's need most, then its buffers, then a request."""
-    parts = sum(getattr(failure.parts, f.name) is not None for f in dataclasses.fields(Parts))
+    parts = sum(getattr(failure.parts, f.name) is not None for f in dataclasses.fields(OomParts))
     return (
         100 * (failure.required_nbytes is not None)
         + 40 * bool(failure.buffers)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal as OneOf
 
+from jaxresid.model import OomParts, OomPool
 from jaxresid.xla.hlo.out_of_memory import listed, parse_out_of_memory
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
-from jaxresid.xla.logs.failure import Failure, Memory, Parts, Phase, Pool
+from jaxresid.xla.logs.failure import Failure, Memory, Phase
 
 _LENGTH = 300  # of the sentence that is kept
 
@@ -109,7 +110,7 @@ def needed(line: str) -> int | None:
     return nbytes(number, unit)
 
 
-def parse_failure(lines: Sequence[str], pool: Pool) -> Failure | None:
+def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     """Return the lack of memory that some lines of a log are about; None if they are about none.
 
     Args:
@@ -211,7 +212,7 @@ def _program(text: str) -> str:
     return f"jit_{next(iter(called))}" if len(called) == 1 else ""
 
 
-def _pool(text: str, pool: Pool) -> Pool:
+def _pool(text: str, pool: OomPool) -> OomPool:
     if found := _FREE.search(text):
         free = nbytes(*found.group(1, 2))
         largest = nbytes(*found.group(5, 6)) if found[5] else None
@@ -224,14 +225,14 @@ def _pool(text: str, pool: Pool) -> Pool:
     return pool
 
 
-def _parts(text: str) -> Parts:
+def _parts(text: str) -> OomParts:
     """Return what a program's memory is made of, by the tables of libtpu and of XLA:GPU."""
     found = {name: _size(pattern, text) for name, pattern in _STATS.items()}
     if any(value is not None for value in found.values()):
-        return Parts(**found)
+        return OomParts(**found)
     temp = _TEMP.search(text)
     outputs = _OUTPUTS.search(text)
-    parts = Parts(
+    parts = OomParts(
         argument_nbytes=_size(_ARGUMENTS.pattern, text),
         output_nbytes=None
         if outputs is None

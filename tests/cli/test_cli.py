@@ -554,7 +554,7 @@ class TestProcess:
         ascii_ = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
         done = subprocess_run("report", "zebu:loss", env=ascii_)
         assert done.returncode == 0, done.stderr
-        assert "@@@" in done.stdout
+        assert done.stdout.isascii() and "###" in done.stdout
         blocks = subprocess_run("report", "zebu:loss", env={"PYTHONIOENCODING": "utf-8"})
         assert "███" in blocks.stdout
 
@@ -596,7 +596,7 @@ class TestProcess:
         """As in a callback of the garbage collector, of which JAX has one."""
         process = interruptible("report", "zebu:interrupted", "--arg", "f32[3]")
         out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, without_stages(err)) == (130, "", "imported\n")
+        assert (process.returncode, out, without_stages(err).strip()) == (130, "", "imported")
 
     def test_without_jax(self, project):
         hidden = project / "hidden"

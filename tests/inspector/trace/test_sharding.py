@@ -615,7 +615,7 @@ def test_explicit_and_auto_meshes_agree_where_there_is_one_way(tmp_path):
     typed = valid(run([*command, "--mesh-mode", "explicit", "-f", "json"], tmp_path))
     assert typed["mesh"]["source"] == "types"
     assert typed["residuals"] == auto["residuals"]
-    text = run([*command, "--mesh-mode", "explicit"], tmp_path)
+    text = run([*command, "--mesh-mode", "explicit", "-v"], tmp_path)
     assert "f32[64,256]@data,model" in text
     assert "Bytes are those of one device, FLOPs those of all 8." in text
 
